@@ -1,4 +1,4 @@
-"""`python -m treadle`, for where no `treadle` script is on the path."""
+"""`python -m treadle`, the CLI for systems on which the `treadle` script is not on the path."""
 
 from __future__ import annotations
 

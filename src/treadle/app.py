@@ -1,6 +1,6 @@
-"""The app: a storage, the tasks it knows, and everything wired to them.
+"""The app: its storage, its tasks, and the objects that work on them.
 
-Without it each part would have to find the others. It owns its registry; there is no global one.
+Each app has a task registry of its own; there is no global one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from treadle.producer.client import Client
 from treadle.scheduling.schedules import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
-from treadle.storage.contract import Bound, Storage, confined
+from treadle.storage.contract import Bound, Storage
 from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.user_session import bound_to
 from treadle.sync import Portal
@@ -71,19 +71,21 @@ Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 
 @spelled
 class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"}):
-    """Tasks and where their jobs live.
+    """A set of tasks, and the storage of their jobs.
 
-    url       sqlite:///file.db, redis://, http:// ..., memory://, as `treadle.storage.connect` reads it; None:
-              TREADLE_URL, else `treadle.db` beside the file that makes the app
-    storage   a storage made elsewhere, instead of a url
-    ports     (queue, pubsub, store) of `treadle.ports`, instead of a url: jobs in systems of your own
-    namespace with ports: in front of all their keys and channels; default "treadle"
-    retry     the policy of tasks that give none, or give only some of its fields
+    url       sqlite:///file.db, redis://, http:// ..., memory://, see `treadle.storage.connect`; None: TREADLE_URL,
+              otherwise `treadle.db` in the folder of the file that creates the app
+    storage   a storage object, instead of a url
+    ports     (queue, pubsub, store) of `treadle.ports`, instead of a url: jobs in your own systems
+    namespace with ports: prefix of all their keys and channels; default "treadle"
+    retry     default retry policy; a task's own policy overrides the fields that it sets
     on_error  (exception, Failure) -> Retry.now() | Defer(...) | Abort(...) | None, for tasks without their own
-    codec     how arguments and results become text; None: by annotation
-    sizes     largest payload, result and headers, in bytes
-    token     the right to use the server at an http:// url; None: TREADLE_TOKEN
-    clock     seconds since 1970; ids, random: where ids and chance come from. For tests.
+    codec     converts arguments and results to text and back; None: by their annotations
+    sizes     the largest payload, result and headers, in bytes
+    token     the access token for an http:// url; None: TREADLE_TOKEN
+    clock     returns seconds since 1970. For tests, like ids (returns job ids) and random (returns 0 to 1).
+
+    At most one of url, storage and ports can be given. Raises BadOption, BadUrl and BadCodec.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         namespace: str | None = None,
     ) -> None:
         if sum(given is not None for given in (url, storage, ports)) > 1:
-            raise BadOption("storage", "give one of a url, a storage and ports")
+            raise BadOption("storage", "give only one of url=, storage= and ports=")
         self._ports, self._namespace = (None if ports is None else three(ports)), name_of_space(namespace, ports)
         by_url = storage is None and ports is None
         self.url = config.storage_url(url, config.caller_file()) if by_url else None
@@ -144,13 +146,14 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             self.client.prepared,
             self._moved,
         )
-        self.own = self.schedules.tasks
-        self.own[HOLD] = LimitHolds(self.limits).task
+        self.system_tasks = self.schedules.tasks
+        self.system_tasks[HOLD] = LimitHolds(self.limits).task
         self._orphans = OrphanedWorkflows(self._opened, self.emitter)
         self.client.orphans = self._orphans
 
     def on(self, *names: str) -> Callable[[Listener], Listener]:
-        """Call a function (async or not) at these events of this process; "*" is all of them."""
+        """Register a function (async or not) as a listener of these events of this process; "*" is all events. Raises
+        BadOption for an unknown event."""
 
         def decorate(listener: Listener) -> Listener:
             for name in names:
@@ -163,15 +166,15 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
 
     @spelled_call
     def events(self, *, everywhere: bool = False) -> AsyncIterator[Event]:
-        """The events of this process, from now on.
+        """The events of this process, from this call on.
 
-        everywhere  those of all processes on this storage instead, told from their rows: about jobs only, the latest
-                    state of each; of two changes between two looks, at most a second apart, the later one
+        everywhere  the job events of all processes on this storage instead, read from the rows at least once a second:
+                    of two changes between two reads only the later one is returned
         """
         return EventFeed(self._opened, self.now).stream() if everywhere else self.emitter.stream()
 
     def middleware(self, layer: Any) -> Any:
-        """Add a Middleware (class or instance) inside those added before; answers what it was given."""
+        """Add a Middleware (class or instance) inside those added before. Returns its argument."""
         self.layers.append(middleware.check(layer))
         return layer
 
@@ -218,14 +221,16 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         within: Any = None,
         **unknown: Any,
     ) -> Coroutine[Any, Any, Any]:
-        """Store specs and flows, all or none, in one trip; durable when it returns. One answers one Job, else a list.
-        A flow is answered by the job that ends when all of it has.
+        """Store specs and flows in one round trip, all or none; the jobs are durable when it returns.
 
-        after, when, wait_timeout  make all of them wait, as the options of these names do
+        Returns one Job for one spec or flow, otherwise a list. The Job of a flow ends when the whole flow has ended.
+
+        after, when, wait_timeout  make all of them wait, like the options of these names
         within                     your own open transaction on the storage's database: a connection or a session. The
                                    jobs are committed or rolled back with it (SQLite, PostgreSQL)
-        Raises UnknownUpstream, KeyHeld, IdTaken, BadOption, BadSession, Unsupported, StorageError; nothing is stored
-        then.
+        Raises UnknownUpstream, KeyHeld, IdTaken, BadOption, BadSession, Unsupported and StorageError, and then stores
+        nothing. After StorageUnavailable it is unknown whether the jobs are stored; repeating the call with the same
+        specs is safe.
         """
         check_awaited("app.enqueue()", "app.sync.enqueue(...)")
         if unknown:
@@ -251,7 +256,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         when: When | None = None,
         wait_timeout: Seconds | None = None,
     ) -> tuple[list[JobSpec[Any, Any]], bool]:
-        """The arguments of `enqueue` as one list of specs, and whether that was one spec or flow by itself."""
+        """The arguments of `enqueue` as one list of specs, and whether they are a single spec or flow."""
         flat = flatten(specs, self._maker)
         if after is not None or when is not None or wait_timeout is not None:
             flat = waiting(flat, after, when, wait_timeout, self.now(), self.sizes)
@@ -260,24 +265,24 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     # --- life
 
     async def open(self) -> Storage:
-        """Open the storage unless it is open; each open wants its own `release`.
+        """Open the storage unless it is open. Each `open` needs its own `release`.
 
-        It belongs to the event loop that opens it first. On another loop every call goes there and back; code on that
-        loop must not block meanwhile. Raises StorageUnavailable, and EventLoopError where that loop stands still.
+        The storage belongs to the event loop that opens it first. Calls on other loops are carried out on that loop, so
+        code on it must not block. Raises StorageUnavailable, and EventLoopError if that loop does not run.
         """
         return await self._life.open()
 
     async def release(self) -> None:
-        """Close the storage when nobody uses it any more."""
+        """Undo one `open`. The last one closes the storage, unless a call without `open` has opened it."""
         await self._leave(even_if_lazily=False)
 
     async def close(self) -> None:
-        """Stop the inline worker and close the storage, whatever loop it is open on. Twice is once; where the caller
-        is cancelled, the closing goes on."""
+        """Stop the inline worker and close the storage, on whatever loop it is open. A second call does nothing. If the
+        caller is cancelled, closing continues."""
         await self._life.close()
 
     async def _leave(self, *, even_if_lazily: bool) -> None:
-        # The inline worker keeps the app open for nobody but itself, and lets go of it while the app is closed.
+        # The inline worker keeps the app open only for itself, and releases it while the app is closed.
         others = -1 if self._inline.stopping else self._inline.users
         await self._life.leave(others, even_if_lazily=even_if_lazily)
 
@@ -289,13 +294,14 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         storage: Given = "memory://",
         within: Literal["commit", "at_once"] = "commit",
     ) -> Testing:
-        """`async with app.testing() as t:` puts jobs into a fresh storage in memory, under a clock moved by hand.
+        """`async with app.testing() as t:` uses a new storage in memory, and a clock that the test moves.
 
-        Tasks, middleware and listeners stay; afterwards the app is what it was. Jobs of `within=session` are stored
-        when the session commits ("at_once": before). Raises BadOption. See `treadle.testing`.
+        Tasks, middleware and listeners stay; afterwards the app uses its own storage and clock again. Jobs of
+        `within=session` are stored when the session commits ("at_once": immediately). Raises BadOption. See
+        `treadle.testing`.
 
-        storage  another one: a URL (not http://), or a function from a clock to a storage that reads it. It must be
-                 empty (NotEmpty), and is empty again at the end
+        storage  another storage: a URL (not http://), or a function from a clock to a storage that reads it. It must be
+                 empty (NotEmpty), and is emptied at the end
         """
         from treadle.testing.app import Testing
 
@@ -308,15 +314,16 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._leave(even_if_lazily=True)  # a worker that still runs goes on, and closes
+        await self._leave(even_if_lazily=True)  # a worker that still runs continues, and closes it
 
     async def prepare(self) -> None:
-        """Store what is declared in code; every worker does so when it starts. The limits and the mark come last."""
-        only = confined(self.storage)
+        """Store the declared schedules and limits; every worker does this when it starts. The limits are stored last,
+        with the mark that `prepare_again` looks for."""
+        only = self.storage.capabilities.queues
         if only and self._declares():
             log.warning(
-                "the token is bound to %s: the schedules and limits that code declares are not stored; a worker with a "
-                "token of every queue, or one on the storage itself, stores them",
+                "the token is bound to %s, so the declared schedules and limits are not stored; a worker with a token "
+                "for every queue, or one on the storage itself, stores them",
                 ", ".join(only),
             )
         if only:
@@ -327,10 +334,11 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         if any(task.constants.get("limits") for task in self.tasks.values()):
             rules = frozenset(use.key for use in await self.limits.list(use=False))
             for name, limit, guess in without_rule(self.tasks, rules):
-                log.warning("task %s: its limit %r has no rule and limits nothing%s", name, limit, guess)
+                log.warning("task %s: its limit %r has no rule, so it limits nothing%s", name, limit, guess)
 
     async def prepare_again(self) -> bool:
-        """Store it once more if the storage has lost it, such as a server that came back empty. Whether it had."""
+        """Store them again if the storage has lost them, for example a server that was restarted empty. Returns whether
+        it had."""
         if not self._declares() or await self.limits.is_stored():
             return False
         await self.prepare()
@@ -347,26 +355,26 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             self.emitter.emit(Event(name="worker.error", error=error))
 
     async def _opened(self) -> Storage:
-        """The storage, opened at its first use; such an app stays open until `close`, or until its loop ends."""
+        """The storage, opened at its first use. The app then stays open until `close`, or until its event loop ends."""
         return guarded(await self._life.opened())
 
     @property
     def storage(self) -> Storage:
-        """Where the jobs live, as the code that runs here may use it."""
+        """The storage, as the code that runs here may use it: on another event loop, a proxy."""
         return self._life.seen_from_here()
 
     def bound(self, within: Any) -> Bound:
-        """The storage's verbs inside a transaction of the user's. The app need not be open: to open it could mean to
-        wait for that very transaction."""
+        """The storage's verbs inside a transaction of the user. It does not open the app, because opening could wait
+        for that very transaction."""
         return bound_to(self.storage, within)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop the app is open on; None while it is closed."""
+        """The event loop on which the app is open; None while it is closed."""
         return self._life.loop
 
     def _new_life(self, storage: Storage | None) -> Lifecycle:
-        alone = storage is not None or (self.url or "").startswith("memory:")  # its jobs are nowhere else
+        alone = storage is not None or (self.url or "").startswith("memory:")  # no other storage object has its jobs
         return Lifecycle(
             storage or self._connect(),
             None if alone else self._connect,
@@ -382,7 +390,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             log.info("jobs live in %s", self.url)
 
     def _forget(self) -> None:
-        """In a forked child: what runs on event loops of the parent does not run here."""
+        """In a forked child: drop everything that runs on event loops of the parent."""
         self._inline.forget()
         self.sync.forget()
 
@@ -398,5 +406,5 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         return connect(self.url or "", now=self._clock, token=self._token)
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
-        """What became of these jobs, in order: the result, or the exception that says why there is none."""
+        """For each of these jobs, in order, its result, or the exception that says why it has none."""
         return await self.client.results(ids)

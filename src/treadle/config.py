@@ -1,7 +1,4 @@
-"""What the environment and the place of the program say: where jobs live if nobody says so.
-
-Without it the first program of a newcomer would need an address.
-"""
+"""Defaults from the environment and from the program's folder: the storage URL and the tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +12,8 @@ from treadle.errors import BadUrl
 
 
 def storage_url(given: str | None, beside: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The URL to use: the one given, else TREADLE_URL, else `treadle.db` beside the file that makes the app."""
+    """The URL to use: `given`, otherwise TREADLE_URL, otherwise `treadle.db` in the folder of the file `beside`, or in
+    the current folder. Raises BadUrl."""
     if given is not None:
         if not isinstance(given, str):
             raise BadUrl(f"expected a URL such as 'sqlite:///jobs.db', found {given!r}")
@@ -28,19 +26,19 @@ def storage_url(given: str | None, beside: str | None, environment: Mapping[str,
 
 
 def token(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The right to use a server, as the environment has it; out of sight of process lists and logs of URLs."""
+    """The access token for a server, from TREADLE_TOKEN: process lists and logged URLs do not show it."""
     return environment.get("TREADLE_TOKEN") or None
 
 
 def store_token(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The right to use a store for blobs of another origin than its queue."""
+    """The access token for a blob store whose origin is not that of the queue, from TREADLE_STORE_TOKEN."""
     return environment.get("TREADLE_STORE_TOKEN") or None
 
 
 def caller_file(depth: int = 2) -> str | None:
-    """The file of the code that called our caller; None where there is none, as at a prompt."""
+    """The file of the code that called our caller; None if there is none, as at a prompt."""
     frame = sys._getframe(depth)
-    while frame.f_back is not None and frame.f_globals.get("__name__") == argument_names.__name__:  # it checks the call
+    while frame.f_back is not None and frame.f_globals.get("__name__") == argument_names.__name__:  # a checking wrapper
         frame = frame.f_back
     name: str | None = frame.f_globals.get("__file__")
     return name

@@ -1,4 +1,4 @@
-"""Declaring tasks: `@app.task`, `@app.batch`, `@app.cron` and the like, and the registry of what was declared."""
+"""Declares tasks with `@app.task`, `@app.batch`, `@app.cron` and the like, and keeps the registry of declarations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 
 
 class Declarations:
-    """What an app declares in code: its tasks, schedules and reducers. Nothing is stored here; workers do that."""
+    """The declarations of an app in code: tasks, schedules and reducers. Workers store them; declaring does not."""
 
     tasks: dict[str, Task[..., Any, Any]]
     reducers: dict[str, Reducer]
@@ -61,7 +61,7 @@ class Declarations:
     @overload
     def task(self, function: Callable[P, R | JobSpec[R, R]], /) -> Task[P, R, R | JobSpec[R, R]]: ...
     @overload
-    def task(  # type: ignore[overload-overlap]  # a name in quotes is one of these, or any
+    def task(  # type: ignore[overload-overlap]  # a literal matches one of these, other text the last
         self,
         *,
         name: str | None = None,
@@ -99,7 +99,7 @@ class Declarations:
         concurrency: int | None = None,
         **constants: Unpack[Options],
     ) -> AnyDecorator: ...
-    def task(  # type: ignore[misc]  # mypy does not see that Any takes what Options names
+    def task(  # type: ignore[misc]  # mypy does not see that Any accepts the fields of Options
         self,
         function: Callable[..., Any] | None = None,
         /,
@@ -115,13 +115,14 @@ class Declarations:
     ) -> Any:
         """Make a function a task: `@app.task` or `@app.task(queue="mail", retry=Retry(attempts=3))`.
 
-        name      default: module.function (`__main__` is left out)
+        name      default: module.function (without `__main__`)
         kind      "async" for async functions; "thread" (default) or "process" for plain ones
-        options   callable over the call's arguments answering options for it, over the constants given here
-        reduce    how the results of its children become the value of its workflow: "last" (default), "first", "list",
-                  "sum", or a name registered with `app.reducer`
+        options   function of the arguments that returns options of this call; these override those given here
+        reduce    how its children's results are combined into the value of its workflow: "last" (default), "first",
+                  "list", "sum", or a name registered with `app.reducer`
         concurrency  how many of its jobs run at once, on all workers together: the limit "task:<name>"
-        Raises BadTask for what cannot be a task or a name taken twice, BadOption for a wrong option.
+        The other options are those of `Options`. Raises BadTask for a function that cannot be a task or a name taken
+        twice, BadOption for an invalid option.
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
@@ -138,8 +139,8 @@ class Declarations:
         return decorate if function is None else decorate(function)
 
     def delayed_handler(self, function: Callable[[Any], R], /) -> Task[[Any], Any, R]:
-        """Make a function (async or not) the one that gets the payload of each delayed job when it is due:
-        `@app.delayed_handler`. Jobs come from `POST /` of the delayed face, or from any program as task
+        """Make a function (async or not) the handler that receives the payload of each delayed job when it is due:
+        `@app.delayed_handler`. Jobs come from `POST /` of the delayed protocol, or from any program as task
         "delayed.job". Raises BadTask as `task` does."""
         made: Any = self.task(name=defaults.DELAYED_TASK, queue=defaults.DELAYED_QUEUE)
         task: Task[[Any], Any, R] = made(function)
@@ -159,13 +160,15 @@ class Declarations:
     ) -> Scheduled:
         """Run a task (or a function, which becomes one) by a cron line: `@app.cron("0 3 * * *", tz="Europe/Paris")`.
 
-        line      5 fields, 6 with seconds first, or @daily and the like; days and months by name, L for the last
-        tz        a time of day that the clocks skip fires when the gap ends; one that comes twice fires once
-        name      the schedule's own, if a task has several; default: the task's
-        args      what the task is called with, and kwargs
-        catch_up  of the ticks that nobody was there for: "one" (the last), "all", or "skip" (none over a minute late)
-        overlap   "skip": no tick while the job of the last one has not ended
-        Raises BadOption for a line that cannot be read or never fires, BadArgument if the task cannot be called so.
+        line      5 fields, 6 with seconds first, or @daily and the like; names of days and months, L for the last day
+        tz        with fixed hours, a time that the clock change skips fires at the end of the gap, and a repeated one
+        fires
+                  once; without ("*/15 * * * *"), it fires whenever the local time matches
+        name      of the schedule, if a task has several; default: the task's name
+        args      arguments of the task, with kwargs
+        catch_up  missed ticks: "one" (only the last), "all", or "skip" (none that is more than a minute late)
+        overlap   "skip": no tick while the job of the last tick has not ended
+        Raises BadOption for a line that is invalid or never fires, BadArgument if the arguments do not fit the task.
         """
         return self._scheduled(crons.cron(line, tz), None, name, args, kwargs, catch_up, overlap)
 
@@ -180,7 +183,8 @@ class Declarations:
         catch_up: CatchUp = "one",
         overlap: Overlap = "allow",
     ) -> Scheduled:
-        """Run a task each `interval` seconds (0.1 or more), first one interval after it was stored. See `cron`."""
+        """Run a task every `interval` seconds (0.1 or more), first one interval after the schedule was stored. See
+        `cron`."""
         return self._scheduled(crons.every(interval), None, name, args, kwargs, catch_up, overlap)
 
     @spelled_call
@@ -194,11 +198,14 @@ class Declarations:
         catch_up: CatchUp = "one",
         overlap: Overlap = "allow",
     ) -> Scheduled:
-        """Run a task at the moments a function says: given an aware moment it answers the next one after it, or None
-        for never again. One that raises is reported, and asked again a minute later. See `cron`."""
+        """Run a task at the instants that a function returns: its argument is an aware datetime, its result the next
+        one after it, or None for never again. If it raises, the error is reported and the function is called again a
+        minute later. See `cron`."""
         found: object = ask
         if not callable(found):
-            raise BadOption("schedule", f"expected a function from a moment to the next one, found {ask!r}")
+            raise BadOption(
+                "schedule", f"expected a function that takes a datetime and returns the next one, found {ask!r}"
+            )
         return self._scheduled(crons.Asked(), ask, name, args, kwargs, catch_up, overlap)
 
     def _scheduled(self, timing: crons.Timing, ask: crons.Next | None, *rest: Any) -> Scheduled:
@@ -210,7 +217,7 @@ class Declarations:
         return cast("Scheduled", decorate)
 
     def _codec_of(self, own: codecs.Codec | None) -> codecs.Codec | None:
-        """A task's codec: its own, which must give back what it is given, or the app's. Raises BadCodec."""
+        """A task's codec: its own, which must restore the values it encodes, or the app's. Raises BadCodec."""
         if own is None:
             return self._codec
         codecs.probe(own)
@@ -218,11 +225,11 @@ class Declarations:
 
     def _free_name(self, function: Callable[..., Any], name: str | None) -> str:
         if isinstance(function, Task):
-            raise BadTask(f"{function.name} is a task already; put @app.cron, @app.every and the like above @app.task")
+            raise BadTask(f"{function.name} is already a task; put @app.cron, @app.every and the like above @app.task")
         found = name or name_of_function(function)
         if (old := self.tasks.get(found)) is not None:
             if not _is_redefined(old, function):
-                raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
+                raise BadTask(f"a task named {found!r} is already registered; give one of the two name=")
             self._maker.limited.discard(found)
             self.limits.forget(own_limit(found))
         return found
@@ -240,13 +247,15 @@ class Declarations:
         codec: codecs.Codec | None = None,
         **constants: Unpack[Options],
     ) -> BatchDecorator:
-        """Make a function of many items a task of one: `@app.batch(size=50)` on `async def embed(texts: list[str]) ->
-        list[Vector]`; `await embed.enqueue("hi")` is a job for one item. Calls are made for up to `size` jobs together.
+        """Make a function of many items a task of one item: `@app.batch(size=50)` on `async def embed(texts: list[str])
+        -> list[Vector]`; `await embed.enqueue("hi")` is a job for one item. A call gets up to `size` items.
 
-        max_wait  s the first item of a call waits for others; it takes no slot meanwhile
-        by        (item) -> a key; only items of one key go into one call
-        The rest as for `task`, for each item. The function answers one result per item, in order; an exception in its
-        place fails (or defers, or aborts) that item alone. Raises BadTask, BadOption.
+        size      items per call, 1 to 512
+        max_wait  s for which the first item of a call waits for others; it takes no slot meanwhile
+        by        (item) -> a key; only items with the same key share a call
+        The other options are those of `task` and apply to each item. The function returns one result per item, in
+        order; an exception in place of a result fails (or defers, or aborts) that item alone. Raises BadTask and
+        BadOption.
         """
 
         def decorate(function: Callable[..., Any]) -> BatchTask[Any, Any]:
@@ -271,7 +280,7 @@ class Declarations:
         return BatchDecorator(decorate)
 
     def stub(self, name: str, **options: Unpack[Options]) -> Stub:
-        """A task by name, for processes where its code is not installed. Its arguments are not checked here."""
+        """A task by name, for processes in which its code is not installed. Arguments are not checked here."""
         return Stub(self._maker, name).options(**options)
 
     @overload
@@ -279,13 +288,13 @@ class Declarations:
     @overload
     def reducer(self, name: str, /) -> Callable[[Rf], Rf]: ...
     def reducer(self, function: Any, /) -> Any:
-        """Register a function of a list of results as a reducer, under its name or the one given:
+        """Register a function from a list of results to one value as a reducer, under its own name or the one given:
         `@app.reducer` or `@app.reducer("merge")`. Raises BadOption for a name taken twice."""
 
         def register(reduce: Any) -> Any:
             found: str = function if isinstance(function, str) else reduce.__name__
             if name_of(found, "reducer") in self.reducers:
-                raise BadOption("reducer", f"there is a reducer {found!r} already; give this one another name")
+                raise BadOption("reducer", f"a reducer named {found!r} is already registered; choose another name")
             if not callable(reduce) or inspect.iscoroutinefunction(reduce):
                 raise BadOption("reducer", f"expected a plain function of a list, found {reduce!r}")
             self.reducers[found] = reduce
@@ -294,7 +303,7 @@ class Declarations:
         return register if isinstance(function, str) else register(function)
 
     def find_task(self, name: str) -> Task[..., Any, Any]:
-        """The task of that name. Raises UnknownTask, with a guess."""
+        """The task of that name. Raises UnknownTask, which suggests a similar name."""
         if name not in self.tasks:
             like = difflib.get_close_matches(name, self.tasks, 1)
             raise UnknownTask(name, tuple(self.tasks), like[0] if like else None)
@@ -302,7 +311,7 @@ class Declarations:
 
 
 def _is_redefined(old: Task[..., Any, Any], function: Callable[..., Any]) -> bool:
-    """Whether this is the function of `old`, defined again: a notebook's cell run twice, or `importlib.reload`. Two
-    functions that are made within functions may have the same name and be different."""
+    """Whether `function` redefines the function of `old`: a notebook cell that runs again, or `importlib.reload`.
+    Functions defined inside functions do not count, because different ones may have the same name."""
     name = getattr(function, "__qualname__", "<")
     return "<" not in name and (old.__module__, old.__qualname__) == (function.__module__, name)

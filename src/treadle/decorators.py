@@ -1,6 +1,6 @@
-"""The types of what `@app.task(...)`, `@app.cron(...)` and the like answer: a function stays what it is, typed.
+"""The types of the decorators `@app.task(...)`, `@app.cron(...)` and the like, for type checkers.
 
-Without them a checker would not know the parameters and the result of a task that was declared with options.
+With them, a checker knows the parameters and the result of a task that is declared with options.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ V = TypeVar("V", bound=Value)
 
 
 class Decorator:
-    """The type of `@app.task(...)`: keeps parameters and result of what it decorates."""
+    """The type of `@app.task(...)`: keeps the parameters and the result of the function."""
 
     @overload
     def __call__(
@@ -44,7 +44,7 @@ class Decorator:
 
 
 class ListDecorator:
-    """The type of `@app.task(reduce="list")`: a list of what the flow comes to."""
+    """The type of `@app.task(reduce="list")`: the workflow's value is a list of the children's results."""
 
     @overload
     def __call__(
@@ -61,14 +61,14 @@ class ListDecorator:
 
 
 class AnyDecorator:
-    """The type of `@app.task(reduce="one of your own")`: what that comes to is not known here."""
+    """The type of `@app.task(reduce=<a reducer's name>)`: the type of the workflow's value is unknown."""
 
     def __call__(self, function: Callable[P, C], /) -> Task[P, Any, C, Any]:
         raise NotImplementedError
 
 
 class Scheduled:
-    """The type of `@app.cron(...)` and the like: a task stays what it is, a function becomes one."""
+    """The type of `@app.cron(...)` and the like: returns a task as it is, and makes a function a task."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # a task is a function too
@@ -83,7 +83,7 @@ class Scheduled:
 
 
 def name_of_function(function: Callable[..., Any]) -> str:
-    """The name of a task that was given none: `module.function`. Raises BadTask for a function without one."""
+    """The default name of a task: `module.function`. Raises BadTask for a callable without a name."""
     qualified = getattr(function, "__qualname__", None)
     if qualified is None:
         raise BadTask(f"{function!r} has no name of its own: give name=")

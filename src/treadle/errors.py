@@ -1,47 +1,45 @@
-"""Every error a caller may catch, one class each, with typed fields.
+"""Every error that a caller may catch, one class each, with typed fields.
 
-Without this file nobody could tell a job that failed from a storage that is away, or act on either.
-
-    TreadleError
-    ├── BadArgument (TypeError)      a call that does not fit the task's parameters
-    ├── BadOption (ValueError)       an option outside its range
-    ├── BadResult                    a return value that cannot be stored
-    ├── BadCodec (ValueError)        a codec that does not give back what it was given
-    ├── NotAwaited (RuntimeError)    a coroutine made where nothing can await it
-    ├── BadTask (ValueError)         a function that cannot be a task, or a name taken twice
-    ├── TooLarge (ValueError)        text beyond its size limit
-    ├── UnknownTask (LookupError)    no such task in this app
-    ├── UnknownSchedule (LookupError)  no schedule of that name is stored
-    ├── KeyHeld                      an unfinished job holds the key
-    ├── IdTaken                      a job with this id is stored, of another task or with other arguments
-    ├── ForeignRow                   a row that Treadle derives was stored by another caller
-    ├── MoveFailed                   `treadle move` cannot go on; nothing was lost
-    ├── Stale                        the job moved on: somebody else settled or claimed it
-    ├── BadStep (ValueError)         durable code used in a way that could not be remembered
-    ├── StepMismatch                 the function takes other steps than the run that began the job
-    ├── Signalled                    the job was given that signal before
-    ├── RemoteFailure                what a function in a process of its own raised
-    ├── ProcessDied                  the process of such a function died under it
-    ├── JobNotDone                   what became of a job that did not succeed
-    │   ├── JobFailed
-    │   │   ├── JobExpired           its deadline passed
-    │   │   └── WorkflowFailed       (ExceptionGroup) jobs that came of it did not succeed
-    │   └── JobCancelled
-    ├── UnknownJob (LookupError)     no such job, or it was pruned
-    │   └── UnknownUpstream          `after` names a job that is not stored
-    └── StorageError                 the storage refused or is away
-        ├── BadUrl (ValueError)
-        ├── StorageUnavailable       cannot be reached; worth another try
-        │   └── AnswerTooLarge       more came than a client takes
-        ├── StorageFull              no room, or read-only; nothing was stored
-        ├── StorageDenied            wrong credentials, or a user without the rights it needs
-        ├── SchemaTooNew             written by a newer Treadle
-        ├── NotADatabase             the file is something else, or has no folder
-        ├── Unsupported              this kind of storage cannot do that
-        ├── BadSession (ValueError)  a transaction of the user's that cannot be joined
-        ├── StorageMoved             its jobs live elsewhere now
-        └── NestedTransaction        a call inside a transaction that would wait for its end
-            └── EventLoopError (RuntimeError)  the app is open on an event loop that cannot carry the call out
+TreadleError
+├── BadArgument (TypeError)      a call that does not fit the task's parameters
+├── BadOption (ValueError)       an option outside its range
+├── BadResult                    a return value that cannot be stored
+├── BadCodec (ValueError)        a codec that does not restore the value it encoded
+├── NotAwaited (RuntimeError)    a coroutine created where nothing can await it
+├── BadTask (ValueError)         a function that cannot be a task, or a name taken twice
+├── TooLarge (ValueError)        a text beyond its size limit
+├── UnknownTask (LookupError)    no such task in this app
+├── UnknownSchedule (LookupError)  no schedule of that name is stored
+├── KeyHeld                      an unfinished job holds the key
+├── IdTaken                      a job with this id is stored, of another task or with other arguments
+├── ForeignRow                   a row that Treadle derives was stored by another caller
+├── MoveFailed                   `treadle move` cannot continue; nothing was lost
+├── Stale                        another caller settled or claimed the job meanwhile
+├── BadStep (ValueError)         durable code that a later run could not repeat
+├── StepMismatch                 the function takes other steps than the run that began the job
+├── Signalled                    the job was given that signal before
+├── RemoteFailure                the exception of a function in a separate process
+├── ProcessDied                  the process of such a function died
+├── JobNotDone                   a job did not succeed, or has not ended
+│   ├── JobFailed
+│   │   ├── JobExpired           its deadline passed
+│   │   └── WorkflowFailed       (ExceptionGroup) descendants of the job did not succeed
+│   └── JobCancelled
+├── UnknownJob (LookupError)     no such job, or it was pruned
+│   └── UnknownUpstream          `after` names a job that is not stored
+└── StorageError                 the storage refused the call or is unavailable
+    ├── BadUrl (ValueError)
+    ├── StorageUnavailable       cannot be reached; a retry may succeed
+    │   └── AnswerTooLarge       a response above the client's limit
+    ├── StorageFull              no space, or read-only; nothing was stored
+    ├── StorageDenied            wrong credentials, or a user without the rights it needs
+    ├── SchemaTooNew             written by a newer Treadle
+    ├── NotADatabase             not a Treadle database, or a file whose folder does not exist
+    ├── Unsupported              this kind of storage cannot do that
+    ├── BadSession (ValueError)  a user's transaction that jobs cannot join
+    ├── StorageMoved             its jobs were moved to another storage
+    └── NestedTransaction        a call inside a transaction that would wait for its end
+        └── EventLoopError (RuntimeError)  the app is open on an event loop that cannot carry the call out
 """
 
 from __future__ import annotations
@@ -51,19 +49,19 @@ from typing import Any, Final
 
 import msgspec
 
-# What a decoder raises of a text that somebody else wrote: no JSON, of another shape, half of a character, too deep.
+# Errors of a decoder for a text of another sender: no JSON, another shape, a lone surrogate, nested too deeply.
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class TreadleError(Exception):
-    """The root of everything Treadle raises on purpose."""
+    """The base of all errors that Treadle raises on purpose."""
 
 
 class BadArgument(TreadleError, TypeError):
-    """A call does not fit the task: `parameter` is the one at fault, or None if it is the call as a whole.
+    """A call does not fit the task. `parameter` is the wrong one; None if the call as a whole is wrong.
 
-    `permanent` is true for the arguments of a stored job that no later attempt of this program can read: the job fails
-    at once.
+    `permanent` is true for the arguments of a stored job that no later attempt of this program can read. Such a job
+    fails at once.
     """
 
     permanent = False
@@ -75,7 +73,7 @@ class BadArgument(TreadleError, TypeError):
 
 
 class BadOption(TreadleError, ValueError):
-    """An option is outside its range: what was found, what was expected."""
+    """An option is outside its range. The message says what was found and what was expected."""
 
     def __init__(self, option: str, problem: str) -> None:
         self.option, self.problem = option, problem
@@ -83,18 +81,17 @@ class BadOption(TreadleError, ValueError):
 
 
 class NotAwaited(TreadleError, RuntimeError):
-    """A call that must be awaited was made where no event loop runs: nothing would ever carry it out."""
+    """A call that must be awaited was made where no event loop runs, so its coroutine would never run."""
 
     def __init__(self, call: str, instead: str) -> None:
         self.call, self.instead = call, instead
         super().__init__(
-            f"{call} returns a coroutine, and no event loop runs here to carry it out: write {instead}, or `await` it "
-            "in a coroutine"
+            f"{call} returns a coroutine, and no event loop runs here: write {instead}, or `await` it in a coroutine"
         )
 
 
 class BadResult(TreadleError):
-    """A task returned what cannot be stored. A counted failure: the job is retried while attempts last."""
+    """A task returned a value that cannot be stored. It counts as a failed attempt and is retried like one."""
 
     def __init__(self, task: str, problem: str) -> None:
         self.task, self.problem = task, problem
@@ -102,7 +99,7 @@ class BadResult(TreadleError):
 
 
 class BadCodec(TreadleError, ValueError):
-    """A codec does not give back what it was given."""
+    """A codec does not restore the value that it encoded."""
 
 
 class BadTask(TreadleError, ValueError):
@@ -110,7 +107,7 @@ class BadTask(TreadleError, ValueError):
 
 
 class TooLarge(TreadleError, ValueError):
-    """A text is beyond its size limit. Sizes are in bytes of UTF-8 unless `what` says characters."""
+    """A text is longer than its limit. Sizes are in bytes of UTF-8 unless `what` says characters."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         self.what, self.size, self.limit = what, size, limit
@@ -124,29 +121,29 @@ class UnknownTask(TreadleError, LookupError):
         self.name, self.known = name, known
         hint = f"; did you mean {like!r}?" if like else ""
         listed = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
-        super().__init__(f"no task {name!r} here{hint} (known: {listed or 'none'})")
+        super().__init__(f"this app has no task {name!r}{hint} (known: {listed or 'none'})")
 
 
 class UnknownSchedule(TreadleError, LookupError):
-    """No schedule of that name is stored. One declared in code is stored when a worker with that code starts."""
+    """No schedule of that name is stored. A worker stores the schedules that its code declares when it starts."""
 
     def __init__(self, name: str, like: str | None = None) -> None:
         self.name, self.like = name, like
         hint = f"; did you mean {like!r}?" if like else ";"
-        super().__init__(f"there is no schedule {name!r}{hint} `treadle schedules list` shows those there are")
+        super().__init__(f"no schedule {name!r} is stored{hint} `treadle schedules list` shows all")
 
 
 class UnknownJob(TreadleError, LookupError):
-    """There is no such job: it never was, or its row was pruned after its retention."""
+    """No such job is stored: it was never enqueued here, or its row was pruned after its retention."""
 
     def __init__(self, id: str) -> None:
         self.id = id
-        super().__init__(f"no job {id!r} is stored: never enqueued here, or pruned after its retention")
+        super().__init__(f"no job {id!r} is stored: it was never enqueued here, or was pruned after its retention")
 
 
 class UnknownUpstream(UnknownJob):
-    """`after` names a job that is not stored, or that the caller's token does not see. With `wait_timeout` a job waits
-    for one that is not stored yet; jobs of a token that is bound to queues do not."""
+    """`after` names a job that is not stored, or that the caller's token has no access to. With `wait_timeout` a job
+    may wait for one that is not stored yet, except with a token that is bound to queues."""
 
     def __init__(self, id: str, waiting: str | None = None) -> None:
         self.id, self.waiting = id, waiting
@@ -156,28 +153,28 @@ class UnknownUpstream(UnknownJob):
 
 
 class KeyHeld(TreadleError):
-    """An unfinished job holds the key; nothing was stored. `id` is empty where the caller has no right to that job."""
+    """An unfinished job holds the key; nothing was stored. `id` is empty if the caller has no access to that job."""
 
     def __init__(self, key: str, id: str) -> None:
         self.key, self.id = key, id
-        holder = f"job {id}" if id else "a job of a queue that this call has no right to; choose another key"
+        holder = f"job {id}" if id else "a job of a queue that the token has no right to; choose another key"
         super().__init__(f"key {key!r} is held by {holder}")
 
 
 class IdTaken(TreadleError):
-    """A job with the chosen id is stored, of another task or with other arguments; this call stored nothing.
+    """The chosen id belongs to a stored job of another task or with other arguments; this call stored nothing.
 
-    task   the task of the stored job; None where the caller has no right to that job, or the id is one of Treadle's own
-    asked  the task of the job that was asked for
-    other  whether the stored arguments, as the codec's text, differ from those asked for
+    task   the task of the stored job; None if the caller has no access to that job, or the id is one of Treadle's own
+    asked  the task of the job that was to be stored
+    other  whether the stored arguments, as the codec's text, differ from those of the call
     """
 
     def __init__(self, id: str, task: str | None, asked: str, other: bool) -> None:
         self.id, self.task, self.asked, self.other = id, task, asked, other
         if task is None:
             super().__init__(
-                f"id {id!r} is taken by a job that this call has no right to see, or that belongs elsewhere; choose "
-                "another id"
+                f"id {id!r} is taken by a job that the token may not see, or by a row of Treadle's own; choose another "
+                "id"
             )
             return
         found = f"a job of {task}" if task else "a promise"
@@ -189,19 +186,19 @@ class IdTaken(TreadleError):
 
 
 class ForeignRow(TreadleError):
-    """A row that Treadle derives, such as a signal or a mark, was stored by another caller. It is not used."""
+    """Another caller stored a row whose id Treadle derives, such as that of a signal or a mark. The row is not used."""
 
     def __init__(self, id: str, found: str, expected: str) -> None:
         self.id, self.found, self.expected = id, found, expected
         super().__init__(
-            f"row {id} is in queue {found!r} and not where this job looks for it, in queue {expected!r} and in its "
-            "workflow: another caller has stored it. Find out which, and cancel that row. If jobs of two queues share "
-            "a key of once(), give each queue a key of its own"
+            f"row {id} was stored by another caller: expected queue {expected!r} and the workflow of this job, found "
+            f"queue {found!r}. Find out which program stored it, and cancel the row. If jobs of two queues share a key "
+            "of once(), give each queue its own key"
         )
 
 
 class Stale(TreadleError):
-    """The job has moved on: it was settled or claimed by somebody else meanwhile. Nothing was changed."""
+    """Another caller settled or claimed the job meanwhile. Nothing was changed."""
 
     def __init__(self, id: str, found: str) -> None:
         self.id, self.found = id, found
@@ -209,7 +206,7 @@ class Stale(TreadleError):
 
 
 class BadStep(TreadleError, ValueError):
-    """Durable code used in a way that a later run could not repeat: `step` is its name, `problem` what is wrong."""
+    """Durable code that a later run could not repeat. `step` is the name of the step, `problem` the reason."""
 
     def __init__(self, step: str, problem: str) -> None:
         self.step, self.problem = step, problem
@@ -219,37 +216,38 @@ class BadStep(TreadleError, ValueError):
 class StepMismatch(TreadleError):
     """The function asks for other steps, or in another order, than the run that began this job.
 
-    recorded  the step that was taken at this point, or this step with the one before it
-    asked     the step that is asked for now; `after` the one before it ("" for the first)
+    recorded  the step that was recorded at this point, or this step with the one before it
+    asked     the step that the function asks for now; `after` the one before it ("" for the first)
     """
 
     def __init__(self, id: str, asked: str, after: str, recorded: str) -> None:
         self.id, self.asked, self.after, self.recorded = id, asked, after, recorded
         place = f"after {after!r}" if after else "first"
         super().__init__(
-            f"job {id} began with other code: it asks for step {asked!r} {place}, but recorded is {recorded}; "
-            "keep names and order of the steps for jobs under way, and give a changed function a new task name"
+            f"job {id} began with other code: this run takes step {asked!r} {place}, but the stored run took "
+            f"{recorded}; keep the names and order of the steps while jobs are running, and give a changed function a "
+            "new task name"
         )
 
 
 class Signalled(TreadleError):
-    """The job was given that signal before; the first value stays, this one was not stored."""
+    """The job was given that signal before. The first value stays; this one was not stored."""
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name = id, name
-        super().__init__(f"job {id} was given the signal {name!r} before; the first value stays")
+        super().__init__(f"job {id} has already received the signal {name!r}; the first value stays")
 
 
 class MoveFailed(TreadleError):
-    """A move cannot begin, go on or be given up; the message says what to do. Nothing was lost."""
+    """A move cannot begin, continue or be cancelled; the message says what to do. Nothing was lost."""
 
 
 class RemoteFailure(TreadleError):
-    """A function of `kind="process"` raised. The exception stayed in its process; this says what it was.
+    """A function of `kind="process"` raised. The exception itself stays in that process.
 
-    type, module  the name of its class, and where that is defined
+    type, module  the name of its class and the module that defines it
     message       its text
-    text          its traceback, as the process saw it
+    text          its traceback
     """
 
     def __init__(self, type: str, module: str, message: str, text: str) -> None:
@@ -258,9 +256,9 @@ class RemoteFailure(TreadleError):
 
 
 class ProcessDied(TreadleError):
-    """The process in which a function of `kind="process"` ran has died. A counted failure.
+    """The process that ran a function of `kind="process"` has died. It counts as a failed attempt.
 
-    `code` is its exit code, negative for the signal that killed it (-9: often the kernel, out of memory).
+    `code` is its exit code, or the negative number of the signal that killed it (-9 often means out of memory).
     """
 
     def __init__(self, task: str, code: int, signal: str | None = None) -> None:
@@ -273,8 +271,8 @@ class ProcessDied(TreadleError):
 def error_line(text: str | None) -> str:
     """A stored error in one line: the type of the exception and the first line of its message. "" for None.
 
-    Treadle stores that line first, then the traceback. A runner in another language may store a bare Python traceback:
-    there it is the first line that is not indented, behind the frames.
+    Treadle stores this line first, then the traceback. A runner in another language may store a bare Python traceback;
+    there it is the first line after the frames that is not indented.
     """
     lines = (text or "").strip().splitlines()
     if not lines or not lines[0].startswith(("Traceback (most recent call last)", "+ Exception Group Traceback")):
@@ -291,7 +289,7 @@ def traceback_of(text: str | None) -> str | None:
 
 
 class JobNotDone(TreadleError):
-    """What became of a job that did not succeed. `error` is the stored text, `reason` one word."""
+    """A job that did not succeed, or has not ended. `error` is the stored text, `reason` one word such as "aborted"."""
 
     def __init__(self, id: str, task: str, reason: str | None, error: str | None) -> None:
         self.id, self.task, self.reason, self.error = id, task, reason, error
@@ -299,7 +297,7 @@ class JobNotDone(TreadleError):
 
 
 class JobFailed(JobNotDone):
-    """The job failed: its attempts are used up, it was aborted, or its worker was lost too often."""
+    """The job failed: its attempts are used up, it was aborted, or its lease expired too often."""
 
 
 class JobExpired(JobFailed):
@@ -307,8 +305,8 @@ class JobExpired(JobFailed):
 
 
 class WorkflowFailed(JobFailed, ExceptionGroup[JobNotDone]):
-    """Jobs that came of this one did not succeed, and nothing said what to do then. `exceptions` has a JobNotDone for
-    each that failed by itself, with its id, task, reason and error."""
+    """Descendants of this job did not succeed, and no condition of the workflow tolerates that. Each descendant that
+    failed by itself has a JobNotDone in `exceptions`, with its id, task, reason and error."""
 
     def __new__(
         cls, id: str, task: str, reason: str | None, error: str | None, failures: Sequence[JobNotDone]
@@ -322,7 +320,7 @@ class WorkflowFailed(JobFailed, ExceptionGroup[JobNotDone]):
         self.id, self.task, self.reason, self.error = id, task, reason, error
 
     def derive(self, excs: Sequence[Any]) -> WorkflowFailed:  # type: ignore[override]  # of our own kind of member
-        """The same with some of the failures: for `split`, `subgroup` and `except*`."""
+        """A group of the same kind with some of the failures: for `split`, `subgroup` and `except*`."""
         return WorkflowFailed(self.id, self.task, self.reason, self.error, excs)
 
     def __str__(self) -> str:
@@ -330,23 +328,23 @@ class WorkflowFailed(JobFailed, ExceptionGroup[JobNotDone]):
 
 
 class JobCancelled(JobNotDone):
-    """The job was cancelled: asked for, superseded by another, or because of a job it waited for."""
+    """The job was cancelled: by request, because another job superseded it, or because of a job it waited for."""
 
 
 class StorageError(TreadleError):
-    """The storage refused a call. Nothing of that call was stored."""
+    """The storage refused a call, and stored nothing of it. After StorageUnavailable that is unknown."""
 
 
 class BadUrl(StorageError, ValueError):
-    """A storage URL that cannot be understood."""
+    """A storage URL that cannot be parsed, or that has an invalid option."""
 
 
 class StorageUnavailable(StorageError, ConnectionError):
-    """The storage cannot be reached now. Whether the last call was applied is not known; repeating it is safe."""
+    """The storage cannot be reached now. It is unknown whether the last call was applied; repeating it is safe."""
 
 
 class AnswerTooLarge(StorageUnavailable):
-    """More came than a client takes: from a hostile server, or from a good one that was asked for too much at once.
+    """A response was above the client's limit: from a hostile server, or because one call requested too much.
 
     `unit` is what was counted: bytes, values, arrays and objects, jobs, or pages.
     """
@@ -354,16 +352,16 @@ class AnswerTooLarge(StorageUnavailable):
     def __init__(self, place: str, limit: int, unit: str = "bytes", advice: str = "") -> None:
         self.place, self.limit, self.unit, self.advice = place, limit, unit, advice
         super().__init__(
-            f"{place}: expected an answer of at most {limit:,} {unit}, found more{advice and f'; {advice}'}"
+            f"{place}: expected a response of at most {limit:,} {unit}, found more{advice and f'; {advice}'}"
         )
 
 
 class StorageFull(StorageError):
-    """There is no room, or the storage is read-only. Nothing of the call was stored."""
+    """The storage has no space left, or is read-only. Nothing of the call was stored."""
 
 
 class StorageDenied(StorageError):
-    """The server refuses the user: the credentials are wrong, or the user lacks a right. Waiting does not help."""
+    """The server rejects the user: wrong credentials, or a missing right. Waiting does not help."""
 
 
 class SchemaTooNew(StorageError):
@@ -375,21 +373,21 @@ class SchemaTooNew(StorageError):
 
 
 class NotADatabase(StorageError):
-    """The file is something else than a Treadle database, or cannot be made because its folder does not exist."""
+    """The file is not a Treadle database, or cannot be created because its folder does not exist."""
 
 
 class Unsupported(StorageError):
-    """This kind of storage cannot do what was asked. `storage` names it, `what` was asked, `instead` what does it."""
+    """This kind of storage cannot do something. `storage` names it, `what` the operation, `instead` an alternative."""
 
     def __init__(self, storage: str, what: str, instead: str) -> None:
         self.storage, self.what, self.instead = storage, what, instead
-        super().__init__(f"{storage} cannot do {what}; {instead}")
+        super().__init__(f"{storage} does not support {what}; {instead}")
 
 
 class BadSession(StorageError, ValueError):
-    """What was given as `within=` is no transaction the jobs could be part of. Nothing was stored.
+    """The value of `within=` is not a transaction that the jobs can join. Nothing was stored.
 
-    `session` says what was given, `problem` why it will not do.
+    `session` describes the value, `problem` says why it cannot be used.
     """
 
     def __init__(self, session: str, problem: str) -> None:
@@ -398,26 +396,26 @@ class BadSession(StorageError, ValueError):
 
 
 class StorageMoved(StorageError):
-    """The jobs of this storage live elsewhere now; nothing is stored here any more. `target` is the URL, masked."""
+    """The jobs of this storage were moved to another one; it stores nothing any more. `target` is that URL, masked."""
 
     def __init__(self, storage: str, target: str) -> None:
         self.storage, self.target = storage, target
-        super().__init__(f"the jobs of {storage} were moved to {target}: use that URL from now on")
+        super().__init__(f"the jobs of {storage} were moved to {target}: use that URL")
 
 
 class NestedTransaction(StorageError):
-    """A call was made inside a transaction without it, and would wait for itself."""
+    """A call inside an open transaction, but not through it, would wait for the end of that transaction."""
 
 
 class EventLoopError(NestedTransaction, RuntimeError):
-    """The event loop the app is open on cannot carry out the call: nobody runs it, or it is the caller's own and would
-    wait for itself. It is a NestedTransaction for programs that were written before it had a name of its own."""
+    """The event loop on which the app is open cannot carry out the call: it does not run, or it is the caller's own and
+    would wait for itself. A subclass of NestedTransaction for compatibility with older programs."""
 
 
 class UnknownName(UserWarning):
     """A call named a queue, limit, task, label or signal that nothing else uses, so it may be mistyped. The call is
-    done."""
+    carried out."""
 
 
 class OldRows(UserWarning):
-    """A call looked at a storage whose jobs live elsewhere since a move: what it answers no longer changes."""
+    """A call read a storage whose jobs were moved to another one: its rows no longer change."""

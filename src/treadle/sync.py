@@ -1,7 +1,4 @@
-"""The same from plain threads: one portal into an event loop of its own, never a second copy of the code.
-
-Without it Django views, Flask and scripts could not enqueue.
-"""
+"""The same API for plain threads: a portal that runs the async code on an event loop and waits for the result."""
 
 from __future__ import annotations
 
@@ -30,21 +27,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TRIES: Final = 500  # a call is made again where its loop ends: over 10 s
-AGAIN: Final = 0.02  # seconds between two of them
+TRIES: Final = 500  # repetitions of a call whose event loop ends: over 10 s
+AGAIN: Final = 0.02  # s between two repetitions
 
 
 ENDED: Final = (
-    "the event loop this app was open on ended, or the app was closed, in the middle of a call of app.sync, which may "
-    "have been carried out; make the call again"
+    "the event loop on which this app was open ended, or the app was closed, during a call of app.sync, which may have "
+    "been carried out; repeat the call"
 )
 
 
 class Portal:
-    """`app.sync`: every call runs on the app's event loop and waits for its answer.
+    """`app.sync`: each call runs on the app's event loop and returns its result.
 
-    If the app is open on a running loop (a worker in this process, an async web server), that one is used, so a task
-    in a thread may enqueue. Otherwise the portal starts a loop of its own in a daemon thread and opens the app there.
+    If the app is open on a running loop (a worker in this process, an async web server), the call runs on that loop, so
+    a task in a thread may enqueue. Otherwise the portal starts a loop in a daemon thread and opens the app there.
     """
 
     def __init__(self, app: App) -> None:
@@ -52,11 +49,11 @@ class Portal:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: in a forked child there is no thread and no loop."""
+        """Drop loop and thread, which do not exist in a forked child."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._closed = 0  # times
+        self._closed = 0  # how often `close` was called
 
     @overload
     def enqueue(self, spec: JobSpec[T], /, **options: Any) -> Job[T, T]: ...
@@ -65,15 +62,15 @@ class Portal:
     @overload
     def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Any) -> list[Job[Any, Any]]: ...
     def enqueue(self, *specs: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy: not all of signature 1 and 2
-        """As `app.enqueue`. One spec answers one Job, anything else a list.
+        """As `app.enqueue`. Returns one Job for one spec or flow, otherwise a list.
 
-        With `within=` the jobs are stored in this thread, on the connection you give, and on no event loop.
+        With `within=` the jobs are stored on the given connection, in this thread and without an event loop.
         """
         refuse_unknown("enqueue", options, SENDING)
         within = options.pop("within", None)
         if is_async(within):
             raise BadSession(
-                f"a {type(within).__name__}", "it belongs to an event loop: `await app.enqueue(...)` there"
+                f"a {type(within).__name__}", "it belongs to an event loop: use `await app.enqueue(...)` there"
             )
         app = self._app
         flat, single = app.flatten(specs, **options)
@@ -102,7 +99,7 @@ class Portal:
         """As `job.result`."""
         return self._again(lambda: _result(job, timeout))
 
-    # --- the same calls as app.jobs, app.dead ..., without await
+    # --- the calls of app.jobs, app.dead ... without await
 
     @property
     def jobs(self) -> SyncJobs:
@@ -127,9 +124,9 @@ class Portal:
     # --- any call
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run any coroutine of this app and wait for its answer: `app.sync.call(job.progress())`.
+        """Run any coroutine of this app and return its result: `app.sync.call(job.progress())`.
 
-        Raises EventLoopError on the app's own event loop, and StorageUnavailable where that loop ends in the middle.
+        Raises EventLoopError on the app's own event loop, and StorageUnavailable if that loop ends during the call.
         """
         try:
             return self._made(work)
@@ -137,7 +134,7 @@ class Portal:
             raise StorageUnavailable(ENDED) from None
 
     def _made(self, work: Coroutine[Any, Any, T]) -> T:
-        """As `call`; raises LoopEnded where the loop ends in the middle."""
+        """As `call`; raises LoopEnded if the loop ends during the call."""
         try:
             while True:
                 try:
@@ -158,10 +155,10 @@ class Portal:
         if ownership is not None and there and ownership.state in ("opening", "open"):
             return ownership.call(lambda: work).result()
         mine = self._start()
-        return LoopCall(mine, lambda: work, lambda: self._loop is mine).result()  # not once the portal ends its loop
+        return LoopCall(mine, lambda: work, lambda: self._loop is mine).result()  # not begun after `close`
 
     def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """A call that may be repeated, and is where the loop it was made on gives the app away."""
+        """Make a call that may be repeated. It is repeated if its loop ends or gives up the storage during the call."""
         life, closed = self._app._life, self._closed
         for _ in range(TRIES):
             before, moves = life.ownership, life.moves
@@ -180,7 +177,8 @@ class Portal:
         return self.call(make())
 
     def close(self) -> None:
-        """Close the app and end the portal's thread. Calls that still wait there are ended. Twice is once."""
+        """Close the app and end the portal's thread; calls that still wait there are cancelled. A second call does
+        nothing."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._closed += 1
@@ -188,7 +186,7 @@ class Portal:
             return
         _check_not_on(self._app._life.owner, loop)
         try:
-            with suppress(LoopEnded):  # another thread closes too, and was first
+            with suppress(LoopEnded):  # another thread has closed it first
                 LoopCall(loop, self._app.close, lambda: self._loop is loop).result()
         finally:
             with self._lock:
@@ -213,9 +211,9 @@ class Portal:
         try:
             loop.run_forever()
             _end_tasks(loop)
-            # This closes the app too, if a call that came while it was closed has opened it again.
+            # This also closes the app, if a call that arrived during `close` has opened it again.
             loop.run_until_complete(loop.shutdown_asyncgens())
-            _end_tasks(loop)  # of calls that came meanwhile
+            _end_tasks(loop)  # of calls that arrived meanwhile
         finally:
             loop.close()
 
@@ -228,10 +226,12 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _check_not_on(*loops: asyncio.AbstractEventLoop | None) -> None:
-    """Raise EventLoopError if one of these runs here."""
+    """Raise EventLoopError if one of these loops runs in this thread."""
     here = asyncio._get_running_loop()
     if here is not None and here in loops:
-        raise EventLoopError("app.sync was called on its own event loop, where it would wait for itself: await it")
+        raise EventLoopError(
+            "app.sync was called on its own event loop, where it would wait for itself: await the method of the app"
+        )
 
 
 async def _result(job: Job[T, Any], timeout: float | timedelta | None) -> T:

@@ -1,6 +1,6 @@
 """`app.sync.jobs`, `.dead`, `.queues`, `.limits` and `.schedules`: the calls of `app.jobs` etc. without await.
 
-Each line names the method it calls. Arguments, results, errors and documentation are those of that method.
+Arguments, results, errors and docstrings are those of the async method that each line names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ S = TypeVar("S")
 
 
 class Calls(Protocol):
-    """What runs coroutines of the app for a thread without an event loop."""
+    """Runs coroutines of the app for a thread without an event loop."""
 
     def call(self, work: Coroutine[Any, Any, T]) -> T: ...
     def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
@@ -38,9 +38,9 @@ class View(Generic[S]):
 
 
 class Waits(Generic[S, P, T]):
-    """A method that calls a coroutine method and waits for its answer.
+    """A method that runs a coroutine method and returns its result.
 
-    reads  it changes nothing, so it is made again where the event loop of the app ends in the middle
+    reads  it only reads, so it is repeated if the event loop of the app ends during the call
     """
 
     def __init__(self, method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]], reads: bool = False) -> None:
@@ -88,7 +88,7 @@ class SyncJobs(View[Jobs]):
     delete = Waits(Jobs.delete)
 
     def iterate(self, **filters: Filter) -> Iterator[Record]:
-        """Every row that matches, page by page, oldest first."""
+        """Every matching row, page by page, oldest first."""
         cursor: str | None = None
         while True:
             page = self.list(cursor=cursor, limit=500, order="oldest", **filters)

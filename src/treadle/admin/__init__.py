@@ -1,1 +1,1 @@
-"""What people who run Treadle do: look, cancel, retry, pause, limit. All of it is the contract's verbs from outside."""
+"""The operations of people who run Treadle: list, explain, cancel, retry, pause, limit, move."""

@@ -1,7 +1,7 @@
-"""Acts on many jobs: settled from outside in groups, each as the job stands when the act reaches it.
+"""Cancels, reopens, runs and deletes many jobs: settles them from outside, one group of rows per call.
 
-A group is one call: 10,000 jobs take 40, and only a few groups of rows are in memory. Each act carries a nonce: a call
-that is repeated after a lost answer is recognised, and of two people who act on one job at once the second is told so.
+10,000 jobs take 40 calls, and only a few groups are in memory. Each call writes a nonce, so that a repeated call after
+a lost response is recognised, and of two operators who change the same job the second gets an error.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.errors import KeyHeld, Stale, TreadleError
 from treadle.producer.client import Client
 from treadle.storage.contract import Storage
+from treadle.storage.move_marks import check_stays
 from treadle.storage.row_rules import expires_at, within
-from treadle.storage.transfer import check_stays
 from treadle.workflow.finisher import rows_of
 from treadle.workflow.fold import causes, fatal
 from treadle.workflow.plan import plan_of
 
-# Acts in one call. A call keeps others from the storage meanwhile; each act is a row that is settled by itself.
+# Jobs per call. A call blocks other calls of the storage while it settles each row.
 GROUP: Final = 250
-TRIES: Final = 5  # a job that moves on between look and act is looked at again this often
+TRIES: Final = 5  # attempts to settle a job that changes between reading and settling
 
 Chosen = Callable[[Record], Outcome | None]
 """The act for a job as it stands; None: it does not fit."""
 
 
 class Acts:
-    """The acts of `app.jobs` on rows that were found."""
+    """Implements the changes of `app.jobs` to rows that were found."""
 
     def __init__(self, client: Client, storage: Callable[[], Awaitable[Storage]], reach: tuple[str, ...] = ()) -> None:
         self._client, self._storage, self._reach = client, storage, reach
 
     async def settle(self, rows: Sequence[Record], chosen: Chosen, raising: bool = False) -> list[Record]:
-        """Act on these rows -> those it was done to, as they stood before. A job that has moved on is looked at again,
-        and left alone if the act does not fit any more. `raising`: Stale and KeyHeld if the storage refuses.
-        Raises StorageMoved."""
+        """Settle these rows with the outcome that `chosen` returns -> the settled rows, as they were before.
+
+        A job that has changed is read again, and skipped if `chosen` returns None. `raising`: raise Stale or KeyHeld if
+        the storage refuses. Raises StorageMoved.
+        """
         storage, nonce = await self._storage(), os.urandom(8).hex()
         acted: list[Record] = []
         left = list(rows)
@@ -47,7 +49,9 @@ class Acts:
             outs = [(row, out) for row in left if (out := chosen(row)) is not None]
             if not outs:
                 return acted
-            answers = await storage.settle([replace(out, memo=((ACT, nonce),), reach=self._reach) for _, out in outs])
+            answers = await storage.settle(
+                [replace(out, checkpoints=((ACT, nonce),), reach=self._reach) for _, out in outs]
+            )
             moved = []
             for (row, out), answer in zip(outs, answers, strict=True):
                 if answer.status == "applied":
@@ -59,14 +63,14 @@ class Acts:
                     raise _refused(row, answer.reason or "refused")
             left = []
             for found in await storage.get([row.job.id for row in moved]) if moved else ():
-                if found is not None and dict(found.memo).get(ACT) == nonce:
-                    acted.append(found)  # it was done, by a call whose answer was lost; others went on with it since
+                if found is not None and dict(found.checkpoints).get(ACT) == nonce:
+                    acted.append(found)  # settled by a call whose response was lost; the job has changed since
                 elif found is not None:
                     left.append(found)
         if left:
             await check_stays(storage)
         if left and raising:
-            raise Stale(left[0].job.id, f"it moved on {TRIES} times while it was acted on; try again")
+            raise Stale(left[0].job.id, f"it moved on {TRIES} times during this call; repeat the call")
         return acted
 
     def _tell(self, row: Record, out: Outcome) -> None:
@@ -76,22 +80,30 @@ class Acts:
                 self._client.tell("workflow.ended", replace(row, state=State.CANCELLED, reason=ASKED))
 
     async def cancel(self, rows: Sequence[Record], tree: bool) -> int:
-        """End these as cancelled, and with `tree` what came of them. A row goes before its children: after them it
-        would come in line, and end as failed because of them."""
+        """Cancel these jobs, and with `tree` their children -> the number of cancelled jobs.
+
+        A job is cancelled before its children. Otherwise they would end first, and the job would fail because of them.
+        """
         done, queue, seen = 0, list(rows), {row.job.id for row in rows}
         while queue:
             group, queue = queue[:GROUP], queue[GROUP:]
             group += await self._below(group, seen, tree)
             acted = {row.job.id: row for row in await self.settle(group, cancelled)}
             done += sum(1 for row in acted.values() if row.job.task)
-            # as they stood when they were cancelled: children may have come since they were found
+            # Use the rows as of the cancellation: they may have got children since they were found.
             queue = await self._below([acted.get(row.job.id, row) for row in group], seen, tree) + queue
         return done
 
     async def _below(self, rows: Sequence[Record], seen: set[str], tree: bool) -> list[Record]:
-        """The children of these that have not been seen: jobs that came of a run, and the signals a run waits for.
-        Nobody else would end those, so they go with their job also without `tree`."""
-        parents = {row.job.id for row in rows if row.ran or (row.state is State.WAITING and row.started_at is not None)}
+        """The unseen children of these jobs: jobs that a run created, and the signals that it waits for.
+
+        Signals are included also without `tree`, because nothing else ends them.
+        """
+        parents = {
+            row.job.id
+            for row in rows
+            if row.function_done or (row.state is State.WAITING and row.started_at is not None)
+        }
         ids = dict.fromkeys(up for row in rows if row.job.id in parents for up in row.after if up not in seen)
         found = [row for row in await self._rows(list(ids)) if row.job.parent in parents]
         found = [row for row in found if tree or not row.job.task]
@@ -99,7 +111,7 @@ class Acts:
         return found
 
     async def reopen(self, rows: Sequence[Record], raising: bool) -> int:
-        """Reopen these. Of a job that failed because of its children: those that did, and theirs."""
+        """Reopen these jobs -> their number. For a job that failed because of its children, reopen the failed ones."""
         leaves: dict[str, Record] = {}
         look, seen = list(rows), {row.job.id for row in rows}
         while look:
@@ -129,7 +141,7 @@ def _failed_of(row: Record, rows: dict[str, Record]) -> list[Record]:
 
 
 def _refused(row: Record, reason: str) -> TreadleError:
-    """Reopening is refused for one reason only, and the storage can say it in words only."""
+    """The error for a refused reopening: KeyHeld if the storage's text names the holder of the key, else Stale."""
     _, held, holder = reason.rpartition(" is held by ")
     if not held:
         return Stale(row.job.id, reason)
@@ -138,7 +150,7 @@ def _refused(row: Record, reason: str) -> TreadleError:
     )
 
 
-# --- what is done to a job
+# --- the outcomes
 
 
 def cancelled(row: Record) -> Outcome | None:
@@ -161,7 +173,7 @@ def reopened(row: Record) -> Outcome | None:
 
 
 def at_once(row: Record) -> Outcome | None:
-    if row.state is not State.READY or row.place is not None or row.parked is not None:
+    if row.state is not State.READY or row.queue_position is not None or row.blocked_on is not None:
         return None
     return Outcome(id=row.job.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
 
@@ -170,5 +182,5 @@ def let_go(row: Record) -> Outcome | None:
     if not row.state.final or row.ended_at is None or row.expires_at is None:
         return None
     if row.expires_at <= expires_at(row, row.state, row.ended_at, 0.0):
-        return None  # it was let go already
+        return None  # already deleted
     return Outcome(id=row.job.id, version=row.version, state=row.state, keep=0.0)

@@ -1,4 +1,4 @@
-"""`app.dead`: the failed jobs, kept for a person. A view of `app.jobs`, not a second queue."""
+"""`app.dead`: the failed jobs (dead letters). It is a view of `app.jobs`, not a second queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle.errors import BadOption
 
 
 class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
-    """Failed jobs, newest first. Filters are those of `app.jobs`."""
+    """Failed jobs, latest first. The filters are those of `app.jobs`."""
 
     looks = frozenset({"list"})
 
@@ -23,14 +23,16 @@ class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
         self._jobs, self._storage = jobs, jobs._storage
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **filters: Any) -> Page:
-        """One page of failed jobs; fewer than `limit` where rows that nobody runs were among them."""
+        """List one page of failed jobs. Rows without a task are left out, so a page may have fewer than `limit`."""
         page = await self._jobs.list(cursor=cursor, limit=limit, order="ended", state=State.FAILED, **filters)
         return replace(page, records=tuple(row for row in page.records if row.job.task))
 
     async def retry(self, /, *, limit: int | None = None, progress: Told | None = None, **filters: Any) -> int:
-        """Reopen all that match, or `limit` of them, the oldest first; answers how many jobs this call reopened. Jobs
-        that wait for them wait again. Those whose key another job holds meanwhile stay. `progress` is called after each
-        group with the number of jobs looked at. Raises BadOption."""
+        """Reopen all failed jobs that match, or the `limit` oldest -> how many jobs this call reopened.
+
+        Jobs that failed because of them wait for them again. Jobs whose key another job now holds are skipped.
+        `progress` is called after each group with the number of jobs examined. Raises BadOption.
+        """
         filters = {**filters, "state": State.FAILED}
         if limit is None:
             return await self._jobs.retry(progress=progress, **filters)
@@ -51,5 +53,5 @@ class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
         return done + (await self._jobs.retry(ids=chosen, state=State.FAILED) if chosen else 0)
 
     async def purge(self, /, *, progress: Told | None = None, **filters: Any) -> int:
-        """Let all that match go; answers how many jobs this call let go."""
+        """Delete all failed jobs that match -> how many jobs this call deleted."""
         return await self._jobs.delete(progress=progress, **{**filters, "state": State.FAILED})

@@ -1,7 +1,6 @@
-"""What happens to jobs anywhere: the events of all processes, as far as rows can tell.
+"""A feed of the events of all processes, derived from changes of the stored rows.
 
-Without it a dashboard would see only what its own process does. Rows say what is, not what was: of two changes between
-two looks the later one is told.
+It polls rows, so it can miss changes: of two changes between two polls it reports the later one.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from treadle.core.events import Event, lease_expired
 from treadle.core.model import EXPIRED, Query, Record, State
 from treadle.storage.contract import Storage
 
-TRACKED: Final = 10_000  # unfinished jobs looked at; beyond, the oldest are not followed any more
-LISTENED: Final = 500  # of those, the newest whose endings wake us; the others are seen at the next look
+TRACKED: Final = 10_000  # unfinished jobs that are polled; beyond that the oldest are dropped
+LISTENED: Final = 500  # the newest of them, whose endings wake the feed; the others are found by the next poll
 PAGE: Final = 500
-AHEAD: Final = 60.0  # s that clocks may differ; a row created later than that was written by one that was wrong
+AHEAD: Final = 60.0  # s that clocks may differ; a row created further in the future came from a wrong clock
 UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 
 
 class EventFeed:
-    """One reader of the events of everybody."""
+    """One reader of the events of all processes."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], now: Clock) -> None:
         self._storage, self._now = storage, now
-        self._new_ones: dict[str, None] = {}  # told as created, the latest of them: none is told twice
-        self._told: dict[str, Record] = {}  # unfinished jobs, as they were told last
-        self._mark = 0.0  # the newest creation seen
+        self._new_ones: dict[str, None] = {}  # the latest jobs reported as enqueued, so that none is reported twice
+        self._told: dict[str, Record] = {}  # unfinished jobs, as last reported
+        self._mark = 0.0  # the newest creation time seen
         self._at_mark: set[str] = set()
 
     async def stream(self) -> AsyncIterator[Event]:
-        """From now on, for ever. Raises StorageError."""
+        """Yield events from now on, without end. Raises StorageError."""
         storage = await self._storage()
         await self._begin(storage)
         while True:
-            queues = {count.queue for count in (await storage.stats()).counts if count.queue != defaults.OWN_QUEUE}
+            queues = {count.queue for count in (await storage.stats()).counts if count.queue != defaults.SYSTEM_QUEUE}
             topics = [f"queue:{queue}" for queue in sorted(queues)]
             topics += [f"job:{id}" for id in islice(reversed(self._told), LISTENED)]
             await storage.watch(topics, defaults.RESULT_POLL)
@@ -81,8 +80,8 @@ class EventFeed:
         return events
 
     async def _new(self, storage: Storage) -> list[Record]:
-        """Those created since the last look, oldest first."""
-        if self._mark > self._now() + AHEAD:  # a clock was ahead when it was made, and nothing new would come behind it
+        """The user's jobs created since the last poll, oldest first."""
+        if self._mark > self._now() + AHEAD:  # from a clock that was ahead: reset, or new rows would be missed
             self._mark, self._at_mark = self._now() - AHEAD, set()
         found: list[Record] = []
         mark, at_mark, cursor = self._mark, self._at_mark, None
@@ -112,13 +111,16 @@ class EventFeed:
 
 
 def _ours(row: Record) -> bool:
-    """Whether it is a job of the user's."""
-    return bool(row.job.task) and row.job.queue != defaults.OWN_QUEUE
+    """Whether a row is a job of the user, not a promise and not one of Treadle's own rows."""
+    return bool(row.job.task) and row.job.queue != defaults.SYSTEM_QUEUE
 
 
 def _events(row: Record, before: Record) -> list[Event]:
-    """What happened to a row since the last look. A lease that ran out is told also where another worker has the job
-    by now; the job's later story comes behind it, but a return to the line is no story of its own."""
+    """The events of a row since the last poll.
+
+    An expired lease is reported even if another worker has already claimed the job; the later event follows it. An
+    expired job that is queued again causes no second event.
+    """
     if row.lost <= before.lost:
         return [_event(row, before)]
     back_in_line = row.state is State.READY and row.version == before.version
@@ -147,7 +149,7 @@ def _name(row: Record, before: Record | None) -> str:
         return "started"
     if row.state.final:
         return str(row.state)
-    if before is None or row.round > before.round:
+    if before is None or row.reopenings > before.reopenings:
         return "enqueued"
     if row.state is State.WAITING:
         return "waiting"

@@ -1,6 +1,6 @@
-"""Why is this job not running? Answered from its row and the statistics, in one sentence.
+"""Explains in one sentence why a job is not running, from its row and the statistics.
 
-What workers report of themselves is as old as their last heartbeat; the sentence says so where it matters.
+The figures of workers are as old as their last heartbeat.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from treadle.storage.row_rules import costs
 from treadle.workflow.signals import signal_name
 
 _FULL = "all slots of the"
-NEAR = 0.25  # s by which an item may have been claimed before the batch that it opens
+NEAR = 0.25  # s by which a job may have been claimed before the batch that it opens
 
 
 def explain(
@@ -28,21 +28,25 @@ def explain(
     now: float,
     parent: Record | None = None,
 ) -> str:
-    """One sentence. `upstreams` are the rows it waits for, `ahead` how many stand before it in line, `parent` is the
-    running job whose function enqueued it."""
+    """Explain the state of a job in one sentence.
+
+    upstreams  the rows that it waits for
+    ahead      the number of queued jobs before it
+    parent     the running job whose function enqueued it
+    """
     if row.state.final:
         return _ended(row)
     if row.state is State.RUNNING:
         return _running(row, stats, now)
     if row.state is State.WAITING:
         return _waiting(row, upstreams)
-    if row.parked is not None and row.place is None:
-        return _by_parent(row.parked, row, stats, parent) or _blocked(row.parked, stats, now)
-    if row.place is None:
-        why = f"its try {row.attempt} failed and the next is due" if row.attempt else "it is due"
+    if row.blocked_on is not None and row.queue_position is None:
+        return _by_parent(row.blocked_on, row, stats, parent) or _blocked(row.blocked_on, stats, now)
+    if row.queue_position is None:
+        why = f"attempt {row.attempt} failed and the next one is due" if row.attempt else "it is due"
         if (worker := declined_by(row)) is not None:
             why = f"worker {worker!r} declined it (accept=), and it is offered again"
-        return f"It is not in line yet: {why} at {_at(row.due_at)}, in {max(0.0, (row.due_at or now) - now):.1f} s."
+        return f"It is not queued yet: {why} at {_at(row.due_at)}, in {max(0.0, (row.due_at or now) - now):.1f} s."
     of_queue = _by_parent(f"queue:{row.job.queue}", row, stats, parent) or _by_parent("queue", row, stats, parent)
     found = of_queue or _queue_blocks(row.job.queue, ahead, stats, now) or _in_line(row, ahead, stats, now)
     if parent is not None and not of_queue and _FULL in found:
@@ -51,23 +55,25 @@ def explain(
 
 
 def limits_within(stats: Stats, reach: Sequence[str]) -> Stats:
-    """These statistics for a caller with a right to these queues; (): to all. Of a limit that other queues use too it
-    learns nothing, and of the rule for every queue the rule alone."""
+    """The statistics for a caller whose rights cover these queues; (): all queues.
+
+    They contain the limits of these queues, and the rule for every queue without its use.
+    """
     if not reach:
         return stats
     own = {f"queue:{queue}" for queue in reach}
-    common = [replace(use, used=0, parked=0, starts=0, next_start=None) for use in stats.limits if use.key == "queue"]
+    common = [replace(use, used=0, blocked=0, starts=0, next_start=None) for use in stats.limits if use.key == "queue"]
     return replace(stats, limits=(*[use for use in stats.limits if use.key in own], *common))
 
 
 def made_by(rows: Sequence[Record], id: str) -> Record | None:
-    """Which of these runs made this id."""
+    """The run, of these, that enqueued the job with this id; None if there is none."""
     stem = ids.stem(id)
     return next((row for row in rows if ids.derived(row.job.id, row.version) == stem), None) if stem else None
 
 
 def _by_parent(key: str, row: Record, stats: Stats, parent: Record | None) -> str | None:
-    """A limit whose slots are taken, one of them by the job's own parent; None: it is not so."""
+    """The sentence for a full limit that the job's own parent holds a slot of; None if that is not the case."""
     use = next((use for use in stats.limits if use.key == key), None)
     if parent is None or use is None or not use.rule.slots or key not in dict(costs(parent.job)):
         return None
@@ -78,18 +84,18 @@ def _by_parent(key: str, row: Record, stats: Stats, parent: Record | None) -> st
 
 def _parent(parent: Record) -> str:
     return (
-        f"its own parent, {parent.job.task} {parent.job.id}: if that run waits for it, neither goes on (wait by "
-        "`after=`, which takes no slot, or give more slots)"
+        f"its own parent, {parent.job.task} {parent.job.id}: if that run waits for it, neither can continue (use "
+        "`after=`, which takes no slot, or give the limit more slots)"
     )
 
 
 def declined_by(row: Record) -> str | None:
-    """The worker whose `accept=` declined the job last, if no run has come since."""
+    """The worker whose `accept=` declined the job, if it has not run since."""
     reason = row.reason or ""
     return reason.removeprefix(DECLINED) if reason.startswith(DECLINED) else None
 
 
-# --- it runs
+# --- running
 
 
 def _running(row: Record, stats: Stats, now: float) -> str:
@@ -101,11 +107,11 @@ def _running(row: Record, stats: Stats, now: float) -> str:
             f"Worker {name!r} gathers it with other jobs of {row.job.task!r} for one call, which begins when the batch "
             f"is full, or at {_at(ends)}; its lease {_lasts(left)}."
         )
-    return f"It runs at {name} since {_at(row.started_at)}; its lease {_lasts(left)}."
+    return f"It has been running on {name} since {_at(row.started_at)}; its lease {_lasts(left)}."
 
 
 def _gathered(row: Record, worker: Presence, now: float) -> float | None:
-    """When the call begins for which its worker gathers it; None if it does not."""
+    """When the worker will start the batch that the job is gathered for; None if the job is not being gathered."""
     beat = now - worker.age
     for task, waited, left in worker.gathering:
         if task == row.job.task and row.started_at is not None and row.started_at >= beat - waited - NEAR:
@@ -113,29 +119,27 @@ def _gathered(row: Record, worker: Presence, now: float) -> float | None:
     return None
 
 
-# --- a limit blocks it
+# --- blocked by a limit
 
 
 def _blocked(key: str, stats: Stats, now: float) -> str:
     use = next((use for use in stats.limits if use.key == key), None)
     if use is None:
-        return (
-            f"It stands aside until the limit {key!r} has room (its rule was removed, or this token does not show it)."
-        )
+        return f"It is blocked until the limit {key!r} has room (its rule was removed, or this token does not show it)."
     if use.rule.slots == 0:
         return _shut(f"The limit {key!r}", use)
     if use.rule.rate == 0:
         return _no_rate(f"The limit {key!r}", use)
-    others = f"{use.parked} {'job stands' if use.parked == 1 else 'jobs stand'} aside"
+    others = f"{_count(use.blocked, 'job')} {'is' if use.blocked == 1 else 'are'} blocked"
     if use.next_start is not None:
-        return f"It stands aside: {_rate_used_up(f'the rate of the limit {key!r}', use, now)}; {others}."
+        return f"It is blocked: {_rate_used_up(f'the rate of the limit {key!r}', use, now)}; {others}."
     facts = [f"{use.used} of {use.rule.slots} slots in use"] if use.rule.slots is not None else []
     facts += [f"{use.starts} of {_rate(use.rule)} used"] if use.rule.rate is not None else []
-    return f"It stands aside until the limit {key!r} has room ({', '.join([*facts, others])})."
+    return f"It is blocked until the limit {key!r} has room ({', '.join([*facts, others])})."
 
 
 def _queue_blocks(queue: str, ahead: int | None, stats: Stats, now: float) -> str | None:
-    """What the limit of its queue keeps from starting; None if it has room."""
+    """The sentence for a queue whose own limit is reached or paused; None if the limit has room."""
     uses = {use.key: use for use in stats.limits}
     use = uses.get(f"queue:{queue}") or uses.get("queue")
     if use is None:
@@ -145,10 +149,10 @@ def _queue_blocks(queue: str, ahead: int | None, stats: Stats, now: float) -> st
     if use.rule.rate == 0:
         return _no_rate(f"Its queue {queue!r}", use)
     if use.rule.slots is not None and use.used >= use.rule.slots:
-        return f"Its queue {queue!r} runs {use.used} of {use.rule.slots} jobs at once already."
+        return f"Its queue {queue!r} runs {use.used} of at most {use.rule.slots} jobs at once."
     if use.next_start is not None:
-        behind = f"; {ahead} {'job is' if ahead == 1 else 'jobs are'} in line before it" if ahead else ""
-        return f"It is in line, and {_rate_used_up(f'the rate of its queue {queue!r}', use, now)}{behind}."
+        behind = f"; {_count(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead of it" if ahead else ""
+        return f"It is queued, and {_rate_used_up(f'the rate of its queue {queue!r}', use, now)}{behind}."
     return None
 
 
@@ -158,23 +162,25 @@ def _rate_used_up(whose: str, use: LimitUse, now: float) -> str:
 
 
 def _rate(rule: Limit) -> str:
-    return f"{rule.rate:,} {'start' if rule.rate == 1 else 'starts'} per {rule.per:g} s"
+    return f"{_count(rule.rate or 0, 'start')} per {rule.per:g} s"
 
 
 def _shut(what: str, use: LimitUse) -> str:
-    """Who keeps it from starting: a person, or a job that asked for a rest."""
+    """The sentence for a limit that is paused by an operator or held by a job."""
     rest = next((pause for pause in use.pauses if pause.why == "held"), None)
     until = f"until {_at(rest.until)}" if rest is not None and rest.until is not None else "for a while"
     if rest is None or len(use.pauses) > 1:
         slots = "" if use.pauses else " (0 slots)"
-        also = f"; it also rests {until}, because a job asked for it" if rest is not None else ""
-        return f"{what} is paused{slots}: `{_resume(use.rule.name)}` opens it{also}."
-    return f"{what} rests {until} because a job asked for it (`Defer(limit=...)`, as after a 429); it opens by itself."
+        also = f"; it also rests {until}, because a job requested that" if rest is not None else ""
+        return f"{what} is paused{slots}: `{_resume(use.rule.name)}` resumes it{also}."
+    return (
+        f"{what} rests {until} because a job requested that (`Defer(limit=...)`, as after a 429); it resumes by itself."
+    )
 
 
 def _no_rate(what: str, use: LimitUse) -> str:
-    """No setting of ours has a rate of 0; other programs may store one."""
-    return f"{what} lets no job start, as its rate is 0: `treadle limits set {use.rule.name}` gives it another one."
+    """The sentence for a rate of 0, which Treadle never sets but other programs may store."""
+    return f"{what} lets no job start because its rate is 0: `treadle limits set {use.rule.name}` changes that."
 
 
 def _resume(name: str) -> str:
@@ -182,45 +188,49 @@ def _resume(name: str) -> str:
     return f"treadle queues resume {queue}" if kind == "queue" and queue else f"treadle limits resume {name}"
 
 
-# --- it is in line
+# --- queued
 
 
 def _in_line(row: Record, ahead: int | None, stats: Stats, now: float) -> str:
     queue = row.job.queue
     serving = [worker for worker in stats.workers if queue in worker.queues]
     if not serving:
-        return f"It is in line, and no worker serves its queue {queue!r}."
+        return f"It is queued, and no worker serves its queue {queue!r}."
     able = [worker for worker in serving if row.job.task in worker.tasks]
     if not able:
         several = f"none of the {len(serving)} workers" if len(serving) > 1 else "the only worker"
         has = "has" if len(serving) > 1 else "does not have"
-        return f"It is in line, and {several} of {queue!r} {has} the task {row.job.task!r}."
+        return f"It is queued, and {several} of {queue!r} {has} the task {row.job.task!r}."
     if (held_up := _held_up(able, now)) is not None:
-        return f"It is in line, but {held_up}."
+        return f"It is queued, but {held_up}."
     able = [worker for worker in able if not _is_silent(worker) and not _pauses(worker)]
-    # What workers say of themselves is a heartbeat old; the rows are not.
+    # The workers' figures are as old as their heartbeats; the rows are current.
     runs = sum(count.jobs for count in stats.counts if count.queue == queue and count.state is State.RUNNING)
     free = sum(worker.slots for worker in able) - max(runs, sum(worker.running for worker in able))
     if ahead:
         if free <= 0:
-            return f"It is in line behind {ahead} jobs in queue {queue!r}; {_FULL} {len(able)} workers are taken."
-        workers = f"{len(able)} workers serve it, {max(0, free)} slots are free"
-        return f"It is in line behind {ahead} jobs in queue {queue!r}; {workers}."
+            return f"It is queued behind {_count(ahead, 'job')} in queue {queue!r}; {_full(able)} are taken."
+        workers = f"{_count(len(able), 'worker')} can run it, with {_count(max(0, free), 'free slot')}"
+        return f"It is queued behind {_count(ahead, 'job')} in queue {queue!r}; {workers}."
     if free <= 0:
-        return f"It is next in line; {_FULL} {len(able)} workers that serve {queue!r} are taken."
+        return f"It is next in its queue; {_full(able)} that can run it are taken."
     again = "" if (worker := declined_by(row)) is None else f" again, after worker {worker!r} declined it (accept=)"
-    return f"It is next in line{again}; a worker of {queue!r} will claim it in a moment."
+    return f"It is next in its queue{again}; a worker of {queue!r} will claim it shortly."
+
+
+def _full(workers: Sequence[Presence]) -> str:
+    return f"{_FULL} {_count(len(workers), 'worker')}" if len(workers) > 1 else f"{_FULL} only worker"
 
 
 def _held_up(able: Sequence[Presence], now: float) -> str | None:
-    """Why none of the workers that have the task claims it; None if one may."""
+    """Why none of the workers that have the task can claim it; None if one can."""
     heard = [worker for worker in able if not _is_silent(worker)]
     if not heard:
         last = min(able, key=lambda worker: worker.age)
         which = f"the {len(able)} workers" if len(able) > 1 else "the only worker"
         return (
-            f"the last heartbeat of {which} that can run it came {_in(last.age)} ago ({last.worker}): where it was "
-            f"killed or its machine stands still, start another one"
+            f"the last heartbeat of {which} that can run it came {_in(last.age)} ago ({last.worker}): if it was killed "
+            "or its machine has stopped, start another one"
         )
     if all(_pauses(worker) for worker in heard):
         which = f"all {len(heard)} workers that can run it" if len(heard) > 1 else f"worker {heard[0].worker!r}"
@@ -238,12 +248,12 @@ def _pauses(worker: Presence) -> bool:
     return worker.paused > worker.age
 
 
-# --- it waits, or has ended
+# --- waiting, or ended
 
 
 def _waiting(row: Record, upstreams: Mapping[str, Record | None]) -> str:
     if not row.job.task:
-        return "It is a promise: it waits for somebody to settle it."
+        return "It is a promise: it waits until a caller settles it."
     open_ = [id for id, up in upstreams.items() if up is None or not up.state.final]
     unknown = [id for id in open_ if upstreams[id] is None]
     signals = [(id, name) for id in open_ if (up := upstreams[id]) and (name := signal_name(up)) is not None]
@@ -251,21 +261,25 @@ def _waiting(row: Record, upstreams: Mapping[str, Record | None]) -> str:
         return f"It waits for the signal {signals[0][1]!r}."
     named = ", ".join(open_[:3]) + (f" and {len(open_) - 3} more" if len(open_) > 3 else "")
     until = f", until {_at(row.due_at)} at most" if row.due_at is not None else ""
-    strangers = f"; nobody knows {', '.join(unknown[:3])} yet" if unknown else ""
-    done = "It has run and waits for its children" if row.ran else "It waits"
-    return f"{done}: {row.pending} more endings are needed, of {named or 'jobs that count already'}{until}{strangers}."
+    strangers = f"; not stored yet: {', '.join(unknown[:3])}" if unknown else ""
+    done = "It has run and waits for its children" if row.function_done else "It waits"
+    of = named or "jobs that have just ended"
+    return f"{done}: {_count(row.pending, 'more job')} must end, of {of}{until}{strangers}."
 
 
 def _ended(row: Record) -> str:
     because = f": {error_line(row.error)}" if row.error else ""
     reason = f" ({row.reason})" if row.reason else ""
     how = "was cancelled" if row.state is State.CANCELLED else str(row.state)
-    tries = "1 try" if row.attempt == 1 else f"{row.attempt} tries"
-    return f"It {how}{reason} at {_at(row.ended_at)} after {tries}{because}."
+    return f"It {how}{reason} at {_at(row.ended_at)} after {_count(row.attempt, 'attempt')}{because}."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _at(seconds: float | None) -> str:
-    return "an unknown moment" if seconds is None else moment_text(seconds)
+    return "an unknown time" if seconds is None else moment_text(seconds)
 
 
 def _in(seconds: float) -> str:
@@ -273,4 +287,8 @@ def _in(seconds: float) -> str:
 
 
 def _lasts(left: float) -> str:
-    return f"lasts {left:.0f} s more" if left >= 0 else f"ran out {-left:.0f} s ago, so it will soon be claimed again"
+    return (
+        f"lasts another {left:.0f} s"
+        if left >= 0
+        else f"expired {-left:.0f} s ago, so the job will soon be claimed again"
+    )

@@ -1,7 +1,6 @@
-"""`app.jobs`: looking at jobs and acting on them, one by one or by filter.
+"""`app.jobs`: lists, explains and changes jobs, by id or by filter.
 
-Without it a person at three in the morning could only watch. Every act is a settlement from outside, fenced by the
-version it saw: what a worker did meanwhile is never overwritten.
+Every change settles the job from outside under the version that was read, so it never overwrites a worker's outcome.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
 from treadle.policy.retry import read_policy
 from treadle.producer.client import Client
 from treadle.serialization import call_codec
-from treadle.storage.contract import Storage, confined
+from treadle.storage.contract import Storage
+from treadle.storage.move_marks import mark_of
 from treadle.storage.row_rules import within as in_reach
-from treadle.storage.transfer import mark_of
 from treadle.tasks.task import Task
 from treadle.tasks.when import HasId
 from treadle.workflow import signals
@@ -47,11 +46,11 @@ def id_of(job: HasId | str) -> str:
 class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     """Jobs of any state, by id or by filter.
 
-    After a move the old storage still answers looks, with rows that no longer change and a warning (OldRows); acts, and
-    waiting for a result, raise StorageMoved.
+    After a move, reading from the old storage returns rows that no longer change, and warns (OldRows). Changing a job
+    there and waiting for a result raise StorageMoved.
 
     Filters: state (a State, its name, or several), task, queue, workflow (id of its first job), parent, label, ids,
-    before (an aware moment: created before it).
+    before (an aware datetime; matches jobs created before it).
     """
 
     looks = frozenset({"get", "handle", "list", "position", "explain", "signals_of", "signal"})  # `signal` stores a row
@@ -71,18 +70,21 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         self._acts, self._reach = acts.Acts(client, storage), tuple[str, ...]()
 
     def within(self, queues: tuple[str, ...]) -> Jobs:
-        """The same for a caller with a right to jobs of these queues only; (): of all. Other jobs are unknown when they
-        are named by id, and acts leave them alone, also those that came of one of these. Lists must name a queue."""
+        """A view for a caller whose rights cover these queues only; (): all queues.
+
+        Jobs of other queues are unknown by id, and no call changes them, even if they are children of visible jobs.
+        Lists must name a queue.
+        """
         if not queues:
             return self
         found = copy.copy(self)
         found._acts, found._reach = acts.Acts(self._client, self._storage, queues), queues
         return found
 
-    # --- looking
+    # --- reading
 
     async def get(self, job: HasId | str) -> Record:
-        """The row. Raises UnknownJob; StorageMoved for a job that is unknown because it lives elsewhere now."""
+        """The row of a job. Raises UnknownJob, or StorageMoved if the jobs have moved to another storage."""
         [found] = await self._client.get([id_of(job)])
         row = self._visible(found)
         if row is None:
@@ -91,21 +93,24 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         return row
 
     async def handle(self, job: HasId | str) -> Job[Any, Any]:
-        """A Job to wait for, from any process: `await (await app.jobs.handle(id)).result()`. Raises UnknownJob."""
+        """A Job that any process can wait for: `await (await app.jobs.handle(id)).result()`. Raises UnknownJob."""
         return self.job_of(await self.get(job))
 
     def job_of(self, row: Record) -> Job[Any, Any]:
         return Job(row.job.id, row.job.task, self._client, None)
 
     def arguments(self, row: Record) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the job was called with. Without the task's code here these are plain values, and a payload that is no
-        call is the only argument. Raises BadArgument where the task is here and does not take them."""
+        """The positional and keyword arguments of a job.
+
+        If this app does not have the task they are plain values, and a payload that is not a call is the only argument.
+        Raises BadArgument if this app has the task and it does not accept them.
+        """
         task = self._tasks.get(row.job.task)
         if task is not None and not read_policy(row.job.retry).pass_result:
             try:
                 return task.signature.decode_call(row.job.payload)
             except BadArgument as error:
-                error.permanent = False  # the job that asks is another one
+                error.permanent = False  # the error concerns this row, not the job that calls
                 raise
         return stored_values.arguments(row.job.payload)
 
@@ -116,11 +121,13 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         cursor: str | None = None,
         limit: int = 50,
         count: bool = False,
-        order: Literal["newest", "oldest", "ended", "line"] = "newest",
+        order: Literal["newest", "oldest", "ended", "queue"] = "newest",
         **filters: Filter,
     ) -> Page:
-        """One page of rows; `page.cursor` goes on with the next. Raises BadOption for a filter that does not exist.
-        Warns (UnknownName) if nothing fits and nothing uses the queue, the task or the label of the filter."""
+        """One page of rows; pass `page.cursor` to get the next page. Raises BadOption for an unknown filter.
+
+        Warns (UnknownName) if no row matches and nothing uses the queue, the task or the label of the filter.
+        """
         if not 0 <= limit <= 10_000:
             raise BadOption("limit", f"expected 0 to 10,000, found {limit!r}")
         query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order)
@@ -131,7 +138,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         return page
 
     async def iterate(self, /, **filters: Filter) -> AsyncIterator[Record]:
-        """Every row that matches, page by page, oldest first."""
+        """Yield every row that matches, oldest first. Reads them page by page."""
         cursor: str | None = None
         while True:
             page = await self.list(cursor=cursor, limit=500, order="oldest", **filters)
@@ -142,35 +149,37 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
                 return
 
     async def position(self, job: HasId | str) -> int | None:
-        """How many jobs stand before it in its queue's line; None if it is not in line. Raises UnknownJob."""
+        """The number of queued jobs before this one in its queue; None if it is not queued. Raises UnknownJob."""
         row = await self.get(job)
-        if row.place is None:
+        if row.queue_position is None:
             return None
-        # With the queue: over HTTP, a token that is bound to queues must name one.
-        query = Query(queue=row.job.queue, order="line", ahead_of=row.job.id, limit=0, count=True)
+        # The query names the queue because a token that is bound to queues must name one over HTTP.
+        query = Query(queue=row.job.queue, order="queue", ahead_of=row.job.id, limit=0, count=True)
         page = await (await self._storage()).find(query)
         return page.total
 
     async def explain(self, job: HasId | str) -> str:
-        """In one sentence: why it is not running, or what became of it. Raises UnknownJob.
+        """Explain in one sentence why a job is not running, or how it ended. Raises UnknownJob.
 
-        Where the jobs live elsewhere since a move, it says so.
+        If the jobs have moved to another storage, the sentence names it.
         """
         row = await self.get(job)
         storage = await self._storage()
         mark = await mark_of(storage)
         if mark is not None and mark.role == "gone":
-            return f"Its storage was moved to {mark.other}: look there. Its row here is old and says {row.state}."
+            return (
+                f"Its storage was moved to {mark.other}: look there. Its row here is out of date and says {row.state}."
+            )
         ups = [self._visible(up) for up in await storage.get(row.after)] if row.state is State.WAITING else []
-        ahead = await self.position(row.job.id) if row.place is not None else None
-        stats = Stats()  # which count every row there is, so only where the sentence needs them
-        if row.state is State.RUNNING or row.place is not None:
+        ahead = await self.position(row.job.id) if row.queue_position is not None else None
+        stats = Stats()  # counts every row, so read only if the sentence needs it
+        if row.state is State.RUNNING or row.queue_position is not None:
             stats = await storage.stats()
-        elif row.state is State.READY and row.parked is not None:
+        elif row.state is State.READY and row.blocked_on is not None:
             stats = Stats(limits=await storage.limits())
         parent = None
-        if row.state is State.READY and ids.stem(row.job.id) is not None:  # a run made it, which may hold its slot
-            queue = row.job.queue if confined(storage) else None  # a bound token must name one
+        if row.state is State.READY and ids.stem(row.job.id) is not None:  # a run enqueued it, and may hold its slot
+            queue = row.job.queue if storage.capabilities.queues else None  # a bound token must name one
             running = await storage.find(Query(state=(State.RUNNING,), queue=queue, limit=RUNS_READ))
             parent = made_by([each for each in running.records if self._visible(each)], row.job.id)
         stats = limits_within(stats, self._reach)
@@ -179,17 +188,16 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     def _visible(self, row: Record | None) -> Record | None:
         return row if row is not None and in_reach(self._reach, row.job.queue) else None
 
-    # --- acting
+    # --- changing
 
     async def cancel(
         self, /, job: HasId | str | None = None, *, tree: bool = True, progress: Told | None = None, **filters: Filter
     ) -> int:
-        """Cancel a job (its children too, unless tree=False), or all unfinished ones a filter finds. Answers how many
-        jobs this call cancelled.
+        """Cancel a job with its children (unless tree=False), or all unfinished jobs that match -> how many jobs.
 
-        Row, key and slot are free at once; a running function is told at once where a wake-up arrives, else at its
-        next heartbeat. Of many, groups are cancelled one after the other, and `progress` is called after each with the
-        number of jobs looked at; interrupted, it may be called again. Raises UnknownJob.
+        Key and slots are released at once. The worker stops a running function on notification, at the latest with its
+        next heartbeat. Many jobs are cancelled in groups, and `progress` is called after each group with the number of
+        jobs examined. An interrupted call may be repeated. Raises UnknownJob.
         """
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", UNFINISHED)
@@ -199,12 +207,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         return done
 
     async def retry(self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter) -> int:
-        """Reopen failed or cancelled jobs: each, what it doomed, and the ancestors that ended because of it. Answers
-        how many jobs this call reopened, without those that came along.
+        """Reopen failed or cancelled jobs, and the dependants and ancestors that ended because of them -> how many,
+        without those dependants and ancestors.
 
-        Of a job that failed because of its children those are reopened that did, and it waits for them again.
-        Their tries count from 0 again. Raises UnknownJob; Stale for a job that has not ended or succeeded; KeyHeld if
-        an unfinished job holds the key meanwhile. By filter, those that cannot be reopened are passed over.
+        For a job that failed because of its children, the failed children are reopened, and the job waits for them
+        again. Attempts count from 0 again.
+
+        Raises UnknownJob; Stale for a job that has succeeded or not ended; KeyHeld if an unfinished job now holds the
+        key. By filter, jobs that cannot be reopened are skipped.
         """
         if job is None and filters:
             filters.setdefault("state", (State.FAILED,))
@@ -212,11 +222,11 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         async for rows in self._chosen(job, filters, _reopens, progress):
             done += await self._acts.reopen(rows, raising=job is not None)
         if job is not None and not done:
-            await self._refuse(job, _reopens, "only failed and cancelled jobs are reopened")
+            await self._refuse(job, _reopens, "only failed and cancelled jobs can be reopened")
         return done
 
     async def signals_of(self, job: HasId | str) -> Sequence[str]:
-        """The names of the signals that a job waits for at the moment. Raises UnknownJob."""
+        """The names of the signals that a job is waiting for. Raises UnknownJob."""
         return await self._signals_of(await self.get(job))
 
     async def _signals_of(self, row: Record) -> Sequence[str]:
@@ -226,18 +236,17 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         return [name for up in ups if up and not up.state.final and (name := signals.signal_name(up)) is not None]
 
     async def signal(self, job: HasId | str, name: str, value: object = None) -> None:
-        """Give a job the value its `current().wait_for(name)` waits for; it may come before the job does. Stored when
-        this returns.
+        """Store the value that the job's `current().wait_for(name)` returns. The job may not have reached it yet.
 
-        Raises UnknownJob; Stale for a job that has ended; Signalled for the second one of a name; ForeignRow if another
-        caller has stored the signal's row; BadStep, BadOption for a name or a value that cannot be stored. Warns
-        (UnknownName) if the job waits for other signals.
+        Raises UnknownJob; Stale for a job that has ended; Signalled for a second signal of this name; ForeignRow if
+        another caller has stored the signal's row; BadStep or BadOption for a name or a value that cannot be stored;
+        TooLarge. Warns (UnknownName) if the job waits for other signals.
         """
         check_name(name)
         row = await self.get(job)
-        if row.state.final or row.ran:
+        if row.state.final or row.function_done:
             how = str(row.state) if row.state.final else "waiting for its children"
-            raise Stale(row.job.id, f"{how}: nobody waits for {name!r} any more")
+            raise Stale(row.job.id, f"{how}; it does not wait for {name!r} any more")
         try:
             text = call_codec.encode_any(value)
         except call_codec.Unstorable as error:
@@ -253,8 +262,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     async def run_now(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
     ) -> int:
-        """Bring scheduled jobs (and those waiting for their next try) into line at once. Answers how many jobs those
-        were.
+        """Queue scheduled jobs now, including retries that are not due yet -> how many jobs.
 
         Raises UnknownJob; Stale for a job that is not ready.
         """
@@ -267,8 +275,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     async def delete(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
     ) -> int:
-        """Let ended jobs go: their rows are pruned within a minute or so, unless an unfinished job needs them. Answers
-        how many jobs this call let go.
+        """Delete ended jobs -> how many. Rows are pruned within about a minute, unless an unfinished job needs them.
 
         Raises UnknownJob; Stale for a job that has not ended.
         """
@@ -293,7 +300,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         return done
 
     async def _refuse(self, job: HasId | str, fits: Callable[[Record], bool], otherwise: str) -> None:
-        """Raise Stale if the act does not fit this job."""
+        """Raise Stale if the job does not fit."""
         row = await self.get(job)
         if not fits(row):
             raise Stale(row.job.id, f"{row.state}: {otherwise}")
@@ -305,7 +312,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         fits: Callable[[Record], bool],
         progress: Told | None = None,
     ) -> AsyncIterator[Sequence[Record]]:
-        """The job, or what the filters find, a group after the other."""
+        """Yield the job, or the jobs that match the filters in groups."""
         if (job is None) == (not filters):
             raise BadOption("job", "give a job or an id, or else at least one filter")
         if job is not None:
@@ -327,7 +334,7 @@ def _reopens(row: Record) -> bool:
 
 
 def query_of(filters: dict[str, Filter], **rest: Any) -> Query:
-    """Filters as a user writes them, as a Query. Raises BadOption."""
+    """Make a Query of the user's filters. Raises BadOption."""
     known = {"state", "task", "queue", "workflow", "parent", "label", "ids", "before"}
     for name in filters:
         if name not in known:
@@ -335,7 +342,7 @@ def query_of(filters: dict[str, Filter], **rest: Any) -> Query:
             raise BadOption(name, f"there is no such filter{like}; there are {', '.join(sorted(known))}")
     before = filters.get("before")
     if before is not None and (not isinstance(before, datetime) or before.tzinfo is None):
-        raise BadOption("before", f"expected a moment with a zone, found {before!r}")
+        raise BadOption("before", f"expected a datetime with a time zone, found {before!r}")
     for name in ("queue", "label"):
         if filters.get(name) is not None and not isinstance(filters[name], str):
             raise BadOption(name, f"expected a text (a label of a mapping is 'key=value'), found {filters[name]!r}")
@@ -360,4 +367,4 @@ def _states(value: Any) -> tuple[State, ...]:
     try:
         return tuple(State(each) for each in found)
     except ValueError:
-        raise BadOption("state", f"expected of {', '.join(State)}, found {value!r}") from None
+        raise BadOption("state", f"expected one or more of {', '.join(State)}, found {value!r}") from None

@@ -1,6 +1,6 @@
-"""Names that nothing else uses, and the known one that is nearest: a mistyped name must not succeed in silence.
+"""Warns of mistyped names: finds names that nothing else uses, and the known name that is most similar.
 
-A look never keeps an act from being done: it takes two seconds at most, and an outage in it is the act's to report.
+A check never blocks a call: it takes 2 s at most, and ignores errors of the storage.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from treadle.core.ranges import OWN
 from treadle.errors import TreadleError, UnknownName
 from treadle.storage.contract import Storage
 
-COUNTING: Final = 2.0  # s that a look may take; a warning is not worth more
-FRESH: Final = 10.0  # s for which the known names are kept for calls that send
-STALE: Final = 1.0  # s for which they are kept for lists that find nothing
-SHORT, LONG = 3, 80  # characters of a name that is compared with others: "qa" is like "a", and no mistake for it
-COMPARED: Final = 200  # names that one is compared with
-NEW: Final = 1_000  # names of one call that are looked up; more of them are no mistake of typing
-WARNED: Final = 20  # names of one call that are compared with others
-REMEMBERED: Final = 10_000  # names that need no second look
-LABELLED: Final = 200  # jobs, the newest ones, among whose labels the nearest is looked for
+COUNTING: Final = 2.0  # s that a check may take
+FRESH: Final = 10.0  # s for which the known names are cached for calls that enqueue
+STALE: Final = 1.0  # s for which they are cached for lists that find nothing
+SHORT, LONG = 3, 80  # characters of a name that is compared; short names are similar without being mistyped
+COMPARED: Final = 200  # known names that one name is compared with
+NEW: Final = 1_000  # names of one call that are checked
+WARNED: Final = 20  # names of one call that are compared
+REMEMBERED: Final = 10_000  # names that are not checked again
+LABELLED: Final = 200  # newest jobs whose labels are compared
 HERE: Final = str(Path(__file__).parents[1])
 
 Visible = Callable[[str], bool]
@@ -46,14 +46,17 @@ T = TypeVar("T")
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'x'?", or nothing."""
+    """The text "; did you mean 'x'?", or "" if no known name is similar."""
     close = closest(name, known)
     return "" if close is None else f"; did you mean {close!r}?"
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one; None if none is like it. To compare two names of 200 characters takes
-    40 us, so long ones are left out, and of very many those that begin otherwise."""
+    """The known name that is most similar; None if none is.
+
+    Comparing two names of 200 characters takes 40 us. Long names are therefore skipped, and of more than COMPARED names
+    those with another first character.
+    """
     if not SHORT <= len(name) <= LONG:
         return None
     alike = {
@@ -66,24 +69,23 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def has_rule(limit: str, rules: Iterable[str]) -> bool:
-    """Whether a rule or a pause is stored for a limit's name, or for what stands before its colon."""
+    """Whether a rule or a pause is stored for the name of a limit, or for the part before its colon."""
     return limit in rules or limit.partition(":")[0] in rules
 
 
 def without_rule(tasks: Mapping[str, Any], rules: frozenset[str]) -> Iterator[tuple[str, str, str]]:
-    """Task, limit and the nearest rule, for each limit that a task names in code and that limits nothing."""
+    """Task, limit and hint for each limit that a task names in code and that has no rule."""
     for name, task in sorted(tasks.items()):
         for limit in limits_of(task):
             if not has_rule(limit, rules):
                 yield name, limit, near(limit, rules)
 
 
-# --- telling
+# --- warning
 
 
 class Heard(Struct):
-    """Warnings of calls that are made for somebody who reads them in the answer. `visible`: the queues that may be
-    named there."""
+    """Warnings that are returned to a remote caller. `visible`: whether a warning may name this queue."""
 
     visible: Visible
     words: list[str]
@@ -98,7 +100,7 @@ _heard: ContextVar[Heard | None] = ContextVar("treadle_heard", default=None)
 
 @contextmanager
 def heard(visible: Visible | None = None) -> Iterator[Heard]:
-    """Collect the warnings of calls made meanwhile, instead of giving them to Python's `warnings`."""
+    """Collect the warnings of the calls inside the block, instead of passing them to Python's `warnings`."""
     found = Heard(visible or _all, [])
     mark = _heard.set(found)
     try:
@@ -108,7 +110,7 @@ def heard(visible: Visible | None = None) -> Iterator[Heard]:
 
 
 def warn(words: str | None, kind: type[UserWarning] = UnknownName) -> None:
-    """Warn the caller of the library."""
+    """Issue a warning that points at the user's code, or collect it for `heard`; do nothing for None."""
     if words is None:
         return
     if (collected := _heard.get()) is not None:
@@ -120,12 +122,15 @@ def warn(words: str | None, kind: type[UserWarning] = UnknownName) -> None:
     warnings.warn(words, kind, stacklevel=depth)
 
 
-# --- knowing
+# --- the names in use
 
 
 class Known(Struct, frozen=True):
-    """The names in use. tasks: each with the groups of queues that it is known from: that of a job, or those of a
-    worker, which does not say of which of them its tasks are."""
+    """The names in use.
+
+    tasks   each with the groups of queues that it was found in: the queue of a job, or all queues of a worker, which
+            does not report the queue of each task
+    """
 
     tasks: dict[str, set[frozenset[str]]]
     queues: set[str]
@@ -147,28 +152,28 @@ class Known(Struct, frozen=True):
         return filter(visible, self.queues if kind == "queue" else self.limits)
 
     def add(self, job: NewJob) -> None:
-        """A job that is about to be stored."""
+        """Add the names of a job that is about to be stored."""
         self.tasks.setdefault(job.task, set()).add(frozenset((job.queue,)))
         self.queues.add(job.queue)
 
     def unused(self, kind: str, name: str) -> str:
-        """The warning for a name that is not among them."""
+        """The warning for a name that is not in use."""
         return _unused(kind, name, near(name, self.shown(kind, _seen())))
 
 
 class Names:
-    """What is known of queues, limits and tasks: what code names, and what is stored."""
+    """Checks names of queues, limits and tasks against those in code and in the storage."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], tasks: Mapping[str, Any]) -> None:
         self._storage, self._tasks = storage, tasks
-        self._met: set[Name] = set()  # looked at before
+        self._met: set[Name] = set()  # names that were checked
         self._known: Known | None = None
-        self.fresh: set[Name] = set()  # given to `app.stub` or as an option, and in no call yet
+        self.fresh: set[Name] = set()  # passed to `app.stub` or as an option, but to no call yet
 
-    # --- sending
+    # --- enqueuing
 
     def given(self, task: str | None, options: Mapping[str, Any]) -> None:
-        """Names by which jobs may be sent soon. What tasks name where they are declared needs no look."""
+        """Note names that later calls may use. Names in the declaration of a task need no check."""
         for name in _given(task, options):
             if name not in self._met:
                 self.fresh.add(name)
@@ -176,14 +181,16 @@ class Names:
             self.fresh.clear()
 
     async def sending(self, jobs: Sequence[NewJob]) -> None:
-        """Warn of names of these jobs that nothing uses and that are close to one that is used. Each name is looked at
-        once, and the known ones are read once in ten seconds at most. Raises StorageError."""
+        """Warn of names in these jobs that nothing uses and that are similar to a name in use.
+
+        Each name is checked once, and the names in use are read at most once in 10 s. Raises StorageError.
+        """
         new = (name for job in jobs for name in _of(job) if name not in self._met)
         strange = set(itertools.islice(new, NEW))
         self.fresh -= strange
         if not strange:
             return
-        await self._storage()  # to open it may take longer than a look
+        await self._storage()  # opening it may take longer than a check may
         known = await _soon(self._all_known(FRESH))
         if len(self._met) > REMEMBERED:
             self._met.clear()
@@ -198,7 +205,7 @@ class Names:
             known.add(job)
 
     async def returned(self, jobs: Sequence[NewJob]) -> Sequence[str]:
-        """The warnings of `sending` for jobs that a run returned, whose caller reads a log. Raises nothing."""
+        """The warnings of `sending` for jobs that a run returned, to be logged. Raises nothing."""
         with heard() as said, suppress(TreadleError):
             await self.sending(jobs)
         return said.words
@@ -207,14 +214,14 @@ class Names:
         if known.has(kind, name):
             return None
         like = closest(name, known.shown(kind, _seen()))
-        if like is None or _digits(name) == _digits(like):  # tenant-2 is no mistyped tenant-1
+        if like is None or _digits(name) == _digits(like):  # tenant-2 is not a mistyped tenant-1
             return None
         return _unused(kind, name, f"; did you mean {like!r}?")
 
-    # --- looking
+    # --- listing
 
     async def nothing_found(self, queue: str | None, task: str | None, label: str | None) -> None:
-        """Warn of the queue, the task or the label of a filter that no job fits, if nothing uses it."""
+        """Warn of the queue, task or label of a filter that matched no job, if nothing uses it."""
         warn(await _soon(self._nothing_found(queue, task, label)))
 
     async def _nothing_found(self, queue: str | None, task: str | None, label: str | None) -> str | None:
@@ -233,7 +240,7 @@ class Names:
             return None
         newest = await storage.find(Query(queue=queue, task=task, limit=LABELLED))
         like = near(label, {each for row in newest.records for each in row.job.labels})
-        return f"no job has the label {label!r}{like}" if like else None  # a value that no job has yet is no mistake
+        return f"no job has the label {label!r}{like}" if like else None  # a label that no job has yet may be correct
 
     async def _has_jobs(self, queue: str) -> bool:
         return bool((await (await self._storage()).find(Query(queue=queue, limit=1))).records)
@@ -241,23 +248,23 @@ class Names:
     # --- pausing
 
     async def unused_queue(self, name: str) -> str | None:
-        """The warning for a queue that nothing uses; None if something does, or if that cannot be known soon."""
+        """The warning for a queue that nothing uses; None if it is used, or if the check fails."""
         return await _soon(self._unused_queue(name))
 
     async def unused_limit(self, name: str) -> str | None:
-        """The same for a limit."""
+        """The warning for a limit that nothing uses; None if it is used, or if the check fails."""
         return await _soon(self._unused_limit(name))
 
     async def not_paused(self, what: str, name: str) -> str | None:
-        """The warning for a queue or limit that is to be resumed, and is not paused."""
+        """The warning for resuming a queue or limit that is not paused."""
         return await _soon(self._not_paused(what, name))
 
     async def no_rule(self, name: str) -> str | None:
-        """The warning for a limit whose rule is to be removed, and that has none."""
+        """The warning for removing the rule of a limit that has none."""
         return await _soon(self._no_rule(name))
 
     async def new_rule(self, name: str) -> str | None:
-        """The warning for a limit that is to get a rule, has none, and is like one that is used."""
+        """The warning for the first rule of a limit whose name is similar to one in use."""
         return await _soon(self._new_rule(name))
 
     async def _unused_queue(self, name: str) -> str | None:
@@ -265,7 +272,7 @@ class Names:
         if name in known.queues:
             return None
         storage = await self._storage()
-        if (await storage.find(Query(queue=name, order="line", limit=1))).records:
+        if (await storage.find(Query(queue=name, order="queue", limit=1))).records:
             return None
         known = used(self._tasks, await storage.stats())
         return None if name in known.queues else known.unused("queue", name)
@@ -288,7 +295,7 @@ class Names:
         return None if name in known else f"there is no limit {name!r}{near(name, filter(_seen(), known))}"
 
     async def _all_known(self, age: float) -> Known:
-        """The names in use, as they were at most `age` seconds ago."""
+        """The names in use, at most `age` seconds old."""
         if self._known is None or monotonic() - self._known.at > age:
             self._known = used(self._tasks, await (await self._storage()).stats())
         return self._known
@@ -300,7 +307,7 @@ class Names:
         kind, _, queue = name.partition(":")
         if kind != "queue":
             known = used(self._tasks, Stats(limits=rules))
-            holds = any(each.partition(":")[0] == name for each in known.limits)  # a rule is for all its partitions
+            holds = any(each.partition(":")[0] == name for each in known.limits)  # a rule applies to all partitions
             return None if holds else self._mistyped(known, "limit", name)
         known = await self._all_known(FRESH)
         return None if await self._has_jobs(queue) else self._mistyped(known, "queue", queue)
@@ -310,12 +317,12 @@ class Names:
 
 
 def used(tasks: Mapping[str, Any], stats: Stats) -> Known:
-    """The names that code and a storage use. A pause alone is a use: it is there to be resumed."""
+    """The names that code and the storage use. A paused limit counts as used."""
     keys = {use.key for use in stats.limits if not use.key.startswith(OWN)}
     queues = {key.removeprefix("queue:") for key in keys if key.startswith("queue:")}
     found = {name: {frozenset((task.queue,))} for name, task in tasks.items()}
     for count in stats.counts:
-        if count.queue == defaults.OWN_QUEUE:
+        if count.queue == defaults.SYSTEM_QUEUE:
             continue
         if count.task:
             found.setdefault(count.task, set()).add(frozenset((count.queue,)))
@@ -335,7 +342,7 @@ def limits_of(task: Any) -> Iterable[str]:
 
 
 def _unused(kind: str, name: str, like: str) -> str:
-    return f"nothing knows the task {name!r}{like}" if kind == "task" else f"nothing uses the {kind} {name!r} yet{like}"
+    return f"nothing uses the {kind} {name!r} yet{like}"
 
 
 def _given(task: str | None, options: Mapping[str, Any]) -> Iterator[Name]:
@@ -354,7 +361,7 @@ def _of(job: NewJob) -> Iterator[Name]:
     yield "task", job.task
     yield "queue", job.queue
     for limit, _ in job.limits:
-        if not limit.startswith("task:"):  # the limit that `concurrency=` makes
+        if not limit.startswith("task:"):  # the limit that `concurrency=` creates
             yield "limit", limit
 
 
@@ -366,7 +373,7 @@ async def _soon(look: Awaitable[T]) -> T | None:
     try:
         async with asyncio.timeout(COUNTING):
             return await look
-    except (TreadleError, TimeoutError):  # also where a token has no right to look
+    except (TreadleError, TimeoutError):  # also if a token has no right to read
         return None
 
 

@@ -1,8 +1,7 @@
-"""A limit that rests for a while because a job said so: `raise Defer(30, limit="smtp")`.
+"""Pauses a limit for a time when a job asks for it: `raise Defer(30, limit="smtp")`.
 
-Without it a 429 would be met by every job that is next, or somebody would have to remember to open the limit again. A
-hold is a job: stored with the deferral it comes from, it shuts the limit, comes back when the time is over by the
-storage's clock, and opens it.
+A hold is a job that is stored with the deferral. Its first run pauses the limit; it becomes due again when the time is
+over by the storage's clock, and then resumes the limit.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from msgspec import json
 from treadle.admin.limits import Limits
 from treadle.core.model import ABORTED, Outcome, Record, State
 from treadle.errors import UNREADABLE
-from treadle.execution.runner import OwnTask
+from treadle.execution.runner import SystemTask
 from treadle.policy.judge import HOLD, Held
 from treadle.policy.retry import seconds
 from treadle.tasks.options import name_of
 
 
 def _read(text: str) -> Held:
-    """What is asked for, checked as the public call checks it."""
+    """Decode and check the limit and the seconds of a hold."""
     held = json.decode(text, type=Held)
     name_of(held.limit, "limit")
     seconds(held.seconds, "seconds")
@@ -27,18 +26,18 @@ def _read(text: str) -> Held:
 
 
 class LimitHolds:
-    """Runs holds. A newer one of a limit takes the place of the one before."""
+    """Runs holds. A newer hold of a limit replaces the older one."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.task = OwnTask(HOLD, self.run)
+        self.task = SystemTask(HOLD, self.run)
 
     async def run(self, record: Record, now: float) -> Outcome:
-        """Shut, or open: as the storage's moment `now` says. Either may be repeated."""
+        """Pause or resume the limit, depending on `now`, the storage's time. Both are idempotent."""
         try:
             held = _read(record.job.payload)
         except UNREADABLE as error:
-            text = f"this row asks for no rest of a limit that could be given: {error}"
+            text = f"the payload of this row is no request to let a limit rest: {error}"
             return Outcome(
                 id=record.job.id, version=record.version, state=State.FAILED, attempt=1, reason=ABORTED, error=text
             )

@@ -1,7 +1,7 @@
-"""`app.limits`: live rules on how many jobs run at once and how many start in a time; pausing a limit, and resuming it.
+"""`app.limits`: sets, declares, pauses and resumes limits on how many jobs run at once or start within a period.
 
-No method here reads before it writes: the storage keeps rules, declared rules and pauses apart and applies each change
-by itself, so operators, deploys and jobs that meet a 429 never undo each other's changes.
+No method reads before it writes. The storage keeps rules, declared rules and pauses apart and applies each change on
+its own, so changes by operators, deployments and holding jobs never undo each other.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ class Limits(
     sync="app.sync.limits.{name}(...)",
     more=dict.fromkeys(("shut", "hold", "store", "is_stored"), "{through}"),
 ):
-    """The rules. A rule is looked up by a job's limit name, then by what stands before its colon."""
+    """The rules of limits. A job's limit uses the rule of its name, else that of the part before its colon."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], names: Names, moved: Moved) -> None:
         self._storage, self.names, self._moved = storage, names, moved
         self._declared: dict[str, Limit] = {}
 
     def declare(self, *limits: Limit) -> None:
-        """State rules in code: workers store them when they start. A rule that an operator has set goes before them.
-        Raises BadOption for a rule that means nothing."""
+        """Declare rules in code. Workers store them when they start. A rule that an operator has set wins over them.
+
+        Raises BadOption for an invalid rule.
+        """
         for rule in limits:
             check(rule)
             self._declared[rule.name] = rule
 
     def forget(self, name: str) -> None:
-        """Take back what `declare` stated under this name; a rule that a worker has stored stays."""
+        """Remove the declaration of this name here. A rule that a worker has stored stays."""
         self._declared.pop(name, None)
 
     async def set(self, *limits: Limit) -> None:
-        """Add or replace rules; a rule with neither slots nor rate removes the one there is. Acts on the next claim,
-        everywhere.
+        """Add or replace rules; a rule without slots and rate removes the stored one. Applies to every later claim.
 
-        A limit that is paused stays paused, and has the new rule when it is resumed. Raises BadOption for a rule that
-        means nothing; warns (UnknownName) where a rule is to be removed and there is none, and where a new one has a
-        name that nothing uses and that is like one that is used.
+        A paused limit stays paused, and has the new rule when it is resumed. Raises BadOption for an invalid rule.
+        Warns (UnknownName) if there is no rule to remove, or if the name of a new rule is unused and similar to a name
+        in use.
         """
         for rule in limits:
             check(rule)
@@ -64,67 +65,75 @@ class Limits(
             warn(words)
 
     async def change(self, *limits: Limit) -> None:
-        """`set` without warnings: for callers that look at the names themselves. Raises BadOption."""
+        """Like `set`, without warnings, for callers that check the names themselves. Raises BadOption."""
         for rule in limits:
             check(rule)
         await (await self._storage()).set_limits(limits)
 
     async def pause(self, name: str) -> None:
-        """Start no job that names this limit, until it is resumed. Its rule stays as it is. Warns (UnknownName) if
-        nothing uses the name."""
+        """Start no job that names this limit until it is resumed. Its rule is kept.
+
+        Warns (UnknownName) if nothing uses the name.
+        """
         words = await self.names.unused_limit(name_of(name, "limit name"))
         await self.shut(name)
         warn(words)
 
     async def resume(self, name: str) -> None:
-        """Open a paused limit, with the rule it had or was given meanwhile. A rule of 0 slots is removed. A rest that a
-        job asked for (`Defer(limit=)`) goes on. Warns (UnknownName) if the limit is not paused."""
+        """Resume a paused limit with its current rule. A rule of 0 slots is removed.
+
+        A hold that a job asked for (`Defer(limit=)`) continues. Warns (UnknownName) if the limit is not paused.
+        """
         words = await self.names.not_paused("limit", name_of(name, "limit name"))
         await self.shut(name, False)
         warn(words)
 
     async def shut(self, name: str, shut: bool = True) -> None:
-        """Pause or resume, whatever the name: for callers that look at it themselves."""
+        """Pause or resume without warnings, for callers that check the name themselves."""
         name = name_of(name, "limit name")
         await (await self._storage()).set_limits([Pause(name) if shut else Resume(name)])
 
     async def hold(self, name: str, until: float, held: bool) -> None:
-        """Let a limit rest because a job asked for it, or end a rest that is to last no longer than this."""
+        """Hold a limit until this time, or end a hold that lasts no longer than this time."""
         change = Pause(name, "held", until) if held else Resume(name, "held", until)
         await (await self._storage()).set_limits([change])
 
     async def list(self, use: bool = True) -> Sequence[LimitUse]:
-        """Each rule, and each partition in use: slots taken, jobs that stand aside, who pauses it. A paused one has 0
-        slots. Without `use` nothing is counted, which takes no longer with a million jobs than with none."""
+        """Each rule, and each partition in use, with its used slots, blocked jobs and pauses.
+
+        A paused limit has 0 slots. `use=False` counts nothing, so that the time does not depend on the number of jobs.
+        """
         found = await (await self._storage()).limits(use)
         await self._moved.looked("app.limits.list")
         return [each for each in found if not each.key.startswith(OWN)]
 
     async def store(self) -> None:
-        """Store what was declared here, and a mark by which an emptied storage is known. Costs no more than a look
-        where it is stored already. Raises StorageError."""
+        """Store the declared rules, and a mark whose absence shows that the storage was emptied.
+
+        If they are stored already, this costs one read. Raises StorageError.
+        """
         rules = [Declare(rule) for rule in (*self._declared.values(), MARK)]
         await (await self._storage()).set_limits(rules)
 
     async def is_stored(self) -> bool:
-        """Whether the storage has the mark: it has not lost what code declares. Reads the rules only."""
+        """Whether the storage has the mark, and so the declared rules. Reads only the rules."""
         return any(each.key == MARK.name for each in await (await self._storage()).limits(use=False))
 
     @property
     def declares(self) -> bool:
-        """Whether code has declared any rule."""
+        """Whether code declares any rule."""
         return bool(self._declared)
 
 
 def check(rule: Limit) -> None:
-    """Raise BadOption, naming the field."""
+    """Raise BadOption for an invalid rule; the error names the field."""
     found: object = rule
     if not isinstance(found, Limit):
         raise BadOption("limits", f"expected Limit(...), found {found!r}")
     name_of(rule.name, "limit name")
     option = f"limit {rule.name!r}"
     if rule.name.startswith(OWN):
-        raise BadOption(option, f"names beginning with {OWN!r} are Treadle's own")
+        raise BadOption(option, f"names that begin with {OWN!r} are Treadle's own; choose another name")
     bounds: tuple[tuple[str, Any, int], ...] = (
         ("slots", rule.slots, 0),
         ("rate", rule.rate, 1),
@@ -137,9 +146,9 @@ def check(rule: Limit) -> None:
             raise BadOption(option, f"{name}: expected {least} to {defaults.MAX_COUNT:,}, found {value!r}")
     per = cast("Any", rule.per)
     if isinstance(per, bool) or not isinstance(per, int | float) or not 0 < per <= LONGEST:
-        raise BadOption(option, f"per: expected seconds, more than 0 and at most 31 days, found {per!r}")
+        raise BadOption(option, f"per: expected more than 0 s and at most 31 days, found {per!r}")
     for name, value, words in (("how", rule.how, ("window", "bucket")), ("hold", rule.hold, ("running", "ended"))):
         if value not in words:
             raise BadOption(option, f"{name}: expected {words[0]!r} or {words[1]!r}, found {value!r}")
     if rule.burst is not None and rule.how == "window":
-        raise BadOption(option, 'burst belongs to how="bucket"')
+        raise BadOption(option, 'burst needs how="bucket"')

@@ -1,7 +1,7 @@
-"""After a move, an act at the old storage must not answer "nothing to do": it raises StorageMoved.
+"""Makes changes at the old storage of a move raise StorageMoved instead of reporting that there is nothing to do.
 
-The storage refuses what would store or claim a job by itself. It cannot refuse an act that finds no job to change, so
-every public coroutine method of these classes is checked here, unless the class says that it only looks.
+The storage itself refuses to store or claim jobs. It cannot refuse a call that finds no job to change, so every public
+coroutine method of these classes is checked here, unless the class lists it in `looks`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from typing import Any, ClassVar, Final
 from treadle.core.argument_names import spelled_call
 from treadle.errors import KeyHeld, Stale, UnknownJob, UnknownSchedule
 from treadle.storage.contract import Storage
-from treadle.storage.transfer import check_stays
+from treadle.storage.move_marks import check_stays
 
-REFUSED: Final = (UnknownJob, UnknownSchedule, Stale, KeyHeld)  # the row may be elsewhere, and differ there
+REFUSED: Final = (UnknownJob, UnknownSchedule, Stale, KeyHeld)  # the row may differ at the new storage
 
 
 class Stays:
-    """A class whose acts raise StorageMoved where they changed nothing, or where a row is unknown or unfit, because the
-    jobs live elsewhere now.
+    """A class whose methods raise StorageMoved after a move if they change nothing, or find no suitable row.
 
-    looks   public methods that may answer nothing: they read, or the storage refuses what they store
+    looks   public methods that may return nothing: they read, or the storage refuses their writes
     """
 
     looks: ClassVar[frozenset[str]] = frozenset()
@@ -39,7 +38,7 @@ class Stays:
 def _checked(method: Callable[..., Awaitable[Any]], looks: bool) -> Callable[..., Awaitable[Any]]:
     spelled = spelled_call(method)
 
-    @functools.wraps(method)  # with an underscore: `nested` names the public method on the stack
+    @functools.wraps(method)  # underscore: `nested` names the public method on the stack
     async def _acted(self: Stays, *args: Any, **kwargs: Any) -> Any:
         try:
             found = await spelled(self, *args, **kwargs)

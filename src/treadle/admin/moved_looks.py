@@ -1,4 +1,4 @@
-"""Looks at a storage whose jobs live elsewhere: each answers old rows, so the caller is warned."""
+"""Warns callers that read from a storage whose jobs have moved: its rows are old."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from treadle.admin.known_names import warn
 from treadle.core.clock import monotonic
 from treadle.errors import OldRows, StorageError
 from treadle.storage.contract import Storage
-from treadle.storage.transfer import NOT_HERE, MoveState, mark_of, refusal, words
+from treadle.storage.move_marks import mark_of
+from treadle.storage.transfer import NOT_HERE, MoveState, refusal, words
 
 log = logging.getLogger("treadle")
 
-FRESH: Final = 10.0  # s for which a mark that was read is believed: a look costs a second trip that often at most
-READING: Final = 2.0  # s that reading it may take
+FRESH: Final = 10.0  # s for which the mark is cached, so that reads rarely cost a second round trip
+READING: Final = 2.0  # s that reading the mark may take
 HERE: Final = "the storage of this app"
 
 
 class Moved:
-    """Whether the jobs live elsewhere since a move."""
+    """Checks whether the jobs of a storage have moved."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]]) -> None:
         self._storage = storage
@@ -30,7 +31,7 @@ class Moved:
         self._logged = False
 
     async def looked(self, call: str) -> None:
-        """Warn (OldRows) that what this call answers is old, if it is. Raises nothing."""
+        """Warn (OldRows) if the rows that this call returns are old. Raises nothing."""
         if (found := await self.words()) is not None:
             if not self._logged:
                 self._logged = True
@@ -38,19 +39,19 @@ class Moved:
             warn(f"{call}: {found}", OldRows)
 
     async def words(self) -> str | None:
-        """What a person must know of such a storage; None: its jobs are here, or that cannot be known now."""
+        """The warning about a storage that is part of a move; None if its jobs are here, or if the read fails."""
         mark = await self._current()
         return None if mark is None else words(mark, HERE)
 
     async def check(self) -> None:
-        """Raise StorageMoved if the jobs live elsewhere, so that nobody waits for a row that no longer changes."""
+        """Raise StorageMoved if the jobs have moved, so that no caller waits for a row that no longer changes."""
         mark = await self._current()
         if mark is not None and mark.role == "gone":
             raise refusal(mark, "this storage")
 
     async def _current(self) -> MoveState | None:
         if self._read is None or monotonic() - self._read > FRESH:
-            self._read = monotonic()  # before it is read: calls made meanwhile do not read it too
+            self._read = monotonic()  # set before reading, so that concurrent calls do not read it too
             try:
                 async with asyncio.timeout(READING):
                     found = await mark_of(await self._storage())
@@ -60,5 +61,5 @@ class Moved:
         return self._mark
 
     def forget(self) -> None:
-        """Read the mark at the next look."""
+        """Drop the cached mark."""
         self._read = None

@@ -1,7 +1,7 @@
-"""`workflow.orphaned`: a workflow has ended, and nobody waits for it or ever did.
+"""Emits `workflow.orphaned` when a workflow has ended that no process has ever waited for.
 
-Without it a result that nobody fetched would be lost without a word. Who waits leaves a mark: a row of the workflow
-that nobody runs. Who tells leaves the same mark first, so of all who might tell, one does.
+A process that waits stores a mark: a row of the workflow that no worker runs. A process that emits the event stores the
+same mark first, so only one process emits it.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from treadle.core.events import Emitter, Event
 from treadle.core.model import NewJob, Outcome, Query, Record, State
 from treadle.storage.contract import Storage
 
-GRACE: Final = 0.1  # s after the ending for somebody to come and wait
-KEEP: Final = 86_400.0  # s a mark outlives its workflow: one told twice would be worse than a row
+GRACE: Final = 0.1  # s after the end during which a process may still begin to wait
+KEEP: Final = 86_400.0  # s that a mark is kept, so that the event is not emitted twice
 
 
 class OrphanedWorkflows:
-    """Marks and their reading, in processes where somebody listens for orphans; elsewhere it costs nothing."""
+    """Stores marks and emits the event, in processes that have a listener for it."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], emitter: Emitter) -> None:
         self._storage, self._emitter = storage, emitter
         self.listening = False
 
     def listen(self) -> None:
-        """Look at each workflow that ends here, from now on."""
+        """Check each workflow that ends in this process from now on."""
         if not self.listening:
             self.listening = True
             self._emitter.on("workflow.ended", self._ended)
 
     async def waited(self, id: str) -> None:
-        """Somebody waits for this job, and so for its workflow."""
+        """Mark the workflow of a job that this process waits for."""
         [row] = await (await self._storage()).get([id])
         if row is not None:
             await self._mark(row)
 
     async def _mark(self, row: Record) -> bool:
-        """Leave a mark; whether it is the first."""
+        """Store a mark -> whether it is the first."""
         storage, root, nonce = await self._storage(), row.job.root or row.job.id, f'"{os.urandom(8).hex()}"'
         id = f"treadle:waited:{hashlib.sha256(root.encode()).hexdigest()[:40]}"
         new = NewJob(id=id, payload=nonce, root=root, keep=KEEP, keep_failed=0.0, wait_timeout=KEEP)
         [mark] = await storage.enqueue([new])
         if not mark.state.final:
-            # Settled at once: it is not to be counted among what is unfinished.
+            # Settle it at once, so that it does not count as an unfinished row.
             await storage.settle([Outcome(id=id, version=mark.version, state=State.SUCCEEDED, result="null")])
         return mark.job.payload == nonce
 

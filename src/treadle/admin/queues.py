@@ -1,4 +1,4 @@
-"""`app.queues`: pausing a queue and counting what is in it. A pause shuts the queue's own limit."""
+"""`app.queues`: pauses, resumes and counts queues. A pause is stored on the queue's own limit, `queue:NAME`."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ from treadle.tasks.options import name_of
 
 
 class Queues(Awaited, call="app.queues", sync="app.sync.queues.{name}(...)"):
-    """Queues are names only: one is there as soon as a job is asked under it."""
+    """Queues by name. A queue needs no declaration: it exists as soon as a job names it."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], limits: Limits, moved: Moved) -> None:
         self._storage, self._limits, self._moved = storage, limits, moved
 
     async def pause(self, queue: str) -> None:
-        """Claim nothing more from this queue, at once and everywhere. What runs goes on, what is in line keeps its
-        turn. Warns (UnknownName) if nothing uses the name."""
+        """Stop claims from this queue on all workers at once. Running jobs continue; queued jobs keep their order.
+
+        Warns (UnknownName) if nothing uses the name.
+        """
         words = await self._limits.names.unused_queue(name_of(queue, "queue"))
         await self._limits.shut(f"queue:{queue}")
         warn(words)
 
     async def resume(self, queue: str) -> None:
-        """Claim from it again, under the limit it had before the pause, if it had one. Warns (UnknownName) if the queue
-        is not paused."""
+        """Resume claims from this queue, under its own limit if it has one.
+
+        Warns (UnknownName) if the queue is not paused.
+        """
         words = await self._limits.names.not_paused("queue", name_of(queue, "queue"))
         await self._limits.shut(f"queue:{queue}", False)
         warn(words)
 
     async def stats(self) -> Stats:
-        """Counts by queue, task and state; the workers; the limits."""
+        """The counts by queue, task and state, the workers, and the limits."""
         found = await (await self._storage()).stats()
         await self._moved.looked("app.queues.stats")
         return replace(found, limits=tuple(use for use in found.limits if not use.key.startswith(OWN)))

@@ -1,7 +1,6 @@
-"""Moving house: every job of one storage carried to another, while workers and producers may go on trying.
+"""Moves every job from one storage to another while workers and producers keep running.
 
-Without it a project that outgrows its storage would have to drain it first. Each step may be cut off anywhere and is
-gone on with by calling `move` again: what has been done stands in a mark that both storages keep.
+An interrupted move is resumed by calling `move` again: both storages store a mark with the progress.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import itertools
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, cast
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,14 +19,15 @@ from msgspec.structs import replace
 from treadle.admin.limits import MARK
 from treadle.core.clock import monotonic
 from treadle.core.model import State
-from treadle.errors import MoveFailed, Unsupported
+from treadle.errors import MoveFailed
+from treadle.storage.capabilities import movable
 from treadle.storage.contract import Movable, Storage
 from treadle.storage.transfer import Carried, InTheWay, MoveState, Role, digest, handed_over
 
-STEP: Final = 1_000  # jobs carried at once
-WAIT: Final = 30.0  # s that what runs may take to end at its old place
-LOOK: Final = 0.2  # s between two looks whether it has
-PATIENT: Final = 2.0  # s, at least, for which a mark is tried to be set while calls of others are under way
+STEP: Final = 1_000  # jobs per call
+WAIT: Final = 30.0  # s to wait for running jobs to end at the source
+LOOK: Final = 0.2  # s between polls
+PATIENT: Final = 2.0  # s, at least, to retry setting a mark while other transactions are open
 LEAVING: Final = frozenset({"closing", "gone"})
 OPEN: Final = frozenset({"arrived", "aborted"})
 
@@ -37,24 +37,18 @@ Told = Callable[[str, int, int | None], None]
 
 
 class Place(Struct, frozen=True):
-    """A storage, open, and what it is called where people read it."""
+    """An open storage, and its name in messages."""
 
     storage: Storage
     name: str
 
     @property
     def movable(self) -> Movable:
-        methods = ("read_mark", "set_mark", "unload", "load")
-        # Not isinstance, which from Python 3.12 on does not see what a wrapped storage hands on.
-        if any(getattr(self.storage, name, None) is None for name in methods):
-            raise Unsupported(
-                self.name, "moving", "give the storage that holds the jobs itself: SQLite, PostgreSQL, Redis or memory"
-            )
-        return cast("Movable", self.storage)
+        return movable(self.storage, self.name)
 
 
 class Side(Struct, frozen=True):
-    """What one storage holds: jobs by (queue, task, state), and a number that only the same jobs have."""
+    """The contents of one storage: job counts by (queue, task, state), and a digest of the jobs."""
 
     counts: dict[tuple[str, str, str], int]
     digest: str
@@ -74,7 +68,7 @@ class Comparison(Struct, frozen=True):
         return self.source == self.target
 
     def differences(self) -> list[tuple[str, str, str, int, int]]:
-        """(queue, task, state, jobs at the source, jobs at the target) where they are not alike."""
+        """(queue, task, state, jobs at the source, jobs at the target) for each count that differs."""
         one, other = self.source.counts, self.target.counts
         return [
             (*key, one.get(key, 0), other.get(key, 0))
@@ -84,7 +78,7 @@ class Comparison(Struct, frozen=True):
 
 
 class Moved(Struct, frozen=True):
-    """What a move has done. `running`: jobs that still ran when they were carried, and are ready again there."""
+    """The result of a move. `running`: jobs that were still running when they were moved; they are ready again."""
 
     jobs: int
     running: int
@@ -94,7 +88,7 @@ class Moved(Struct, frozen=True):
 
 
 class _Run:
-    """One run of the command. Its marks replace those of earlier runs, which are refused from then on."""
+    """One run of `move`. Its marks replace those of earlier runs, whose later marks are refused."""
 
     def __init__(
         self,
@@ -120,7 +114,7 @@ class _Run:
         await self.patiently(self.target, lambda: self.target.movable.set_mark(mark))
 
     async def patiently(self, place: Place, act: Callable[[], Awaitable[None]]) -> None:
-        """Until no transaction is in the way; calls of others pass meanwhile. Raises MoveFailed when time is over."""
+        """Retry `act` until no other transaction is in the way. Other calls proceed. Raises MoveFailed after `wait`."""
         until = monotonic() + self._wait
         while True:
             try:
@@ -128,8 +122,8 @@ class _Run:
             except InTheWay as error:
                 if monotonic() > until:
                     raise MoveFailed(
-                        f"{error.who} at {place.name} may have stored jobs, and did not end in {self._wait:g} s: end "
-                        "it, or give a longer --wait; then call move again"
+                        f"{error.who} at {place.name} may have stored jobs, and did not end within {self._wait:g} s: "
+                        "end it, or give a longer --wait; then call move again"
                     ) from error
                 self._told(f"waiting for {error.who} at {place.name}", 0, None)
             await asyncio.sleep(LOOK)
@@ -150,17 +144,18 @@ class _Run:
 async def move(
     source: Place, target: Place, *, wait: float = WAIT, step: int = STEP, told: Told = lambda *_: None
 ) -> Moved:
-    """Carry everything, compare, open the target. Called again after it was cut off, it goes on where it was.
+    """Move every job and rule, compare both storages, and open the target. Resumes a move that was interrupted.
 
-    wait  s that jobs which run may take to end and be settled at the source; then they are carried as ready again
-    Raises Unsupported, MoveFailed (the target holds other jobs or rules, another run has taken the move over or ended
-    it, or the copy differs), StorageError. Whatever is raised, nothing is lost: the source keeps every job until
-    somebody deletes it. Several runs may be started: the last one carries on, the others raise MoveFailed.
+    wait  seconds for running jobs to be settled at the source; then they are moved as ready again
+
+    Raises Unsupported, StorageError, and MoveFailed: the target holds other jobs or rules, another run has taken over
+    or ended the move, or the copy differs. No job is lost by an error, because the source keeps every job until it is
+    deleted. Of several concurrent runs the last one continues, and the others raise MoveFailed.
     """
     leaving, arriving = await source.movable.read_mark(), await target.movable.read_mark()
     if leaving is not None and leaving.role == "gone" and arriving is not None and _is(arriving, leaving, "arrived"):
-        await target.movable.set_mark(arriving)  # a run may have died before every shard had it
-        raise MoveFailed(f"the jobs of {source.name} have arrived at {target.name} already; there is nothing to do")
+        await target.movable.set_mark(arriving)  # an earlier run may have died before every shard got the mark
+        raise MoveFailed(f"the jobs of {source.name} are already at {target.name}; there is nothing to do")
     resumed = arriving is not None and _resumes(source, leaving, arriving)
     if resumed:
         assert arriving is not None
@@ -182,7 +177,7 @@ async def move(
 
 
 async def _close(run: _Run, undo: bool) -> None:
-    """Nothing new is stored at the source from now on. `undo`: if that cannot be, the target is free again."""
+    """Close the source for new jobs. `undo`: free the target if an open transaction prevents that."""
     try:
         await run.mark_source("closing")
     except MoveFailed as error:
@@ -192,8 +187,10 @@ async def _close(run: _Run, undo: bool) -> None:
 
 
 async def prepare(source: Place, target: Place) -> None:
-    """Mark the target, and nothing else: workers and producers that are started with its URL wait until a `move` from
-    the source has ended, instead of filling a storage that must be empty. `abort` takes it back. Raises as `move`."""
+    """Mark the target only. Workers and producers that use it wait until a `move` from the source has ended.
+
+    This keeps them from filling a storage that must be empty. `abort` undoes it. Raises as `move`.
+    """
     leaving, arriving = await source.movable.read_mark(), await target.movable.read_mark()
     if arriving is None or not _resumes(source, leaving, arriving):
         await _begin(source, target, leaving, arriving)
@@ -207,7 +204,7 @@ async def _begin(
     wait: float = WAIT,
     told: Told = lambda *_: None,
 ) -> _Run:
-    """Mark the target of a move that begins, or of one whose target was emptied since."""
+    """Mark the target of a new move, or of one whose target has been emptied since."""
     await _check_free(source, target, leaving, arriving)
     going_on = leaving is not None and leaving.role in LEAVING
     name = leaving.move if leaving and going_on else str(uuid.uuid4())
@@ -221,7 +218,7 @@ def _is(mark: MoveState, other: MoveState, role: str) -> bool:
 
 
 def _resumes(source: Place, leaving: MoveState | None, arriving: MoveState) -> bool:
-    """Whether both belong to one move that was cut off or prepared; the target is marked first."""
+    """Whether both marks belong to one interrupted or prepared move. The target is always marked first."""
     if arriving.role != "filling":
         return False
     if leaving is None or leaving.role in OPEN:
@@ -232,35 +229,39 @@ def _resumes(source: Place, leaving: MoveState | None, arriving: MoveState) -> b
 async def _check_free(source: Place, target: Place, leaving: MoveState | None, arriving: MoveState | None) -> None:
     if leaving is not None and leaving.role in LEAVING and leaving.other != target.name:
         raise MoveFailed(
-            f"{source.name} is moving, or has moved, to {leaving.other}: go on there, or give that up with --abort"
+            f"{source.name} is moving, or has moved, to {leaving.other}: continue with that target, or undo the move "
+            "with --abort"
         )
     if leaving is not None and leaving.role in ("filling", "partial"):
-        raise MoveFailed(f"{source.name} is being filled from {leaving.other}: let that move end first")
+        raise MoveFailed(
+            f"{source.name} is the target of an unfinished move from {leaving.other}: finish that move first"
+        )
     if arriving is not None and arriving.role == "partial":
         raise MoveFailed(
-            f"{target.name} holds a part of the jobs of {arriving.other}, whose move was given up: "
-            "delete it, or give another target"
+            f"{target.name} holds some of the jobs of {arriving.other}, whose move was aborted: delete it, or "
+            "give another target"
         )
     if arriving is not None and arriving.role not in OPEN:
-        what = "being filled from" if arriving.role == "filling" else "moving to"
-        raise MoveFailed(f"{target.name} is {what} {arriving.other} by another move; give another target")
+        what = f"receives jobs from {arriving.other}" if arriving.role == "filling" else f"moves to {arriving.other}"
+        raise MoveFailed(f"{target.name} {what} in another move; give another target")
     held = await target.storage.stats()
     if held.counts:
         jobs = sum(count.jobs for count in held.counts)
         raise MoveFailed(
-            f"{target.name} holds {jobs:,} jobs already; a move needs an empty storage: give another one. If workers "
-            "have stored their schedules there, give a fresh one and run `treadle move --prepare` before they start"
+            f"{target.name} already holds {jobs:,} job{'' if jobs == 1 else 's'}, and a move needs an empty storage: "
+            "give another one. If workers have stored their schedules there, give a new storage and run `treadle move "
+            "--prepare` before they start"
         )
     known = {MARK, *(use.rule for use in await source.storage.limits(use=False))}
     if extra := sorted(use.rule.name for use in await target.storage.limits(use=False) if use.rule not in known):
         raise MoveFailed(
-            f"{target.name} has limits that {source.name} lacks or sets otherwise: {', '.join(extra)}; a move needs an "
-            "empty storage: remove them, or give another target"
+            f"{target.name} has limits that {source.name} does not have or that differ there: {', '.join(extra)}; "
+            "a move needs an empty storage: remove them, or give another target"
         )
 
 
 async def _settled(storage: Storage, wait: float, told: Told) -> None:
-    """Until nothing runs any more, or the time is over."""
+    """Wait until no job is running, at most `wait` seconds."""
     until = monotonic() + wait
     while (running := await _running(storage)) and monotonic() < until:
         told("closing", running, None)
@@ -272,7 +273,7 @@ async def _running(storage: Storage) -> int:
 
 
 async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> None:
-    """`since`: how far an earlier run came."""
+    """Copy the rows. `since`: the mark of an earlier run, with its progress."""
     source, target = run.source, run.target
     total = sum(count.jobs for count in (await source.storage.stats()).counts)
     cursor, done = (since.cursor, since.jobs) if since is not None else (None, 0)
@@ -281,7 +282,7 @@ async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> N
         load = await source.movable.unload(cursor, step)
         moved = tuple(replace(each, record=handed_over(each.record)) for each in load.jobs)
         cursor, done, first = load.cursor, done + len(moved), False
-        # The last load leaves the cursor where it was: going on from there finds all of it known.
+        # The last load returns no cursor: keep the previous one, so that a resumed run repeats only that load.
         reached = cursor or reached
         given, mark = replace(load, jobs=moved), run.next("filling", source, reached, done)
         await run.patiently(target, functools.partial(target.movable.load, given, mark))
@@ -289,8 +290,10 @@ async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> N
 
 
 async def compare(source: Place, target: Place, *, step: int = STEP, told: Told = lambda *_: None) -> Comparison:
-    """Read both through and say what they hold; a job that runs counts as what it would be carried as. Sensible while
-    nothing is written on either side."""
+    """Read both storages and compare them. A running job counts as the ready job that it is moved as.
+
+    The result is meaningful only while neither storage is written to.
+    """
     return Comparison(await _side(source, step, told), await _side(target, step, told))
 
 
@@ -320,17 +323,17 @@ def _differing(source: Place, target: Place, found: Comparison) -> str:
         for queue, task, state, one, other in found.differences()[:5]
     )
     return (
-        f"{source.name} and {target.name} do not hold the same jobs ({listed or 'as many of each, but not alike'}). "
-        "The target stays shut, the source keeps all jobs: empty the target and try again, or open the source again "
+        f"{source.name} and {target.name} do not hold the same jobs ({listed or 'equal counts, different contents'}). "
+        "The target stays closed, the source keeps all jobs: empty the target and try again, or reopen the source "
         "with --abort"
     )
 
 
 async def abort(source: Place, target: Place) -> bool:
-    """Give up a move that has not ended, or was only prepared: the source opens again. Whether there was one.
+    """Abort an unfinished or prepared move, and open the source again -> whether there was such a move.
 
-    A target that holds a part of the jobs stays shut: delete it. A `move` under way at this moment raises MoveFailed.
-    Raises MoveFailed if the move has ended, for the jobs live at the target then, or if it goes to another target.
+    A target that holds a part of the jobs stays closed: delete it. A concurrent `move` raises MoveFailed. Raises
+    MoveFailed if the move has ended, because its jobs may have run at the target, or if it goes to another target.
     """
     leaving, arriving = await source.movable.read_mark(), await target.movable.read_mark()
     going = leaving is not None and leaving.role in LEAVING
@@ -339,14 +342,14 @@ async def abort(source: Place, target: Place) -> bool:
     move = leaving.move if leaving is not None and going else arriving.move if arriving is not None else ""
     if arriving is not None and arriving.move == move and arriving.role == "arrived":
         raise MoveFailed(
-            f"the move to {target.name} has ended, and jobs may have run there since: opening {source.name} again "
-            "would run them twice; move them back to an empty storage instead"
+            f"the move to {target.name} has ended, and jobs may have run there since: reopening {source.name} would "
+            "run them twice; move them back to an empty storage instead"
         )
     if (arriving is None or arriving.move != move) and leaving is not None and leaving.other != target.name:
         raise MoveFailed(f"{source.name} is moving to {leaving.other}, not to {target.name}: give that target")
     run = _Run(source, target, (leaving, arriving), move)
     if arriving is None or (arriving.move == move and arriving.role == "filling"):
-        # The target decides, and comes first: a run that is comparing can no longer open it.
+        # Mark the target first, so that a concurrent run can no longer open it.
         await run.mark_target("partial" if (await target.storage.stats()).counts else "aborted")
     await run.mark_source("aborted")
     return True

@@ -1,8 +1,8 @@
-"""What the texts of a stored row say, for every look at it: from Python, from the command line and over HTTP.
+"""Decodes the texts of stored rows for display in Python, on the command line and over HTTP.
 
-A row may come from another program or from before a check was written. Nothing here raises: a text that cannot be read
-stands for itself, and one look at a page of jobs shows all of them. So every `except` here takes any exception; those
-of user code (codecs, constructors, `__repr__`) are among them.
+No function raises, because one bad row must not hide the others of a page. A row may come from another program or an
+older version, and user code (codecs, constructors, `__repr__`) may raise anything, so every `except` is broad and falls
+back to the stored text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from treadle.serialization import call_codec
 
 
 def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments by place and by name as plain values, or else the payload as the only argument."""
+    """Positional and keyword arguments as plain values, or the payload as the only argument."""
     try:
         return call_codec.decode_foreign_call(payload)
     except Exception:
@@ -24,7 +24,7 @@ def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def value(text: str | None) -> Any:
-    """A result, or the text of one that cannot be read."""
+    """The decoded result, or its text if it cannot be decoded."""
     if text is None:
         return None
     try:
@@ -34,8 +34,10 @@ def value(text: str | None) -> Any:
 
 
 def carried(value: object, text: str, encode: Callable[[object], bytes]) -> Any:
-    """A value as the JSON that `encode` makes of it, or else its stored text. The value is encoded here and not with
-    the whole answer: what JSON cannot carry must not hide the other rows of a page."""
+    """The value as encoded JSON, or its stored text if JSON cannot represent it.
+
+    Each value is encoded on its own, so that one failure does not hide the other rows of a page.
+    """
     try:
         return msgspec.Raw(encode(value))
     except Exception:
@@ -45,7 +47,7 @@ def carried(value: object, text: str, encode: Callable[[object], bytes]) -> Any:
 def carried_call(
     args: Sequence[Any], kwargs: Mapping[str, Any], payload: str, encode: Callable[[object], bytes]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The same for the arguments of a call."""
+    """The arguments of a call as encoded JSON, or the payload as the only argument."""
     try:
         return [msgspec.Raw(encode(each)) for each in args], {
             utf8(name): msgspec.Raw(encode(each)) for name, each in kwargs.items()
@@ -55,7 +57,7 @@ def carried_call(
 
 
 def progress(note: str | None) -> tuple[float | None, str | None]:
-    """The share that is done, and the words to it. A note of another form is words alone."""
+    """The share that is done, and its text. A note of another form has only a text."""
     if note is None:
         return None, None
     try:
@@ -66,7 +68,7 @@ def progress(note: str | None) -> tuple[float | None, str | None]:
 
 
 def shown(value: object, text: str) -> str:
-    """The repr of a value, or else that of its stored text."""
+    """The repr of a value, or that of its stored text if the repr raises."""
     try:
         return repr(value)
     except Exception:
@@ -74,5 +76,5 @@ def shown(value: object, text: str) -> str:
 
 
 def utf8(text: str) -> str:
-    """The text with each half of a character as its escape, so that UTF-8 can hold it."""
+    """The text with lone surrogates escaped, so that it can be encoded as UTF-8."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()

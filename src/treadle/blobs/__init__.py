@@ -1,4 +1,4 @@
-"""Content-addressed blobs: bytes under the name of their own SHA-256, checked on every read."""
+"""Content-addressed blobs: bytes stored under their SHA-256, which every read verifies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "S3Blobs":  # it needs an HTTP client, which a directory does not
+    if name == "S3Blobs":  # imported on demand, because it needs an HTTP client
         from treadle.blobs.s3 import S3Blobs
 
         return S3Blobs

@@ -1,7 +1,4 @@
-"""The names of blobs: SHA-256 in hex, or in the form web pages use for integrity (`sha256-<base64>`).
-
-Without it two programs would name the same bytes differently and store them twice.
-"""
+"""The addresses of blobs: SHA-256 in hex, or as in subresource integrity (`sha256-<base64>`)."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def address_of(text: str) -> str:
-    """Any form of an address as 64 lower-case hex digits. Raises BadAddress."""
+    """Convert any form of an address to 64 lower-case hex digits. Raises BadAddress."""
     if HEX.fullmatch(text):
         return text.lower()
     if text.startswith("sha256-"):
@@ -31,5 +28,5 @@ def address_of(text: str) -> str:
 
 
 def sri(address: str) -> str:
-    """An address in the form of subresource integrity."""
+    """Convert an address to the form of subresource integrity."""
     return "sha256-" + base64.b64encode(bytes.fromhex(address)).decode()

@@ -1,7 +1,4 @@
-"""A bucket of S3-compatible storage: put, fetch, look, copy and delete objects, each tried again where that may help.
-
-Without it the store for blobs would know about regions, signatures and what each kind of refusal means.
-"""
+"""A bucket of S3-compatible storage: puts, fetches, copies and deletes objects, with retries for transient errors."""
 
 from __future__ import annotations
 
@@ -29,22 +26,22 @@ T = TypeVar("T")
 PIECE: Final = 256 * 1024  # bytes sent or written at once
 TRIES: Final = 4
 FIRST_PAUSE: Final = 0.2  # s; doubled each time
-LONGEST: Final = 2**20  # bytes of an answer that is no object
+LONGEST: Final = 2**20  # bytes of a response that is not an object
 SILENCE: Final = 60.0  # s without a byte
-PASSING: Final = frozenset({408, 409, 429, 500, 502, 503, 504})  # what may go well when it is tried again
+PASSING: Final = frozenset({408, 409, 429, 500, 502, 503, 504})  # transient errors, which are retried
 FULL: Final = frozenset({"InsufficientCapacity", "QuotaExceeded", "XMinioStorageFull", "EntityTooLarge"})
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 CODE: Final = re.compile(rb"<Code>([^<]{1,100})</Code>")
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where a bucket is, and what its objects' names begin with."""
+    """The location of a bucket, and the prefix of its objects' names."""
 
     endpoint: str  # scheme and host, without the bucket
     bucket: str
     prefix: str
     region: str
-    by_path: bool  # the bucket stands in the path, not in the host's name
+    by_path: bool  # the bucket is part of the path, not of the host name
 
 
 class Head(Struct, frozen=True):
@@ -59,8 +56,11 @@ class _Refused(Exception):
 
 
 def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Place, Credentials]:
-    """`s3://bucket/prefix?endpoint=http://host:9000&region=eu-1`, with what the environment says of the rest:
-    AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. Raises BadUrl."""
+    """Parse `s3://bucket/prefix?endpoint=http://host:9000&region=eu-1`. Raises BadUrl.
+
+    The rest comes from the environment: AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    AWS_SESSION_TOKEN.
+    """
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     wrong = set(query) - {"endpoint", "region"}
@@ -87,7 +87,7 @@ def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Pla
 
 
 class Bucket:
-    """The objects under one prefix. Raises StorageUnavailable, StorageFull, and StorageError for a plain refusal."""
+    """The objects under one prefix. Raises StorageUnavailable, StorageFull, and StorageError for other refusals."""
 
     def __init__(self, place: Place, who: Credentials) -> None:
         self._place, self._who = place, who
@@ -104,7 +104,7 @@ class Bucket:
     # --- objects
 
     async def head(self, name: str) -> Head | None:
-        """Size and mark of an object; None: there is none."""
+        """The size and ETag of an object; None if it does not exist."""
 
         async def ask() -> Head | None:
             async with self._request("HEAD", name) as answer:
@@ -116,7 +116,7 @@ class Bucket:
         return await self._again(ask)
 
     async def put(self, name: str, content: IO[bytes], size: int, digest: str) -> None:
-        """Store the file under the name, whole or not at all; the server checks the digest as well."""
+        """Store a file as an object, atomically. The server verifies the digest."""
 
         async def pieces() -> AsyncIterator[bytes]:
             await asyncio.to_thread(content.seek, 0)
@@ -131,7 +131,7 @@ class Bucket:
         await self._again(send)
 
     async def fetch(self, name: str, into: IO[bytes]) -> tuple[str, str] | None:
-        """Bring an object into the file -> the SHA-256 of what came, and its mark; None: there is none."""
+        """Read an object into a file -> the SHA-256 of its bytes and its ETag; None if it does not exist."""
 
         async def bring() -> tuple[str, str] | None:
             await asyncio.to_thread(into.seek, 0)
@@ -149,7 +149,7 @@ class Bucket:
         return await self._again(bring)
 
     async def copy(self, name: str, to: str, etag: str) -> bool:
-        """Copy an object, if it still has this mark. False: it has changed, or gone."""
+        """Copy an object if it still has this ETag. Returns False if it has changed or does not exist."""
 
         async def ask() -> bool:
             source = escaped(f"/{self._place.bucket}/{self._place.prefix}{name}")
@@ -158,17 +158,17 @@ class Bucket:
                 if answer.status in (404, 412):
                     return False
                 await self._check(answer)
-                said = b""  # blanks come for as long as it copies
+                said = b""  # the server sends blanks while it copies
                 while len(said) < LONGEST and (piece := await answer.content.read(PIECE)):
                     said += piece
-                if b"<Error>" in said:  # what goes wrong after the headers is said in a 200
+                if b"<Error>" in said:  # errors after the headers arrive with status 200
                     raise _Refused(500, "copy")
                 return True
 
         return await self._again(ask)
 
     async def delete(self, name: str, etag: str) -> None:
-        """Delete an object, if it still has this mark where the server can tell."""
+        """Delete an object if it still has this ETag; servers without conditional deletes ignore the condition."""
 
         async def ask() -> None:
             async with self._request("DELETE", name, {"if-match": etag}) as answer:
@@ -177,7 +177,7 @@ class Bucket:
 
         await self._again(ask)
 
-    # --- trips
+    # --- requests
 
     @asynccontextmanager
     async def _request(

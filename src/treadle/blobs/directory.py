@@ -1,7 +1,6 @@
-"""Blobs as files of a directory: `ab/abcdef...`, written beside and renamed, verified on every read.
+"""Stores blobs as files of a directory, `ab/abcdef...`, and verifies them on every read.
 
-Without the temporary file, the flush and the rename a crash would leave half a blob under the name of the whole one,
-and it would count as stored for ever.
+A blob is written to a temporary file, flushed and renamed, so that a crash leaves no partial blob under an address.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ MOST: Final = 256 * 2**20  # bytes of one blob, by default
 
 
 class DirectoryBlobs:
-    """Blobs in a directory, which is made if it is not there. Several processes may share it.
+    """Blobs in a directory, which is created if missing. Several processes may share it.
 
     limit  bytes of the largest blob
-    sha1   blobs put from now on are found by their SHA-1 as well
+    sha1   whether new blobs can also be found by their SHA-1
     """
 
     def __init__(self, folder: str | Path, limit: int = MOST, sha1: bool = False) -> None:
@@ -42,10 +41,10 @@ class DirectoryBlobs:
             make_folder(each)
 
     async def close(self) -> None:
-        """It holds nothing open."""
+        """Do nothing: no files stay open."""
 
     def path(self, address: str) -> Path:
-        """Where the blob lies, if it is there."""
+        """The path of a blob, which may not exist."""
         return self._folder / address[:2] / address
 
     async def put(self, content: AsyncIterator[bytes]) -> tuple[str, bool]:
@@ -76,7 +75,7 @@ class DirectoryBlobs:
         return address, is_new
 
     def _keep(self, out: IO[bytes], name: str, address: str) -> bool:
-        """Give the flushed file its name. True if no good one bore it; what lies there spoiled is replaced."""
+        """Flush and rename the file. Returns False if an intact blob exists already; a corrupt one is replaced."""
         target = self.path(address)
         if target.exists() and _digest(target) == address:
             return False
@@ -89,7 +88,7 @@ class DirectoryBlobs:
         return True
 
     def _note(self, sha1: str, address: str) -> None:
-        """Write down, whole or not at all, what has this SHA-1."""
+        """Store the address of a SHA-1, atomically."""
         target = self._folder / "sha1" / sha1
         if target.exists():
             return
@@ -103,7 +102,7 @@ class DirectoryBlobs:
 
     async def find(self, sha1: str) -> str | None:
         if not self._sha1:
-            raise BadAddress("this store does not look blobs up by their SHA-1")
+            raise BadAddress("this store keeps no index of SHA-1: ask for the blob by its SHA-256")
         try:
             return await asyncio.to_thread((self._folder / "sha1" / sha1).read_text)
         except FileNotFoundError:
@@ -121,14 +120,14 @@ class DirectoryBlobs:
 
     @asynccontextmanager
     async def read(self, address: str) -> AsyncIterator[Blob]:
-        """Verified once as a whole, then handed out from the same open file, which nobody writes to."""
+        """Verify the whole file, then read from the same open file, which is never written to."""
         path = self.path(address)
         try:
             with await asyncio.to_thread(open, path, "rb", 0) as file:
                 found = await asyncio.to_thread(_digest_of, file)
                 if found != address:
                     await asyncio.to_thread(self._set_aside, path, found)
-                    raise Corrupt(f"the bytes of {address} are spoiled; they were moved to {self._aside}")
+                    raise Corrupt(f"the file of {address} is corrupt; it was moved to {self._aside}")
                 yield File(file)
         except FileNotFoundError:
             raise NoBlob(f"there is no blob {address}") from None
@@ -136,7 +135,7 @@ class DirectoryBlobs:
             raise NoBlob(f"there is no blob {address}") from None
 
     def _set_aside(self, path: Path, found: str) -> None:
-        log.error("%s holds other bytes than its name says (sha256 %s); it is moved to %s", path, found, self._aside)
+        log.error("%s does not match its name (it has the SHA-256 %s); moving it to %s", path, found, self._aside)
         with suppress(FileNotFoundError):
             os.replace(path, self._aside / f"{path.name}.{os.urandom(4).hex()}")
 
@@ -155,7 +154,7 @@ class File:
 
 
 def append(out: IO[bytes], piece: bytes, sha: hashlib._Hash) -> None:
-    """Write all of a piece, and count it in."""
+    """Write all of a piece, and update the digest."""
     view = memoryview(piece)
     sha.update(view)
     while view:
@@ -172,7 +171,7 @@ def _digest_of(file: IO[bytes]) -> str:
 
 
 def _flush(folder: Path) -> None:
-    """Make a new name in a directory outlive a crash, where the system lets directories be flushed."""
+    """Flush a directory, so that a new name survives a crash, on systems that support it."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -183,7 +182,7 @@ def _flush(folder: Path) -> None:
 
 
 def refusal(error: OSError, folder: Path | str) -> Exception:
-    """What an error of the disk means to whoever puts or reads."""
+    """The error of the library for an error of the disk."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return StorageFull(f"no room for blobs in {folder}: {error.strerror}")
     return StorageUnavailable(f"blobs in {folder}: {error.strerror or error}")

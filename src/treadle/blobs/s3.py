@@ -1,8 +1,7 @@
-"""Blobs as objects of S3-compatible storage: one object each, named by its address, verified on every read.
+"""Stores blobs as objects of S3-compatible storage, one per address, and verifies them on every read.
 
-Without it servers on several machines would need a shared disk. Bytes rest in a temporary file here while their
-address is worked out, and while they are checked: the name is known only when the last byte has come, and no byte may
-be handed out before the last one was checked.
+Each blob passes through a local temporary file: its address is known only after the last byte was written, and no byte
+may be returned before all were verified.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from treadle.blobs.store import BadAddress, Blob, Corrupt, NoBlob, TooBig
 
 log = logging.getLogger("treadle")
 
-LARGEST: Final = 5 * 2**30  # bytes: what S3 takes in one piece
+LARGEST: Final = 5 * 2**30  # bytes that S3 accepts in one request
 
 
 class S3Blobs:
     """Blobs in a bucket. Any number of servers may share it.
 
     limit  bytes of the largest blob, 5 GiB at most
-    sha1   blobs put from now on are found by their SHA-1 as well
+    sha1   whether new blobs can also be found by their SHA-1
     """
 
     def __init__(self, bucket: Bucket, limit: int = MOST, sha1: bool = False) -> None:
@@ -39,8 +38,8 @@ class S3Blobs:
 
     @classmethod
     def at(cls, url: str, limit: int = MOST, sha1: bool = False, environment: Mapping[str, str] = os.environ) -> Self:
-        """The store of `s3://bucket/prefix?endpoint=...&region=...`; who asks is said by the environment, as
-        AWS_ACCESS_KEY_ID and so on. Raises BadUrl."""
+        """The store of `s3://bucket/prefix?endpoint=...&region=...`, with credentials from the environment
+        (AWS_ACCESS_KEY_ID and others). Raises BadUrl."""
         return cls(Bucket(*read_url(url, environment)), limit, sha1)
 
     async def close(self) -> None:
@@ -48,7 +47,7 @@ class S3Blobs:
 
     @staticmethod
     def name(address: str) -> str:
-        """The object of a blob, under the prefix."""
+        """The name of a blob's object under the prefix."""
         return f"{address[:2]}/{address}"
 
     async def put(self, content: AsyncIterator[bytes]) -> tuple[str, bool]:
@@ -66,8 +65,8 @@ class S3Blobs:
                     await asyncio.to_thread(append, spool, piece, sha)
                 address = sha.hexdigest()
                 known = await self._bucket.head(self.name(address))
-                # The mark of an object that was put in one piece is its MD5; where a server makes marks otherwise, or
-                # the object is spoiled, it is put again.
+                # The ETag of an object that was put in one request is its MD5. If it differs, because the object is
+                # corrupt or the server computes ETags differently, the object is put again.
                 is_new = known is None or (known.size, known.etag) != (size, f'"{mark.hexdigest()}"')
                 if is_new:
                     await self._bucket.put(self.name(address), spool, size, address)
@@ -82,7 +81,7 @@ class S3Blobs:
 
     async def find(self, sha1: str) -> str | None:
         if not self._sha1:
-            raise BadAddress("this store does not look blobs up by their SHA-1")
+            raise BadAddress("this store keeps no index of SHA-1: ask for the blob by its SHA-256")
         found = io.BytesIO()
         came = await self._bucket.fetch(f"sha1/{sha1}", found)
         return None if came is None else address_of(found.getvalue().decode())
@@ -93,7 +92,7 @@ class S3Blobs:
 
     @asynccontextmanager
     async def read(self, address: str) -> AsyncIterator[Blob]:
-        """Brought here as a whole, verified, then handed out."""
+        """Download and verify the whole blob, then read from the local file."""
         try:
             spool = await asyncio.to_thread(_spool)
         except OSError as error:
@@ -108,7 +107,7 @@ class S3Blobs:
             digest, etag = came
             if digest != address:
                 await self._set_aside(address, digest, etag)
-                raise Corrupt(f"the bytes of {address} are spoiled; they were moved to {self._bucket}quarantine/")
+                raise Corrupt(f"the object of {address} is corrupt; it was moved to {self._bucket}quarantine/")
             yield File(spool)
 
     async def _set_aside(self, address: str, found: str, etag: str) -> None:
@@ -119,5 +118,5 @@ class S3Blobs:
 
 
 def _spool() -> IO[bytes]:
-    """A file without a name, gone with the program."""
+    """A temporary file without a name, deleted when it is closed."""
     return tempfile.TemporaryFile(buffering=0)

@@ -1,7 +1,4 @@
-"""Signatures of requests to S3-compatible storage, version 4. Pure: the moment and the secret are given.
-
-Without it a store for blobs would need the client of one vendor, which is larger than all of Treadle.
-"""
+"""Signs requests to S3-compatible storage (AWS signature version 4). A pure function of request, secret and time."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ NOTHING: Final = hashlib.sha256(b"").hexdigest()  # of an empty body
 
 
 class Credentials(Struct, frozen=True):
-    """Who asks. `token`: of a session, if these are for a while only."""
+    """An access key and its secret. `token`: the session token of temporary credentials."""
 
     key: str
     secret: str
@@ -28,7 +25,7 @@ class Credentials(Struct, frozen=True):
 
 
 def escaped(path: str) -> str:
-    """A path as it is signed and as it travels: every byte but letters, digits, -._~ and / in percent."""
+    """A path as it is signed and sent: every byte except letters, digits, -._~ and / percent-encoded."""
     return quote(path, safe="/~")
 
 
@@ -43,11 +40,11 @@ def sign(
     region: str,
     now: float,
 ) -> dict[str, str]:
-    """All headers to send: those given, and the signature over them.
+    """All headers to send: the given ones and their signature.
 
-    path    escaped already
-    digest  SHA-256 of the body in hex; the server refuses a body that has another
-    now     seconds since 1970; servers refuse requests more than some minutes off
+    path    already escaped
+    digest  SHA-256 of the body in hex; the server refuses a body with another digest
+    now     seconds since 1970; servers refuse requests that are some minutes off
     """
     moment = datetime.fromtimestamp(now, UTC)
     stamp, day = f"{moment:%Y%m%dT%H%M%SZ}", f"{moment:%Y%m%d}"

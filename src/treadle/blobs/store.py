@@ -1,7 +1,4 @@
-"""What a store of blobs offers, whatever it is made of, and the errors it raises.
-
-Without it the server and the runner would know whether blobs are files or objects in a bucket.
-"""
+"""The interface of a blob store, and the errors that it raises."""
 
 from __future__ import annotations
 
@@ -13,19 +10,19 @@ from treadle.errors import TooLarge, TreadleError
 
 
 class BadAddress(TreadleError, ValueError):
-    """An address that cannot be one: expected 64 hex digits, or sha256-<base64>."""
+    """The text is not an address. Expected 64 hex digits, or sha256-<base64>."""
 
 
 class NoBlob(TreadleError, LookupError):
-    """There are no bytes under this address."""
+    """There is no blob with this address."""
 
 
 class Corrupt(TreadleError):
-    """The stored bytes are not those of the address any more. They were set aside; nothing of them was handed out."""
+    """The stored bytes no longer match their address. They were moved to quarantine, and none were returned."""
 
 
 class TooBig(TooLarge):
-    """The blob is beyond the size limit of the store; nothing was kept."""
+    """The blob exceeds the size limit of the store. Nothing was stored."""
 
 
 class Blob(Protocol):
@@ -40,25 +37,27 @@ class Blobs(Protocol):
     """A store of blobs. Addresses are 64 lower-case hex digits. Raises StorageFull, StorageUnavailable."""
 
     async def put(self, content: AsyncIterator[bytes]) -> tuple[str, bool]:
-        """Keep the bytes -> their address, and whether they are new here. Durable when it returns.
+        """Store the bytes durably -> their address, and whether they are new.
 
-        Raises TooBig; whatever `content` raises leaves nothing behind.
+        Raises TooBig. If `content` raises, nothing is stored.
         """
         ...
 
     async def size(self, address: str) -> int | None:
-        """Bytes under the address; None: there are none. Does not verify."""
+        """The size of a blob in bytes; None if it does not exist. Does not verify it."""
         ...
 
     async def find(self, sha1: str) -> str | None:
-        """The address of the bytes with this SHA-1 (40 lower-case hex digits), where the store keeps such look-ups;
-        None: there are none. Raises BadAddress where it does not."""
+        """The address of the blob with this SHA-1 (40 lower-case hex digits); None if there is none.
+
+        Raises BadAddress if the store has no index by SHA-1.
+        """
         ...
 
     async def close(self) -> None:
-        """Let go of connections; the store may be used again all the same."""
+        """Close connections. The store can still be used; it reconnects."""
         ...
 
     def read(self, address: str) -> AbstractAsyncContextManager[Blob]:
-        """The bytes, verified before the first of them is handed out. Raises NoBlob, Corrupt."""
+        """The bytes of a blob, verified before the first one is returned. Raises NoBlob, Corrupt."""
         ...

@@ -1,7 +1,4 @@
-"""The command line: `treadle`. Everything in it is the library's own public verbs, typed by hand.
-
-Without it there would be no way to run a worker, or to look at jobs, but to write a program.
-"""
+"""The command line, `treadle`: runs workers and servers, and calls the library's public methods."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ from collections.abc import Sequence
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line; answers the exit code: 0 ok, 1 failed, 2 usage, 3 the storage cannot be reached."""
+    """Run the command line -> the exit code: 0 ok, 1 failed, 2 usage error, 3 storage unreachable."""
     try:
         from treadle.cli.root import run
-    except KeyboardInterrupt:  # typed before there was anything to interrupt
+    except KeyboardInterrupt:  # Ctrl-C during the import
         return 130
     return run(args)

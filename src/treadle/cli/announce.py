@@ -1,7 +1,4 @@
-"""What `treadle server` tells the local network: the kinds of service it is, from its start to its end.
-
-Without it runners would have to be told the address of every queue.
-"""
+"""Announces the services of `treadle server` on the local network while the server runs."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def kinds_of(options: dict[str, Any]) -> tuple[str, ...]:
-    """The kinds of service to announce. Raises Stop where there is none and one is asked for."""
-    has_queue = "queuey" in options.get("faces", ())
+    """The kinds of service to announce. Raises Stop for --discovery on a server that has none."""
+    has_queue = "queuey" in options.get("protocols", ())
     wanted = options.get("discovery")
     if not (has_queue if wanted is None else wanted):
         return ()
@@ -25,13 +22,13 @@ def kinds_of(options: dict[str, Any]) -> tuple[str, ...]:
 
     found = (*(QUEUES if has_queue else ()), *(BLOBS if has_queue or options.get("blobs") else ()))
     if not found:
-        raise Stop(USAGE, "--discovery announces a queue or blobs: give --face queuey, or --blobs")
+        raise Stop(USAGE, "--discovery needs a queue or blobs to announce: give --protocol queuey, or --blobs")
     return found
 
 
 @contextlib.asynccontextmanager
 async def announced(kinds: tuple[str, ...], serving: Serving) -> AsyncIterator[None]:
-    """Known to the local network meanwhile. A machine without multicast serves all the same, and says so."""
+    """Announce the services until the block ends. Without multicast, print a note and go on."""
     async with contextlib.AsyncExitStack() as stack:
         if kinds:
             import treadle
@@ -43,7 +40,7 @@ async def announced(kinds: tuple[str, ...], serving: Serving) -> AsyncIterator[N
             try:
                 made = Announcement(kinds, serving.host, serving.port, told, place())
                 await stack.enter_async_context(made)
-                note(f"treadle: announced to the local network as {made.instance}")
+                note(f"treadle: announced on the local network as {made.instance}")
             except NoMulticast as error:
-                note(f"treadle: not announced to the local network: {error}")
+                note(f"treadle: not announced on the local network: {error}")
         yield

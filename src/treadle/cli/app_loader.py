@@ -1,6 +1,6 @@
-"""From `module:attribute` or `path/to/file.py:attribute` to the app it names.
+"""Imports the app that `module:attribute` or `path/to/file.py:attribute` names.
 
-Without it the command line would know where jobs live, and never what they do.
+Without an attribute, the module must contain exactly one app.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_app(named: str) -> App:
-    """The app; modules are looked for in the current directory first. Raises Stop, saying what to type."""
+    """Import the app; the current directory comes first on sys.path. Raises Stop with the names to try."""
     from treadle.app import App
 
     place, _, attribute = named.partition(":")
@@ -38,15 +38,15 @@ def find_app(named: str) -> App:
         return found
     apps: dict[int, App] = {id(value): value for value in vars(module).values() if _is_app(value)}
     if len(apps) != 1:
-        raise Stop(USAGE, f"{place!r} does not say which app: {_apps_in(module)}")
+        raise Stop(USAGE, f"{place!r} names a module, not an app: {_apps_in(module)}")
     return next(iter(apps.values()))
 
 
 def serve_main_names(app: App, named: str) -> None:
-    """Let the app also know its tasks as `python jobs.py` called them: without the module's name in front.
+    """Register the app's tasks also under the names that `python jobs.py` gives them, without the module prefix.
 
-    Run as a program, a module is called `__main__`, and its task `send` is `send`; imported by a worker it is
-    `jobs.send`. Both are the same function, so a worker takes jobs of either name.
+    A module that runs as a program is named `__main__` and its task is named `send`. In a worker, which imports the
+    module, the same task is `jobs.send`. The worker runs jobs of both names.
     """
     place = named.partition(":")[0]
     module = _module_of(place, named)
@@ -57,7 +57,7 @@ def serve_main_names(app: App, named: str) -> None:
 
 
 def _module_of(place: str, named: str) -> str:
-    """The module's dotted name; the directory its import starts from is put first on sys.path."""
+    """The dotted name of the module. Puts the directory that the import starts from first on sys.path."""
     if not place:
         raise Stop(USAGE, f"expected module:app or path/to/file.py:app, found {named!r}")
     if not (place.endswith(".py") or "/" in place or os.sep in place):
@@ -98,21 +98,21 @@ def _like(module: str) -> str:
         return ""
     if close := difflib.get_close_matches(module, others, 1):
         return f"; did you mean {close[0]!r}?"
-    return f"; in this directory there are {', '.join(others[:5])}{' and others' if len(others) > 5 else ''}"
+    return f"; modules in this directory: {', '.join(others[:5])}{', and others' if len(others) > 5 else ''}"
 
 
 def _broken(error: Exception, named: str) -> Stop:
-    """The user's own module failed: their traceback, without the frames that led there."""
+    """Print the traceback of the user's module without the frames of the import machinery -> the error to raise."""
     tb = error.__traceback__
     ours = (__file__, importlib.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
     while tb is not None and tb.tb_frame.f_code.co_filename in ours:
         tb = tb.tb_next
     note("".join(traceback.format_exception(type(error), error, tb)).rstrip())
-    return Stop(FAILED, f"{named!r} cannot be imported: it raised the above")
+    return Stop(FAILED, f"{named!r} cannot be imported: it raised the error above")
 
 
 def _is_app(value: object) -> bool:
-    """Not isinstance: it reads `__class__`, which a lazy object such as Django's settings computes, and may raise."""
+    """Whether the value is an App. isinstance would read `__class__`, which may raise on Django's lazy settings."""
     from treadle.app import App
 
     return issubclass(type(value), App)
@@ -121,5 +121,5 @@ def _is_app(value: object) -> bool:
 def _apps_in(module: ModuleType) -> str:
     names = sorted(name for name, value in vars(module).items() if _is_app(value))
     if not names:
-        return "there is no treadle.App in it"
+        return "it defines no treadle.App"
     return "try " + " or ".join(f"{module.__name__}:{name}" for name in names)

@@ -1,7 +1,6 @@
-"""One worker process of `treadle worker`: takes its orders, imports the app, says hello, claims until told to stop.
+"""One worker process of `treadle worker`: reads its orders, imports the app, sends Hello, runs a worker until stopped.
 
-Without it there would be one process per command. Its orders come through a socket that also tells it when its
-supervisor is gone: it then stops decently by itself.
+The orders arrive over a socket. When the supervisor dies the socket closes, and the process stops within its grace.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from treadle.worker import Worker
 
 
 def main() -> int:
-    """The process: `python -m treadle.cli.child FD APP`; its exit code is one of the command line's."""
+    """Run `python -m treadle.cli.child FD APP` -> one of the exit codes of the command line."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     orders = msgspec.json.decode(_line(channel), type=Orders)
     code = guarded(lambda: serve(orders, channel))
@@ -38,7 +37,7 @@ def main() -> int:
 
 
 def serve(orders: Orders, channel: socket.socket | None) -> None:
-    """Run one worker until it is told to stop. Raises Stop and the library's errors."""
+    """Run one worker until a signal stops it. Raises Stop and the library's errors."""
     app = find_app(orders.app) if orders.app else App(orders.url)
     if orders.delayed:
         prepare(app, orders.app or None, orders.delivery)
@@ -54,8 +53,8 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
     }
 
     async def run() -> None:
-        # The name is new at each start: a claim is repeated under its worker's name, and must not be taken for
-        # one that a dead namesake made.
+        # A claim is retried under the worker's name. A new name at each start keeps the retry apart from a claim of
+        # the process that died.
         worker = Worker(
             app,
             ordered=orders.ordered,
@@ -87,7 +86,7 @@ async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.s
         try:
             channel.sendall(msgspec.json.encode(hello) + b"\n")
         except OSError:
-            return  # the supervisor is gone; `_listen` hears that too
+            return  # the supervisor is gone; `_listen` stops the process
     else:
         from treadle.cli.fleet import greet
 
@@ -99,7 +98,7 @@ async def _strangers(app: App, queues: dict[str, int]) -> dict[str, int]:
     try:
         stats = await app.queues.stats()
     except StorageError:
-        return found  # away again already; the worker says so, and the greeting is not worth waiting for
+        return found  # the storage is unreachable: the worker logs that; greet without the counts
     for count in stats.counts:
         if count.queue in queues and not count.state.final and count.task and count.task not in app.tasks:
             found[count.task] = found.get(count.task, 0) + count.jobs
@@ -107,7 +106,7 @@ async def _strangers(app: App, queues: dict[str, int]) -> dict[str, int]:
 
 
 def _listen(channel: socket.socket) -> None:
-    """Nothing is ever said after the orders: what can be read is the end, and the supervisor is gone."""
+    """Stop the process when the socket closes: the supervisor sends nothing after the orders."""
     try:
         gone = not channel.recv(4096)
     except BlockingIOError:
@@ -130,7 +129,7 @@ def _line(channel: socket.socket) -> bytes:
 
 
 def _leave(code: int, joined: Callable[[Any], None] = lambda thread: thread.join(0.5)) -> None:
-    """A function in a thread cannot be stopped: do not wait for it at the interpreter's end; its lease runs out."""
+    """Exit without waiting for task functions in threads, which cannot be stopped: their leases expire."""
     for thread in threading.enumerate():
         if thread.name.startswith("treadle-") and not thread.daemon:
             joined(thread)

@@ -1,6 +1,6 @@
-"""What a supervisor tells a worker process at its start, and what the process answers: one line of JSON each.
+"""The messages between a supervisor and a worker process: one line of JSON each way.
 
-Without it both sides would have to agree on argv, and `ps` would show URLs.
+They go through a socket, because URLs in argv would be visible in `ps`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from treadle.compat.delayed.delivery import Delivery
 
 
 class Orders(Struct, kw_only=True):
-    """How to run one worker. None: the library's default."""
+    """How to run one worker; sent by the supervisor. None: the library's default."""
 
-    app: str  # "": none of the user's; then `url` says where jobs live
+    app: str  # "": no app of the user; `url` is the storage
     url: str | None = None
-    delayed: bool = False  # delayed jobs are to be delivered, by the app or as `delivery` says
+    delayed: bool = False  # deliver delayed jobs: to the app's own handler, or by `delivery`
     delivery: Delivery | None = None
     ordered: bool = False
     name: str | None = None
@@ -27,13 +27,13 @@ class Orders(Struct, kw_only=True):
     lease: float | None = None
     poll: float | None = None
     role: str | None = None
-    loop: str = "auto"  # one of loops.LOOPS
+    loop: str = "auto"  # one of event_loop.LOOPS
     log_level: str = "info"
     log_json: bool = False
 
 
 class Hello(Struct, kw_only=True):
-    """The process claims now: as whom, where, what."""
+    """Sent by the worker process when it starts to claim: its name, storage, queues and tasks."""
 
     worker: str
     url: str
@@ -41,4 +41,4 @@ class Hello(Struct, kw_only=True):
     tasks: list[str]
     slots: int
     grace: float
-    strangers: dict[str, int] = {}  # tasks of jobs in those queues that this app does not have
+    strangers: dict[str, int] = {}  # unfinished jobs in those queues per task that this app does not have

@@ -1,6 +1,6 @@
-"""What the commands of the delayed face share: where jobs are delivered, and the environment its users know.
+"""Options and environment variables of the delayed protocol, shared by `server`, `up` and `worker`.
 
-Without it `server`, `up` and `worker` would each read API_PORT and --webhook in their own way.
+An option wins over a TREADLE_ variable, and that over a variable of the protocol such as API_PORT.
 """
 
 from __future__ import annotations
@@ -27,36 +27,39 @@ NAMES = ("API_HOST", "API_PORT", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "WORKER
 
 
 def delivering(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where delayed jobs go."""
+    """Add the options for delivering delayed jobs to a command."""
     options = [
         click.option(
             "--webhook",
             metavar="URL",
             envvar="TREADLE_WEBHOOK",
-            help="delayed: POST each job to this URL; 2xx is done. @FILE reads it from a file.",
+            help="delayed: URL to POST each job to; a 2xx response means success. @FILE reads the URL from a file.",
         ),
         click.option(
             "--header",
             "headers",
             multiple=True,
             metavar="'NAME: VALUE'",
-            help="... with this header. @FILE reads headers from a file, one a line.",
+            help="With --webhook: a header to send; may be repeated. @FILE reads headers from a file, one per line.",
         ),
         click.option(
             "--command",
             metavar="COMMAND",
             envvar="TREADLE_COMMAND",
-            help="delayed: run this for each job, the payload on stdin; exit code 0 is done.",
+            help="delayed: command to run for each job, with the payload on stdin; exit code 0 means success.",
         ),
         click.option(
             "--command-env",
             "command_env",
             multiple=True,
             metavar="NAME",
-            help="... with this variable, although it may hold credentials, such as PGPASSWORD; repeatable.",
+            help="With --command: variable to pass on although it may be secret, such as PGPASSWORD; may be repeated.",
         ),
         click.option(
-            "--deliver-timeout", type=seconds, metavar="SECONDS", help="Seconds one webhook or command may take [30]."
+            "--deliver-timeout",
+            type=seconds,
+            metavar="SECONDS",
+            help="Seconds that one webhook or command may take. [default: 30]",
         ),
     ]
     for option in reversed(options):
@@ -65,7 +68,7 @@ def delivering(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def delivery_of(options: Mapping[str, Any]) -> Delivery | None:
-    """What was asked for; None: nothing. Raises Stop."""
+    """The delivery that the options ask for, or None. Raises Stop."""
     from treadle.compat.delayed.delivery import TIMEOUT, Delivery
 
     webhook, command, timeout = options["webhook"], options["command"], options["deliver_timeout"]
@@ -93,7 +96,7 @@ def delivery_of(options: Mapping[str, Any]) -> Delivery | None:
 
 
 def _lines(text: str, option: str) -> list[str]:
-    """What was typed, or the lines of the file it names: process lists show what is typed. Raises Stop."""
+    """The text itself, or for @FILE the file's lines: process lists would show a secret. Raises Stop."""
     if not text.startswith("@"):
         return [text]
     try:
@@ -106,7 +109,7 @@ def _lines(text: str, option: str) -> list[str]:
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not HEADER.fullmatch(name.strip()) or not colon or not value.strip().isprintable():
-        # not shown: it may be the secret, without its name
+        # The text may be a secret without its header name: keep it out of the error.
         raise Stop(USAGE, "--header: expected 'Name: value' in printable characters, found something else")
     return name.strip(), value.strip()
 
@@ -119,13 +122,13 @@ def _needs_aiohttp() -> None:
 
 
 def prepare(app: App, named: str | None, delivery: Delivery | None) -> None:
-    """See to it that the app's delayed jobs go somewhere: to its own function, else as asked, else onto stdout.
+    """Give the app a handler for delayed jobs: its own, else `delivery`, else, without a user's app, stdout.
     Raises Stop."""
     from treadle.compat.delayed.delivery import Delivery, deliver, has_handler
 
     if has_handler(app):
         if delivery is not None:
-            raise Stop(USAGE, f"{named!r} has a @app.delayed_handler: give no --webhook and no --command beside it")
+            raise Stop(USAGE, f"{named!r} has a @app.delayed_handler: remove it, or leave out --webhook and --command")
         return
     if named is not None and delivery is None:
         words = "decorate a function with it, or give --webhook or --command"
@@ -133,16 +136,16 @@ def prepare(app: App, named: str | None, delivery: Delivery | None) -> None:
     deliver(app, delivery or Delivery())
 
 
-# --- the environment its users know; our own names win
+# --- environment variables of the delayed protocol; TREADLE_ variables win
 
 
 def known(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """One of NAMES, if it says something."""
+    """The value of one of NAMES; None if it is unset or empty."""
     return environment.get(name) or None
 
 
 def redis_url(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Where REDIS_HOST, REDIS_PORT and REDIS_DB say that jobs live; None if none of them is there. Raises Stop."""
+    """The storage URL of REDIS_HOST, REDIS_PORT and REDIS_DB; None if none of them is set. Raises Stop."""
     host, port, db = (known(name, environment) for name in ("REDIS_HOST", "REDIS_PORT", "REDIS_DB"))
     if host is None and port is None and db is None:
         return None
@@ -152,7 +155,7 @@ def redis_url(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def listening(options: dict[str, Any], environment: Mapping[str, str] = os.environ) -> None:
-    """API_HOST and API_PORT, where neither an option nor a name of ours says something else. Raises Stop."""
+    """Fill in API_HOST and API_PORT unless an option or a TREADLE_ variable is set. Raises Stop."""
     options["host"] = options["host"] or known("API_HOST", environment)
     port = known("API_PORT", environment)
     if options["port"] is None and port is not None:
@@ -160,7 +163,7 @@ def listening(options: dict[str, Any], environment: Mapping[str, str] = os.envir
 
 
 def role(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The role of a worker of delayed jobs: follower, if nobody says another. Raises Stop."""
+    """The role of a worker of delayed jobs: the option, WORKER_ROLE or follower. Raises Stop."""
     found = given or known("WORKER_ROLE", environment) or "follower"
     if found not in ROLES:
         raise Stop(USAGE, f"WORKER_ROLE: expected {', '.join(ROLES)}, found {found!r}")
@@ -168,13 +171,13 @@ def role(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def roles(text: str) -> Sequence[str]:
-    """`leader,follower,follower`. Raises Stop."""
+    """Parse a list such as `leader,follower,follower`. Raises Stop."""
     found = [part.strip() for part in text.split(",") if part.strip()]
     for each in found:
         if each not in ROLES:
-            raise Stop(USAGE, f"--roles: expected {', '.join(ROLES)}, with commas between them, found {each!r}")
+            raise Stop(USAGE, f"--roles: expected some of {', '.join(ROLES)}, separated by commas, found {each!r}")
     if not found:
-        raise Stop(USAGE, "--roles: expected such as leader,follower,follower")
+        raise Stop(USAGE, "--roles: expected a list such as leader,follower,follower")
     return found
 
 

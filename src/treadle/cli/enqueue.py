@@ -1,16 +1,18 @@
-"""`treadle enqueue`: one job, from a shell.
+"""`treadle enqueue`: enqueues one job from a shell, and may wait for its result.
 
-Without it trying out a worker would take a second program.
+The options of the job have the descriptions of `treadle.tasks.json_options`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from treadle.cli.output import FAILED, USAGE, Stop, data, document, note, seconds
 from treadle.cli.target import Target, pairs, targeted
+from treadle.tasks.json_options import DESCRIPTIONS
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def value_of(text: str) -> Any:
-    """A JSON value, or else the text itself. What begins as JSON does and is none is a mistake: raises Stop."""
+    """A JSON value, or else the text itself. Raises Stop for a text that begins like JSON and is not JSON."""
     import msgspec
 
     from treadle.errors import UNREADABLE
@@ -27,13 +29,14 @@ def value_of(text: str) -> Any:
         return msgspec.json.decode(text)
     except UNREADABLE as error:
         if text[:1] in ("{", "[", '"'):
-            problem = f"{text!r} begins like JSON and is none ({error}); plain text that begins so is written in quotes"
+            problem = f"{text!r} begins like JSON but is not valid ({error}); put such a text in JSON quotes"
             raise Stop(USAGE, problem) from None
         return text
 
 
 def spec_of(app: App, task: str, args: list[Any], kwargs: dict[str, Any], options: Any, typed: bool) -> JobSpec[Any]:
-    """The job. With the app its task is looked up (`send` finds `mail.send`) and the arguments are checked."""
+    """The job. `typed`: the app is the user's own, so its task is looked up (`send` finds `mail.send`) and checks the
+    arguments."""
     if not typed:
         return app.stub(task, **options).job(*args, **kwargs)
     from treadle.serialization import call_codec
@@ -44,26 +47,35 @@ def spec_of(app: App, task: str, args: list[Any], kwargs: dict[str, Any], option
     return found.options(**options).job(*given, **named)
 
 
+def job_option(flag: str, name: str = "", **how: Any) -> Callable[[Any], Any]:
+    """An option of the job. `name`: of the option in Python, if it differs from the flag."""
+    name = name or flag.removeprefix("--")
+    return click.option(flag, name, help=DESCRIPTIONS[name], **how)
+
+
 @click.command()
 @targeted
 @click.argument("task")
 @click.argument("args", nargs=-1)
-@click.option("--kw", multiple=True, metavar="NAME=VALUE", help="An argument by name; the value as ARGS are.")
-@click.option("--queue", help="Which queue; without --app the task's own is not known here.")
-@click.option("--priority", type=int, help="Higher first.")
-@click.option("--delay", type=seconds, metavar="SECONDS", help="Not before so many seconds (5m, 2h, 1d).")
-@click.option("--expires", type=seconds, metavar="SECONDS", help="It must have ended by then.")
-@click.option("--timeout", type=seconds, metavar="SECONDS", help="Seconds one attempt may take.")
-@click.option("--key", help="At most one unfinished job of this task with this key.")
-@click.option("--lane", help="Lanes take turns.")
-@click.option("--limit", "limits", multiple=True, metavar="NAME", help="A limit it obeys.")
-@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="To find it by.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Handed to the task.")
-@click.option("--after", multiple=True, metavar="ID", help="Wait for this job.")
+@click.option("--kw", multiple=True, metavar="NAME=VALUE", help="Argument by name; the value is parsed like ARGS.")
+@job_option("--queue")
+@job_option("--priority", type=int)
+@job_option("--delay", type=seconds, metavar="SECONDS")
+@job_option("--expires", type=seconds, metavar="SECONDS")
+@job_option("--timeout", type=seconds, metavar="SECONDS")
+@job_option("--key")
+@job_option("--lane")
+@job_option("--limit", "limits", multiple=True, metavar="NAME")
+@job_option("--label", "labels", multiple=True, metavar="NAME=VALUE")
+@job_option("--header", "headers", multiple=True, metavar="NAME=VALUE")
+@job_option("--after", multiple=True, metavar="ID")
+@job_option("--id")
 @click.option(
-    "--id", help="Its id, used once. The same job is not stored again; another task or other arguments are an error."
+    "--wait",
+    type=seconds,
+    metavar="SECONDS",
+    help="Seconds to wait for the result, printed as JSON. [default: no wait]",
 )
-@click.option("--wait", type=seconds, metavar="SECONDS", help="Wait so long for its result, and print that as JSON.")
 def enqueue(
     target: Target,
     task: str,
@@ -76,10 +88,13 @@ def enqueue(
     wait: float | None,
     **plain: Any,
 ) -> int:
-    """Send one job of TASK and print its id.
+    """Enqueue one job of TASK and print its id.
 
-    ARGS are JSON values; what is no JSON is plain text: `treadle enqueue mail.send ann@example.org 3 '{"a": 1}'`.
-    Put `--` before arguments that begin with a dash. With --app the arguments are checked against the function.
+    ARGS are JSON values; any other text is a string: `treadle enqueue mail.send ann@example.org 3 '{"a": 1}'`.
+    Put `--` before arguments that begin with a dash. SECONDS are a number, or 30s, 5m, 2h, 1d. The options --kw,
+    --limit, --label, --header and --after may be given several times.
+
+    With --app the arguments are checked against the function, and the options declared for the task apply.
     """
     options: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
     several = {"labels": labels, "limits": limits, "after": after}
@@ -92,7 +107,7 @@ def enqueue(
     async def send(app: App) -> int:
         job = await app.enqueue(spec)
         if not job.created:
-            note(f"{job.id} was stored before; this call stored nothing")
+            note(f"{job.id} was already stored; this call stored nothing")
         if wait is None:
             data(job.id)
             return 0
@@ -100,7 +115,7 @@ def enqueue(
         try:
             document(await job.result(wait))
         except TimeoutError:
-            text = f"{job.id} has not ended in {wait:g} s and goes on; `treadle jobs explain {job.id}` says why"
+            text = f"{job.id} has not ended within {wait:g} s and continues; `treadle jobs explain {job.id}` says why"
             raise Stop(FAILED, text) from None
         return 0
 

@@ -1,6 +1,6 @@
-"""Several worker processes as one: started, watched, started again when they die, stopped together.
+"""A supervisor of worker processes: starts them, restarts those that die, stops them together.
 
-Without it a worker that crashed would stay dead, and Ctrl-C would reach its children twice.
+Each child has its own process group, so that Ctrl-C reaches it once, through the supervisor.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from treadle.cli.output import FAILED, OK, note, plural
 from treadle.core import defaults
 from treadle.core.clock import monotonic
 
-BACKOFF = (0.2, 30.0)  # s before the first new start, and at most
-HEALTHY = 60.0  # s after which a death is the first one again
-AT_ONCE = 5.0  # s that "at once" may take before we kill
-MARGIN = 10.0  # s beyond grace and lease before we kill
+BACKOFF = (0.2, 30.0)  # s before the first restart, and at most
+HEALTHY = 60.0  # s of running after which the back-off starts over
+AT_ONCE = 5.0  # s from the second stop to SIGKILL
+MARGIN = 10.0  # s beyond grace and lease from the first stop to SIGKILL
 
 Say = Callable[[str], None]
 
@@ -41,22 +41,22 @@ class Fleet:
         roles: Sequence[str] = (),
     ) -> None:
         self.orders, self.size = orders, processes
-        self._roles = roles  # of each, in order
+        self._roles = roles  # of each process, in order
         self._say, self._greeted, self._environment = say, greeted, environment
-        self._asked = 0  # how often we were told to stop
+        self._asked = 0  # calls of `stop`
         self._stop = asyncio.Event()
-        self._children: dict[int, asyncio.subprocess.Process] = {}  # those alive, by number
-        self._proven = False  # one has said hello: the orders are good
+        self._children: dict[int, asyncio.subprocess.Process] = {}  # live processes by number
+        self._proven = False  # a process has sent Hello, so the orders work
         self._code = OK
         self._killer: asyncio.TimerHandle | None = None
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process ids of those alive, by number."""
+        """Process ids of the live processes by number."""
         return {number: child.pid for number, child in self._children.items()}
 
     async def run(self) -> int:
-        """Until all have stopped; answers the exit code. However this ends, no child is left."""
+        """Run until all processes have stopped -> the exit code. Kills them if it is cancelled or fails."""
         first = asyncio.Event()
         keepers = [asyncio.create_task(self._keep(number, first)) for number in range(1, self.size + 1)]
         try:
@@ -71,13 +71,13 @@ class Fleet:
         return self._code
 
     def stop(self) -> None:
-        """Once: decently, within grace. Twice: at once. A third time: kill."""
+        """First call: stop within grace. Second: stop at once. Third: kill."""
         self._asked += 1
         self._stop.set()
         if self._asked > 2:
             self._signal(signal.SIGKILL)
             return
-        # Two signals, because two of a kind that arrive together are one.
+        # Different signals, because the system merges two pending signals of one kind.
         self._signal(signal.SIGTERM if self._asked == 1 else signal.SIGINT)
         grace = defaults.GRACE if self.orders.grace is None else self.orders.grace
         lease = defaults.LEASE if self.orders.lease is None else self.orders.lease
@@ -90,7 +90,7 @@ class Fleet:
         if self._children:
             self._say(
                 f"{plural(len(self._children), 'process')} did not stop and will be killed; "
-                "what they ran comes back when its lease runs out"
+                "their jobs are queued again when the leases expire"
             )
             self._code = FAILED
             self._signal(signal.SIGKILL)
@@ -100,10 +100,10 @@ class Fleet:
             with contextlib.suppress(ProcessLookupError):
                 child.send_signal(number)
 
-    # --- one of them
+    # --- one process
 
     async def _keep(self, number: int, first: asyncio.Event) -> None:
-        """Run one, again and again. The others wait until the first one has shown that the orders are good."""
+        """Run one process and restart it when it dies. All but the first wait until a process has sent Hello."""
         failures = 0
         if number > 1:
             await first.wait()
@@ -121,14 +121,14 @@ class Fleet:
                 break
             failures = 1 if monotonic() - began > HEALTHY else failures + 1
             delay = min(BACKOFF[0] * 2 ** (failures - 1), BACKOFF[1])
-            self._say(f"worker {number} {_ended(code)}; another one starts in {delay:.1f} s")
+            self._say(f"worker {number} {_ended(code)}; restarting it in {delay:.1f} s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._stop.wait()
         first.set()
 
     async def _one(self, number: int, first: asyncio.Event) -> int:
-        """One process from start to end -> its exit code."""
+        """Run one process to its end -> its exit code."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -178,14 +178,14 @@ class Fleet:
 
 
 def _own_group() -> dict[str, Any]:
-    """A group of its own: Ctrl-C reaches us alone, and we pass it on once. uvloop, under which a server runs us, can
-    make one only with a session."""
+    """A process group of the child's own: Ctrl-C reaches only the supervisor, which forwards it once. uvloop, which a
+    server may run on, can make a group only with a session."""
     is_uvloop = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
     return {"start_new_session": True} if is_uvloop else {"process_group": 0}
 
 
 def greet(hello: Hello, processes: int) -> None:
-    """The short block at the start: where jobs live, what is claimed, how to stop."""
+    """Print the storage, queues, tasks and slots, and how to stop."""
     queues = ", ".join(name if weight == 1 else f"{name} (weight {weight})" for name, weight in hello.queues.items())
     tasks = ", ".join(hello.tasks[:8]) + (f" and {len(hello.tasks) - 8} more" if len(hello.tasks) > 8 else "")
     note(f"treadle: jobs live in {hello.url}")
@@ -193,14 +193,16 @@ def greet(hello: Hello, processes: int) -> None:
     note(f"  tasks   {tasks}")
     note(f"  slots   {hello.slots} in each of {plural(processes, 'process')}")
     for task, jobs in hello.strangers.items():
-        note(f"  note    {plural(jobs, 'job')} of task {task!r} wait for another worker: this app does not have it")
-    note(f"treadle: claiming; Ctrl-C once: running jobs get {hello.grace:g} s to end, twice: at once")
+        note(
+            f"  note    {plural(jobs, 'job')} of task {task!r} wait for another worker: this app does not have the task"
+        )
+    note(f"treadle: claiming jobs; press Ctrl-C to stop after at most {hello.grace:g} s, twice to stop at once")
 
 
 def _ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"

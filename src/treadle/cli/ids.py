@@ -1,4 +1,4 @@
-"""Ids as a person types them: as Treadle shows them, or in the 26 characters of the delayed protocol."""
+"""Reads typed job ids: Treadle's own, or the 26 characters of a `jobId` of the delayed protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def stored_ids(app: App, typed: Sequence[str]) -> list[str]:
-    """The ids meant. An id as it was typed comes first: a program may have chosen one that looks like a `jobId`."""
+    """The stored ids. An id that exists as typed wins, because a program may choose one that looks like a `jobId`."""
     meant = [id_of(text) for text in typed]
     if not any(meant):
         return list(typed)

@@ -1,7 +1,4 @@
-"""A stored job as people and programs are shown it.
-
-Without it a payload would be shown as the text the codec made.
-"""
+"""Formats stored jobs: as text for people, as JSON for programs. Payloads and results are decoded."""
 
 from __future__ import annotations
 
@@ -20,33 +17,35 @@ from treadle.errors import UNREADABLE, error_line
 from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
-COLUMNS = ("id", "state", "task", "queue", "try", "created", "what")
+COLUMNS = ("id", "state", "task", "queue", "attempts", "created", "what")
 
 
 def call_of(app: App, row: Record) -> tuple[Any, Any]:
-    """Arguments by place and by name; the stored text where they cannot be read."""
+    """Positional and keyword arguments; the stored text if they cannot be decoded."""
     try:
         return app.jobs.arguments(row)
-    except Exception:  # of the task's own codec and classes
+    except Exception:  # the task's own codec and classes may raise anything
         return (row.job.payload,), {}
 
 
 def json_of(text: str | None) -> Any:
-    """A stored text as the value it is in JSON."""
+    """The value of a stored text, as JSON can carry it."""
     return None if text is None else stored_values.carried(stored_values.value(text), text, ENCODE)
 
 
 def note_of(row: Record) -> str:
-    """Progress the task noted: `40 % half`."""
+    """The progress that the task noted, such as `40% half`."""
     share, words = stored_values.progress(row.note)
     return (words or "") if share is None else f"{share:.0%} {words}".strip()
 
 
 def steps(row: Record) -> list[tuple[str, str]]:
-    """The steps, sleeps and waits of durable code that are stored, in their order, each with what became of it. Of a
-    memo that is no such step, such as a schedule's own, the text."""
+    """The stored steps, sleeps and waits of durable code in order, each with its state.
+
+    For a checkpoint that is none of these, such as one of a schedule, its text.
+    """
     own = row.job.task.startswith(OWN)
-    return [(name, text if own else _became(text)) for name, text in row.memo if not name.startswith(OURS)]
+    return [(name, text if own else _became(text)) for name, text in row.checkpoints if not name.startswith(OURS)]
 
 
 def _became(text: str) -> str:
@@ -56,11 +55,11 @@ def _became(text: str) -> str:
         return text
     if not isinstance(entry.until, UnsetType):
         return f"sleeps until {stamp_of(entry.until)}"
-    return "nobody signalled in time" if entry.gave_up else "done"
+    return "timed out" if entry.gave_up else "done"
 
 
 def _name(row: Record) -> str:
-    """The task; what a row is that has none."""
+    """The name of the task, or the kind of a row without a task."""
     if row.job.task:
         return row.job.task
     signal = signal_name(row)
@@ -68,13 +67,13 @@ def _name(row: Record) -> str:
 
 
 def what(row: Record, now: float) -> str:
-    """The last column: what there is to know about a job in this state."""
+    """The last column: the detail that matters in this state."""
     because = error_line(row.error)
     if row.state is State.RUNNING:
         held = f"for {lasts(max(0.0, now - (row.started_at or now)))}"
         return f"{held}, {note_of(row)}" if row.note else held
-    if row.state is State.READY and row.place is None:
-        when = f"stands aside for {row.parked}" if row.parked else f"due {age(row.due_at, now)}"
+    if row.state is State.READY and row.queue_position is None:
+        when = f"blocked by {row.blocked_on}" if row.blocked_on else f"due {age(row.due_at, now)}"
         return f"{when}: {because}" if because else when
     if row.state is State.WAITING:
         return f"for {row.pending} of {len(set(row.after))} jobs" if row.after else "to be settled"
@@ -97,7 +96,7 @@ def line(row: Record, now: float) -> tuple[object, ...]:
 
 
 def plain(app: App, row: Record) -> dict[str, Any]:
-    """A job for programs. Moments are ISO 8601 in UTC, durations seconds."""
+    """A job for programs. Times are ISO 8601 in UTC, durations are in seconds."""
     args, kwargs = stored_values.carried_call(*call_of(app, row), row.job.payload, ENCODE)
     job = row.job
     return {
@@ -125,7 +124,7 @@ def plain(app: App, row: Record) -> dict[str, Any]:
         "worker": row.worker,
         "steps": dict(steps(row)),
         "note": json_of(row.note),
-        "stands_aside_for": row.parked if row.place is None else None,
+        "blocked_on": row.blocked_on if row.queue_position is None else None,
         "created_at": iso(row.created_at),
         "due_at": iso(row.due_at),
         "started_at": iso(row.started_at),
@@ -136,7 +135,7 @@ def plain(app: App, row: Record) -> dict[str, Any]:
 
 
 def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object]]:
-    """A job for people, as names and values."""
+    """A job for people: pairs of name and value."""
     job, call = row.job, _cut(_call(app, row))
     key = job.key.partition(" ")[2] if job.key else None
     after = ", ".join(row.after[:5]) + (f" and {len(row.after) - 5} more" if len(row.after) > 5 else "")
@@ -150,8 +149,8 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("call", f"{_name(row)}({call})"),
         ("queue", job.queue),
         ("priority", job.priority or None),
-        ("try", f"{row.attempt} so far"),
-        ("lost", f"{plural(row.lost, 'lease')} ran out" if row.lost else None),
+        ("attempts", row.attempt),
+        ("lost", f"{plural(row.lost, 'expired lease')}" if row.lost else None),
         ("worker", row.worker),
         ("key", key),
         ("lane", job.lane),
@@ -182,7 +181,7 @@ def _call(app: App, row: Record) -> str:
     args, kwargs = call_of(app, row)
     try:
         return ", ".join([*(repr(each) for each in args), *(f"{name}={each!r}" for name, each in kwargs.items())])
-    except Exception:  # a number of very many digits; a `__repr__` of the user's
+    except Exception:  # a number with too many digits, or the user's `__repr__`
         return repr(row.job.payload)
 
 

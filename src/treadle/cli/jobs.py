@@ -1,7 +1,4 @@
-"""`treadle jobs`: look at jobs, and act on them one by one or by filter.
-
-Without it a person at three in the morning would write a script first.
-"""
+"""`treadle jobs`: lists and shows jobs, and changes them by id or by filter."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from treadle.cli.ids import stored_ids
 from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, long_ago, note, plural, table
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import again, clear, every
-from treadle.storage.transfer import check_stays
+from treadle.storage.move_marks import check_stays
 
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.core.model import Page
 
 Filters = dict[str, Any]
-Act = Callable[..., Awaitable[int]]  # of the app, and an id or filters
+Act = Callable[..., Awaitable[int]]  # takes the app, and an id or filters
 
 UNFINISHED = ("waiting", "ready", "running")
 FINAL = ("succeeded", "failed", "cancelled")
@@ -34,24 +31,24 @@ def _states(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tu
     found = [part for text in texts for part in text.split(",") if part]
     for each in found:
         if each not in (*UNFINISHED, *FINAL):
-            raise click.BadParameter(f"expected of {', '.join((*UNFINISHED, *FINAL))}; found {each!r}")
+            raise click.BadParameter(f"expected one or more of {', '.join((*UNFINISHED, *FINAL))}; found {each!r}")
     return tuple(found)
 
 
 def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the filters to a command, which gets those that were typed as `filters`."""
+    """Add the filter options to a command, which receives those that were given as `filters`."""
 
-    @click.option("--state", "-s", multiple=True, callback=_states, help="One or several: ready,running.")
-    @click.option("--task", "-t", help="Of this task.")
-    @click.option("--queue", "-q", help="In this queue.")
-    @click.option("--workflow", metavar="ID", help="Of the workflow that began with this job.")
-    @click.option("--parent", metavar="ID", help="Children of this job.")
-    @click.option("--label", "-l", help="With this label.")
+    @click.option("--state", "-s", multiple=True, callback=_states, help="One or more states, such as ready,running.")
+    @click.option("--task", "-t", help="Name of the task.")
+    @click.option("--queue", "-q", help="Name of the queue.")
+    @click.option("--workflow", metavar="ID", help="Id of the first job of the workflow.")
+    @click.option("--parent", metavar="ID", help="Id of the parent job.")
+    @click.option("--label", "-l", help="Label of the job.")
     @click.option(
         "--before",
         type=long_ago,
         metavar="MOMENT",
-        help="Created before: a moment (ISO 8601), or so long ago (2h, 1d).",
+        help="Jobs created before this time (ISO 8601), or longer ago than this (2h, 1d).",
     )
     @functools.wraps(command)
     def with_filters(
@@ -80,7 +77,7 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs and act on them."""
+    """List, show and change jobs."""
 
 
 # --- looking
@@ -89,10 +86,12 @@ def jobs() -> None:
 @jobs.command("list")
 @targeted
 @filtered
-@click.option("--limit", "-n", type=click.IntRange(0, 10_000), default=50, show_default=True, help="Rows on a page.")
-@click.option("--cursor", help="Go on where a page ended.")
-@click.option("--order", type=click.Choice(["newest", "oldest", "ended", "line"]), default="newest", show_default=True)
-@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(0, 10_000), default=50, show_default=True, help="Number of rows per page."
+)
+@click.option("--cursor", help="Cursor printed at the end of the previous page.")
+@click.option("--order", type=click.Choice(["newest", "oldest", "ended", "queue"]), default="newest", show_default=True)
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @every
 @as_json
 def list_(
@@ -106,7 +105,7 @@ def list_(
     times: int | None,
     json_: bool,
 ) -> None:
-    """One page of jobs, newest first. --every and --times are for --watch."""
+    """List one page of jobs, newest first by default. --every and --times go with --watch."""
     from treadle.cli import job_view
 
     async def look(app: App) -> Page:
@@ -118,7 +117,7 @@ def list_(
         _show(app, page)
 
     if watch and json_:
-        raise click.UsageError("--watch is for people; with --json, ask as often as you like")
+        raise click.UsageError("--watch prints for people: with --json, repeat the command instead")
     if watch:
         again(target, show, every_, times)
         return
@@ -135,7 +134,7 @@ def _show(app: App, page: Page) -> None:
     from treadle.cli import job_view
 
     now = app.now()
-    table(job_view.COLUMNS, [job_view.line(row, now) for row in page.records], "no jobs", right=("try",))
+    table(job_view.COLUMNS, [job_view.line(row, now) for row in page.records], "no jobs", right=("attempts",))
     if page.total is not None and page.total > len(page.records):
         note(f"{len(page.records):,} of {plural(page.total, 'job')}")
 
@@ -145,7 +144,7 @@ def _show(app: App, page: Page) -> None:
 @click.argument("id")
 @as_json
 def show(target: Target, id: str, json_: bool) -> None:
-    """All there is to know about one job."""
+    """Show all fields of a job, and why it is in its state."""
     from treadle.cli import job_view
 
     async def look(app: App) -> Any:
@@ -163,7 +162,7 @@ def show(target: Target, id: str, json_: bool) -> None:
 @targeted
 @click.argument("id")
 def explain(target: Target, id: str) -> None:
-    """In one sentence: why it is not running, or what became of it."""
+    """Explain in one sentence why a job is not running, or how it ended."""
 
     async def look(app: App) -> str:
         [stored] = await stored_ids(app, [id])
@@ -176,13 +175,13 @@ def explain(target: Target, id: str) -> None:
 
 
 def acting(verb: str, done: str, default: tuple[str, ...], act: Act) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command of a verb that takes ids, or filters and a confirmation."""
+    """Make a command that takes ids, or filters and a confirmation."""
 
     def decorate(described: Callable[..., Any]) -> click.Command:
         @targeted
         @filtered
         @click.argument("ids", nargs=-1, metavar="[ID]...")
-        @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+        @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
         @functools.wraps(described)
         def command(target: Target, filters: Filters, ids: tuple[str, ...], yes: bool, **options: Any) -> int:
             if bool(ids) == bool(filters):
@@ -204,17 +203,17 @@ async def _act(
     filters = {"state": default, **filters}
     found = (await app.jobs.list(limit=0, count=True, **filters)).total or 0
     if not found:
-        note(f"no job fits (looked for {', '.join(filters['state'])})")
+        note(f"no job matches (states: {', '.join(filters['state'])})")
         return 0
     if not yes:
         if not sys.stdin.isatty():
-            raise Stop(FAILED, f"{verb} would act on {plural(found, 'job')}; say --yes")
+            raise Stop(FAILED, f"{verb} would act on {plural(found, 'job')}; confirm with --yes")
         click.confirm(f"{verb} {plural(found, 'job')}?", abort=True, err=True)
     return await _many(app, verb, done, act, filters, found)
 
 
 async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> int:
-    """Those named: each that cannot be is said, and the others are done all the same."""
+    """Act on jobs by id. Print an error for each that cannot be changed, and go on with the others."""
     from treadle.errors import KeyHeld, Stale, UnknownJob
 
     failed, acted = 0, 0
@@ -229,7 +228,7 @@ async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> int
 
 
 async def _many(app: App, verb: str, done: str, act: Act, filters: Filters, found: int) -> int:
-    """Those a filter finds: one that meanwhile moved on is passed over."""
+    """Act on the jobs that match a filter. Skip those that have changed since."""
     from treadle.cli.progress import Bar
 
     with Bar(verb, found) as bar:
@@ -239,27 +238,27 @@ async def _many(app: App, verb: str, done: str, act: Act, filters: Filters, foun
 
 
 @acting("cancel", "cancelled", UNFINISHED, lambda app, *ids, **rest: app.jobs.cancel(*ids, **rest))
-@click.option("--no-children", is_flag=True, help="Leave the children alone.")
+@click.option("--no-children", is_flag=True, help="Do not cancel the children.")
 def cancel(act: Act, no_children: bool) -> Act:
-    """End unfinished jobs and their children; functions that run are told to stop."""
+    """Cancel unfinished jobs and their children, including those that are running."""
     return (lambda app, *ids, **rest: app.jobs.cancel(*ids, tree=False, **rest)) if no_children else act
 
 
 @acting("retry", "reopened", ("failed",), lambda app, *ids, **rest: app.jobs.retry(*ids, **rest))
 def retry(act: Act) -> Act:
-    """Reopen failed jobs (with --state cancelled those), and what ended because of them."""
+    """Reopen failed jobs, or cancelled ones with --state cancelled, and the jobs that ended because of them."""
     return act
 
 
-@acting("run-now", "brought into line", ("ready",), lambda app, *ids, **rest: app.jobs.run_now(*ids, **rest))
+@acting("run-now", "queued", ("ready",), lambda app, *ids, **rest: app.jobs.run_now(*ids, **rest))
 def run_now(act: Act) -> Act:
-    """Bring scheduled jobs, and those that wait for their next try, into line at once."""
+    """Queue scheduled jobs now, including retries that are not due yet."""
     return act
 
 
 @acting("delete", "deleted", FINAL, lambda app, *ids, **rest: app.jobs.delete(*ids, **rest))
 def delete(act: Act) -> Act:
-    """Let ended jobs go: their rows are gone within a minute or so."""
+    """Delete ended jobs. Their rows are removed within about a minute."""
     return act
 
 
@@ -269,9 +268,9 @@ def delete(act: Act) -> Act:
 @click.argument("name")
 @click.argument("value", default="null")
 def signal(target: Target, id: str, name: str, value: str) -> None:
-    """Give a job the signal NAME it waits for, or will.
+    """Send the signal NAME to a job that waits for it now or later.
 
-    VALUE is JSON; what is no JSON is plain text. Put `--` before one that begins with a dash.
+    VALUE is JSON; text that is not JSON is sent as a string. Put `--` before a value that begins with a dash.
     """
     from treadle.cli.enqueue import value_of
 
@@ -280,4 +279,4 @@ def signal(target: Target, id: str, name: str, value: str) -> None:
         await app.jobs.signal(stored, name, value_of(value))
 
     target.run(give)
-    note(f"{id} has {name!r}")
+    note(f"{id} received the signal {name!r}")

@@ -1,4 +1,4 @@
-"""`treadle limits`: how many jobs may run at once, or start in a time. Rules act at the next claim, everywhere."""
+"""`treadle limits`: lists, sets, pauses and removes limits. A change applies to the next claim of every worker."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.core.model import LimitUse
 
-COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "aside", "state")
+COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "blocked", "state")
 
 
 @click.group(cls=Listing)
 def limits() -> None:
-    """How many jobs may run at once, or start in a time."""
+    """List and change limits: how many jobs may run at once, or start within a period."""
 
 
 @limits.command("list")
 @targeted
 @as_json
 def list_(target: Target, json_: bool) -> None:
-    """Each rule, and each partition of one that is in use."""
+    """List each limit, and each partition that is in use."""
     uses = target.run(lambda app: app.limits.list())
     if json_:
         document(
@@ -43,7 +43,7 @@ def list_(target: Target, json_: bool) -> None:
                     "burst": use.rule.burst,
                     "hold": use.rule.hold,
                     "used": use.used,
-                    "aside": use.parked,
+                    "blocked": use.blocked,
                     "starts": use.starts,
                     "next_start": use.next_start,
                     "declared": use.declared,
@@ -63,12 +63,12 @@ def list_(target: Target, json_: bool) -> None:
             use.rule.hold,
             use.used,
             None if use.rule.rate is None else use.starts,
-            use.parked,
+            use.blocked,
             _state(use),
         )
         for use in uses
     ]
-    table(COLUMNS, rows, "no limits", right=("slots", "used", "starts", "aside"))
+    table(COLUMNS, rows, "no limits", right=("slots", "used", "starts", "blocked"))
 
 
 def _state(use: LimitUse) -> str:
@@ -83,12 +83,35 @@ def _state(use: LimitUse) -> str:
 @limits.command("set")
 @targeted
 @click.argument("name")
-@click.option("--slots", type=click.IntRange(0, MAX_COUNT), help="How many may run at once; 0 is a pause.")
-@click.option("--rate", type=click.IntRange(1, MAX_COUNT), help="How many may start in --per seconds.")
-@click.option("--per", type=seconds, metavar="SECONDS", default=1.0, show_default=True)
-@click.option("--how", type=click.Choice(["window", "bucket"]), default="window", help="window [default]: exact.")
-@click.option("--burst", type=click.IntRange(1, MAX_COUNT), help="With bucket: so many at once.")
-@click.option("--hold", type=click.Choice(["running", "ended"]), default="running", help="How long a slot is taken.")
+@click.option(
+    "--slots",
+    type=click.IntRange(0, MAX_COUNT),
+    help="Number of jobs that may run at the same time; 0 pauses the limit.",
+)
+@click.option("--rate", type=click.IntRange(1, MAX_COUNT), help="Number of jobs that may start in --per seconds.")
+@click.option(
+    "--per",
+    type=seconds,
+    metavar="SECONDS",
+    default=1.0,
+    show_default=True,
+    help="Seconds in which --rate jobs may start.",
+)
+@click.option(
+    "--how",
+    type=click.Choice(["window", "bucket"]),
+    default="window",
+    help="How starts are counted: window (exact), or bucket (see --burst). [default: window]",
+)
+@click.option(
+    "--burst", type=click.IntRange(1, MAX_COUNT), help="With --how bucket: number of jobs that may start in one burst."
+)
+@click.option(
+    "--hold",
+    type=click.Choice(["running", "ended"]),
+    default="running",
+    help="When a job frees its slot: after each run, or when it has ended. [default: running]",
+)
 def set_(
     target: Target,
     name: str,
@@ -99,11 +122,11 @@ def set_(
     burst: int | None,
     hold: Literal["running", "ended"],
 ) -> None:
-    """Add a rule, or replace it whole. Jobs name it, or `NAME:partition`; `queue:mail` holds for that queue."""
+    """Add or replace the rule of a limit. Jobs name it as NAME or NAME:partition; queue:mail limits the queue mail."""
     from treadle.core.model import Limit
 
     if slots is None and rate is None:
-        raise click.UsageError(f"give --slots or --rate; `treadle limits remove {name}` removes it")
+        raise click.UsageError(f"give --slots or --rate; `treadle limits remove {name}` removes the rule")
     rule = Limit(name, slots=slots, rate=rate, per=per, how=how, burst=burst, hold=hold)
 
     async def act(app: App) -> LimitUse | None:
@@ -120,7 +143,7 @@ def set_(
 @targeted
 @click.argument("name")
 def remove(target: Target, name: str) -> None:
-    """Remove a rule: jobs that stand aside for it come back, unless the limit is paused."""
+    """Remove the rule of a limit. Jobs that it blocks are queued again, unless the limit is paused."""
     from treadle.core.model import Limit
 
     async def act(app: App) -> tuple[LimitUse, LimitUse | None]:
@@ -139,7 +162,7 @@ def remove(target: Target, name: str) -> None:
     else:
         note(f"the rule of limit {name!r} is removed")
     if before.declared:
-        note(f"code declares it: a worker that starts stores it again; `treadle limits set {name}` overrides it")
+        note(f"code declares the rule: a worker that starts stores it again; `treadle limits set {name}` overrides it")
     if after is not None and after.pauses:
         note(_still(after))
 
@@ -149,10 +172,10 @@ async def _of(app: App, name: str) -> LimitUse | None:
 
 
 def _still(use: LimitUse) -> str:
-    """Why a limit lets nothing start, whatever its rule."""
+    """Why a limit blocks every job, whatever its rule."""
     if any(pause.why == "paused" for pause in use.pauses):
-        return f"the pause stays: `treadle limits resume {use.key}` ends it"
-    return f"a job asked for a rest, which stays{_until(use)}"
+        return f"the limit is still paused: `treadle limits resume {use.key}` resumes it"
+    return f"the limit still rests{_until(use)}, because a job requested that"
 
 
 def _until(use: LimitUse) -> str:
@@ -168,6 +191,6 @@ pausable(
     limits,
     "limit",
     lambda app: app.limits,
-    resume_help="Open a paused limit, with the rule it had.",
-    pause_help="Start no job that names a limit, until it is resumed. Its rule stays as it is.",
+    resume_help="Resume a paused limit, with its rule.",
+    pause_help="Start no job that names this limit until it is resumed. Its rule is kept.",
 )

@@ -1,6 +1,6 @@
-"""How a worker process logs: job, task, attempt and worker in every line; `worker/job_log.py` logs what became of jobs.
+"""Log format of worker processes: each line names the job, task, attempt and worker.
 
-Without it a line in the log could not be told from those of the nineteen jobs beside it.
+`worker/job_log.py` logs the outcomes of jobs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIELDS = ("job", "task", "attempt", "worker")
 
 
 class Named(JobFilter):
-    """JobFilter, with the worker's name also outside a job."""
+    """A JobFilter that sets the worker's name outside jobs, too."""
 
     def __init__(self, worker: str) -> None:
         super().__init__()
@@ -32,19 +32,21 @@ class Named(JobFilter):
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
-    """The traceback of a line: as a job's row has it, or of an exception."""
+    """The traceback of a record: the text that it carries, or that of its exception."""
     return record.exc_text or (formatter.formatException(record.exc_info) if record.exc_info else None)
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """The text of a line without control characters. A message of Treadle's own is one line whatever a sender wrote;
-    a message of the user's code keeps its line ends."""
+    """The text of a record without control characters.
+
+    A message of Treadle is kept to one line, because it may quote a sender. The user's own messages keep line breaks.
+    """
     text = record.getMessage()
     return in_line(text) if record.name.partition(".")[0] == "treadle" else visible(text)
 
 
 class Simple(logging.Formatter):
-    """For a server and a runner of modules: the fields of its format."""
+    """Log lines of a server or a WASI runner, in a given format."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = message_of(record)
@@ -55,7 +57,7 @@ class Simple(logging.Formatter):
 
 
 class Plain(logging.Formatter):
-    """For people: moment, level, worker, text, and the job if there is one."""
+    """Log lines for people: time, level, worker, text, and the job if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         here = record.__dict__
@@ -70,7 +72,7 @@ class Plain(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """For programs: one JSON object a line."""
+    """Log lines for programs: one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -86,14 +88,14 @@ class Json(logging.Formatter):
 
 
 def simple(template: str) -> None:
-    """Log to stderr in lines of this form."""
+    """Log to stderr in this format."""
     handler = logging.StreamHandler()
     handler.setFormatter(Simple(template))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def set_up(worker: str, level: str, as_json: bool) -> None:
-    """Log to stderr. A handler the user's app has put on the root logger before stays, and ours is not added."""
+    """Log to stderr, unless the user's app has already added a handler to the root logger."""
     filter_ = Named(worker)
     root = logging.getLogger()
     if not root.handlers:

@@ -1,7 +1,4 @@
-"""`treadle migrate`: brings the storage to the schema of this Treadle, at a moment somebody chose.
-
-Without it the first worker of a new version would do it, in the middle of a deployment.
-"""
+"""`treadle migrate`: migrates the storage before a deployment, which the first new worker would do otherwise."""
 
 from __future__ import annotations
 
@@ -19,26 +16,26 @@ if TYPE_CHECKING:
 @click.command()
 @targeted
 def migrate(target: Target) -> None:
-    """Bring the storage to the schema of this Treadle; make it if it is not there. Says from which to which."""
+    """Migrate the storage to the schema of this Treadle, or create it. Prints the old and the new schema number."""
     before = _schema(target)
 
     async def opened(_: App) -> None:
-        """Opening migrates."""
+        """Do nothing: opening the storage migrates it."""
 
     target.run(opened, make=True)
     after = _schema(target)
     if after is None:
         data(f"{target.url} is up to date")
     elif before == after:
-        data(f"{target.url} has schema {after} already")
+        data(f"{target.url} already has schema {after}")
     elif before is None:
-        data(f"{target.url} made, with schema {after}")
+        data(f"{target.url} created, with schema {after}")
     else:
         data(f"{target.url} migrated from schema {before} to {after}")
 
 
 def _schema(target: Target) -> int | None:
-    """Its number, where the storage has one to tell."""
+    """The schema number, for storages that have one."""
     from treadle.cli.doctor import postgres, sqlite
 
     url = target.app.url or ""

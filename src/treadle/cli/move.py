@@ -1,7 +1,4 @@
-"""`treadle move`: carries every job from one storage to another.
-
-Without it a project would be tied to the storage it began with.
-"""
+"""`treadle move`: moves every job from one storage to another."""
 
 from __future__ import annotations
 
@@ -31,13 +28,15 @@ T = TypeVar("T")
     type=seconds,
     default="30",
     show_default=True,
-    help="How long jobs that run may take to end at their old place.",
+    help="Seconds that running jobs in the source get to finish.",
 )
-@click.option("--check", is_flag=True, help="Move nothing: compare what both hold.")
-@click.option("--dry-run", is_flag=True, help="Move nothing: say what would be moved.")
+@click.option("--check", is_flag=True, help="Move nothing; compare the contents of both storages.")
+@click.option("--dry-run", is_flag=True, help="Move nothing; print what would be moved.")
 @click.option("--prepare", is_flag=True, help="Move nothing yet: processes started with TARGET wait for the move.")
-@click.option("--abort", is_flag=True, help="Give up a move that has not ended: open the source again.")
-@click.option("--step", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Jobs carried at once.")
+@click.option("--abort", is_flag=True, help="Abort an unfinished move and reopen the source.")
+@click.option(
+    "--step", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Number of jobs copied at a time."
+)
 @as_json
 def move(
     source: str,
@@ -50,10 +49,10 @@ def move(
     step: int,
     json_: bool,
 ) -> int:
-    """Carry all jobs, limits and schedules of SOURCE to TARGET, both storage URLs; TARGET must be empty.
+    """Move all jobs, limits and schedules from SOURCE to TARGET, both storage URLs. TARGET must be empty.
 
-    Workers and producers need not be stopped. Cut off at any moment, it goes on when it is called again. SOURCE keeps
-    its jobs, and says of itself where they are now.
+    Workers and producers may keep running. An interrupted move resumes when the command is run again. SOURCE keeps its
+    rows, accepts no new jobs, and names TARGET in its errors.
     """
     from treadle.admin import storage_move
 
@@ -63,7 +62,7 @@ def move(
         raise Stop(USAGE, "SOURCE and TARGET are the same")
     for url in (source, target):
         if url.startswith("memory:"):
-            raise Stop(USAGE, "memory:// lives in one process, and this one holds no jobs; give another URL")
+            raise Stop(USAGE, "a memory:// storage exists only in the process that made it; give another URL")
     file = file_of(source)
     if file is not None and not file.is_file():
         raise Stop(USAGE, f"there is no database {file.absolute()}")
@@ -93,7 +92,7 @@ def move(
 
 
 def _run(source: str, target: str | None, act: Callable[[Place, Place], Awaitable[int]]) -> int:
-    """Open both, act, close them."""
+    """Open the storages, call `act`, close them."""
     from treadle.admin.storage_move import Place
     from treadle.storage import connect
 
@@ -114,7 +113,7 @@ def _run(source: str, target: str | None, act: Callable[[Place, Place], Awaitabl
 
 async def _plan(old: Place, json_: bool) -> int:
     counts = (await old.storage.stats()).counts
-    old.movable  # noqa: B018 - raises where nothing can be moved
+    old.movable  # noqa: B018 - raises if the storage does not support a move
     if json_:
         document({"source": old.name, "counts": counts})
         return OK
@@ -136,14 +135,14 @@ async def _moved(move: Awaitable[Moved], old: Place, new: Place, json_: bool) ->
             ("rules", done.rules),
             (
                 "ran meanwhile",
-                f"{plural(done.running, 'job')}: ready again when the lease is over" if done.running else "",
+                f"{plural(done.running, 'job')}: ready again when their leases expire" if done.running else "",
             ),
             ("digest", f"{done.digest} on both sides"),
         ]
     )
     note(
-        f"start workers and producers with {new.name}; {old.name} keeps its jobs, and takes no new ones: delete it "
-        "when you are sure"
+        f"start workers and producers with {new.name}; {old.name} keeps its jobs and accepts no new ones: delete it "
+        "when it is not needed any more"
     )
     return OK
 
@@ -164,7 +163,7 @@ async def _compared(compare: Awaitable[Comparison], json_: bool) -> int:
         table(
             ("queue", "task", "state", "source", "target"),
             found.differences(),
-            "as many of each on both sides",
+            "the counts are equal on both sides",
             right=("source", "target"),
         )
         facts(
@@ -180,8 +179,8 @@ async def _compared(compare: Awaitable[Comparison], json_: bool) -> int:
 async def _prepared(prepare: Awaitable[None], old: Place, new: Place) -> int:
     await prepare
     note(
-        f"{new.name} waits for the jobs of {old.name}: start workers and producers with it now, they work as soon as "
-        "the move has ended; --abort takes this back"
+        f"{new.name} waits for the jobs of {old.name}: workers and producers may be started with it now; they "
+        "begin when the move has ended; --abort undoes this"
     )
     return OK
 
@@ -190,7 +189,7 @@ async def _abort(abort: Awaitable[bool], old: Place, new: Place) -> int:
     if await abort:
         mark = await new.movable.read_mark()
         shut = mark is not None and mark.role == "partial"
-        rest = "stays shut and holds a part of the jobs: delete it" if shut else "holds no jobs"
+        rest = "stays closed and holds some of the jobs: delete it" if shut else "holds no jobs"
         note(f"{old.name} is open again; {new.name} {rest}")
         return OK
     note(f"{old.name} is not being moved; nothing was changed")
@@ -198,7 +197,7 @@ async def _abort(abort: Awaitable[bool], old: Place, new: Place) -> int:
 
 
 class _Progress:
-    """One bar for each phase."""
+    """Shows a progress bar for each phase."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
@@ -208,7 +207,9 @@ class _Progress:
         if total is None:
             if phase != self._phase:
                 self._close(phase)
-                still = f"waiting for {plural(done, 'job')} that still {'runs' if done == 1 else 'run'} at the source"
+                still = (
+                    f"waiting for {plural(done, 'job')} that {'is' if done == 1 else 'are'} still running at the source"
+                )
                 note(still if phase == "closing" else phase)
             return
         if self._bar is None or phase != self._phase or self._bar.total != total:

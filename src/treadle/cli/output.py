@@ -1,7 +1,4 @@
-"""What people and programs are told: tables or JSON on stdout, notes on stderr, ages and moments in words.
-
-Without it each command would align, colour and word things in its own way.
-"""
+"""Output of the commands: tables or JSON on stdout, notes and errors on stderr; formats of times and durations."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ COLOURS = {
 
 
 class Stop(Exception):
-    """End the command with this exit code; the text, if there is one, goes to stderr as one line."""
+    """Ends the command with an exit code; a text is printed to stderr as one line."""
 
     def __init__(self, code: int, text: str = "") -> None:
         self.code, self.text = code, text
@@ -41,55 +38,55 @@ class Stop(Exception):
 
 
 def complain(text: str) -> None:
-    """An error: one line on stderr that says what was found and what to do."""
+    """Print an error to stderr as one line."""
     click.echo(f"treadle: {in_line(text)}", err=True)
 
 
 def note(text: str) -> None:
-    """Anything that is neither data nor an error."""
+    """Print a note to stderr."""
     click.echo(visible(text), err=True)
 
 
 def data(text: str) -> None:
-    """What was asked for. Raises Stop, with exit code 0, when the reader has closed the pipe (`| head`)."""
+    """Print data to stdout. Raises Stop with exit code 0 when the reader has closed the pipe (`| head`)."""
     _print(visible(text))
 
 
 def _print(text: str) -> None:
-    """To stdout as it is: the caller has made the texts of others visible, and may have added colours."""
+    """Print to stdout unchanged: the caller has escaped control characters, and may have added colours."""
     try:
         click.echo(text)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter's last flush would complain again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # keep the flush at exit from failing again
         raise Stop(OK) from None
 
 
 def coloured(stream: Any = None) -> bool:
-    """Whether a stream shows colours: a terminal, and nobody said NO_COLOR."""
+    """Whether to use colours: on a terminal that is not `dumb`, unless NO_COLOR is set."""
     stream = sys.stdout if stream is None else stream
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(stream.isatty())
 
 
 def paint(text: str, word: str, stream: Any = None) -> str:
-    """The text in the colour of a state or verdict, where colours are shown."""
+    """The text in the colour of a state or verdict, if the stream shows colours."""
     colour = COLOURS.get(word)
     return click.style(text, fg=colour) if colour and coloured(stream) else text
 
 
 def document(value: object) -> None:
-    """One JSON document on stdout. What JSON cannot carry is shown by its words."""
+    """Print one JSON document to stdout. Values that JSON cannot represent become text."""
     import msgspec
 
     try:
         text = msgspec.json.encode(value, enc_hook=str)
-    except Exception:  # halves of characters, numbers of very many digits, classes of the user's
+    except Exception:  # lone surrogates, numbers with too many digits, the user's own classes
         text = msgspec.json.encode(_in_words(value))
-    # JSON escapes controls below U+0020 only; the others stand in strings, where their escapes mean the same
+    # JSON escapes only controls below U+0020. The others occur only inside strings, so they can be escaped here.
     _print(in_json(msgspec.json.format(text, indent=2).decode()))
 
 
 def _in_words(value: object) -> object:
-    """The same with each part that JSON cannot carry as a text."""
+    """The value, with each part that JSON cannot represent as text."""
     import msgspec
 
     if isinstance(value, dict):
@@ -105,7 +102,7 @@ def _in_words(value: object) -> object:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str, right: Sequence[str] = ()) -> None:
-    """Aligned columns on stdout; names in `right` are aligned right. Without rows a note on stderr says so."""
+    """Print aligned columns to stdout, those in `right` aligned right; without rows, print `empty` to stderr."""
     if not rows:
         note(empty)
         return
@@ -133,7 +130,7 @@ def _cell(value: object) -> str:
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> None:
-    """Names and values, one a line; those without a value are left out."""
+    """Print names and values, one per line; skip those without a value."""
     shown = [(name, value) for name, value in pairs if value is not None and value != ""]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -144,14 +141,14 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def verdict(word: str, name: str, text: str, advice: str) -> None:
-    """One line of `treadle doctor`, and below it what to do."""
+    """Print one line of `treadle doctor`, and its advice below."""
     _print(f"{paint(f'{word:<4}', word)}  {name:<11}  {in_line(text)}")
     if advice:
         data(f"{'':<19}-> {advice}")
 
 
 def lasts(seconds: float) -> str:
-    """A duration in one or two words: 0.4 s, 12 s, 3 m, 5 h, 2 d."""
+    """Format a duration: 0.4 s, 12 s, 3 m, 5 h, 2 d."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     for unit, size, most in (("s", 1, 100), ("m", 60, 100), ("h", 3600, 48)):
@@ -161,14 +158,14 @@ def lasts(seconds: float) -> str:
 
 
 def age(at: float | None, now: float) -> str:
-    """A moment as seen from now: `3 m ago`, `in 20 s`."""
+    """Format a time relative to now: `3 m ago`, `in 20 s`."""
     if at is None:
         return ""
     return f"{lasts(now - at)} ago" if at <= now else f"in {lasts(at - now)}"
 
 
 def iso(at: float | None) -> str | None:
-    """A moment for programs: ISO 8601 in UTC."""
+    """Format a time for programs: ISO 8601 in UTC."""
     try:
         return None if at is None else moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
@@ -176,7 +173,7 @@ def iso(at: float | None) -> str | None:
 
 
 def stamp(at: float | None, now: float) -> str | None:
-    """A moment for people, with its age."""
+    """Format a time for people, with its age."""
     return None if at is None else f"{stamp_of(at)}, {age(at, now)}"
 
 
@@ -185,7 +182,7 @@ def stamp_of(at: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in words."""
+    """Format a number of bytes: 512 B, 1.5 KiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -199,8 +196,10 @@ def plural(count: int, what: str) -> str:
 
 
 def place(url: str | None, otherwise: str) -> str:
-    """Where jobs live, as people are shown it: without a password, and a file by its absolute path, for a process that
-    was started in another folder has another file."""
+    """A storage URL for output: without its password, and with the absolute path of a file.
+
+    A relative path names different files in processes that run in different directories.
+    """
     if url is None:
         return otherwise
     scheme, colon, rest = url.partition(":///")
@@ -211,7 +210,7 @@ def place(url: str | None, otherwise: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """A duration: `30`, `1.5`, `30s`, `5m`, `2h`, `1d`. Raises BadParameter."""
+    """Parse a duration: `30`, `1.5`, `30s`, `5m`, `2h`, `1d`. Raises BadParameter."""
     text = str(text).strip()
     unit = UNITS.get(text[-1:])
     try:
@@ -224,7 +223,7 @@ def seconds(text: str) -> float:
 
 
 def long_ago(text: str) -> datetime:
-    """A moment: ISO 8601, or a duration meaning that long ago. Raises BadParameter."""
+    """Parse a time: ISO 8601, or a duration before now. Raises BadParameter."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
@@ -232,4 +231,4 @@ def long_ago(text: str) -> datetime:
     return found if found.tzinfo is not None else found.astimezone()
 
 
-as_json = click.option("--json", "json_", is_flag=True, help="One JSON document on stdout, for programs.")
+as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout, for programs.")

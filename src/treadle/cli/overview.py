@@ -1,4 +1,4 @@
-"""`treadle workers` and `treadle stats`: who works, and how many jobs are in which state."""
+"""`treadle workers` and `treadle stats`: the live workers, and the number of jobs by task and state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 @targeted
 @as_json
 def workers(target: Target, json_: bool) -> None:
-    """The workers that were heard of lately."""
+    """List the workers that have sent a heartbeat recently."""
 
     async def look(app: App) -> tuple[Stats, str | None]:
         from treadle.worker.leader import ID, leader_of
@@ -59,14 +59,14 @@ def workers(target: Target, json_: bool) -> None:
         for each in found
     ]
     columns = ("worker", "host", "pid", "queues", "running", "up for")
-    table(columns, rows, "no worker was heard of", right=("pid", "running"))
+    table(columns, rows, "no worker has sent a heartbeat recently", right=("pid", "running"))
 
 
 @click.command()
 @targeted
 @as_json
 def stats(target: Target, json_: bool) -> None:
-    """Jobs by task and state."""
+    """Count jobs by task and state."""
     found = target.run(lambda app: app.queues.stats())
     tasks: dict[tuple[str, str], dict[str, Any]] = {}
     for count in found.counts:

@@ -1,7 +1,4 @@
-"""How far long work is: one line that moves on a terminal, a plain line now and then elsewhere. Always on stderr.
-
-Without it two minutes of work would look like a program that hangs.
-"""
+"""A progress bar on stderr: one line that is redrawn on a terminal, and a line every 2 s elsewhere."""
 
 from __future__ import annotations
 
@@ -17,11 +14,14 @@ from treadle.core.clock import monotonic
 from treadle.core.redaction import in_line
 
 EVERY = 2.0  # s between plain lines
-REDRAW = 0.05  # s between drawings of the moving one
+REDRAW = 0.05  # s between redraws on a terminal
 
 
 class Bar:
-    """`with Bar("cancelling", 300) as bar: bar.update(12)`. Nothing is drawn for work that is over in half a second."""
+    """A progress bar: `with Bar("cancelling", 300) as bar: bar.update(12)`.
+
+    It draws nothing in the first half second, so that short work shows no bar.
+    """
 
     def __init__(self, label: str, total: int, after: float = 0.5, live: bool | None = None) -> None:
         self.label, self.total = label, total
@@ -31,7 +31,7 @@ class Bar:
         self._drawn = ""
 
     def update(self, done: int, words: str = "") -> None:
-        """So much is done; `words` stand behind the bar."""
+        """Show that `done` of the total is done; `words` follow the bar."""
         now = monotonic()
         if now < self._next:
             return
@@ -45,7 +45,7 @@ class Bar:
             note(text)
 
     def say(self, text: str) -> None:
-        """A line of its own, above the bar."""
+        """Print a line above the bar."""
         drawn = self._drawn
         self._clear()
         note(text)

@@ -1,4 +1,4 @@
-"""`treadle queues`: what is in each queue; pausing and resuming them."""
+"""`treadle queues`: lists, pauses and resumes queues."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from treadle.cli.watch import Listing, pausable
 if TYPE_CHECKING:
     from treadle.core.model import Stats
 
-COLUMNS = ("queue", "in line", "running", "later", "aside", "waiting", "failed", "first waits", "workers", "state")
+COLUMNS = ("queue", "queued", "running", "scheduled", "blocked", "waiting", "failed", "first waits", "workers", "state")
 LEFT = ("queue", "state", "first waits")
 
 
 def by_queue(stats: Stats) -> list[dict[str, Any]]:
-    """One line per queue that has jobs, a worker or a limit of its own."""
+    """One entry per queue that has jobs, a worker or a limit of its own."""
     names = {count.queue for count in stats.counts} | {queue for worker in stats.workers for queue in worker.queues}
     names |= {use.key.removeprefix("queue:") for use in stats.limits if use.key.startswith("queue:")}
     rules = {use.key: use.rule for use in stats.limits}
@@ -28,15 +28,15 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
         jobs: dict[str, int] = {}
         for count in mine:
             jobs[count.state] = jobs.get(count.state, 0) + count.jobs
-        line, aside = sum(count.in_line for count in mine), sum(count.parked for count in mine)
+        line, aside = sum(count.queued for count in mine), sum(count.blocked for count in mine)
         rule = rules.get(f"queue:{name}", rules.get("queue"))
         found.append(
             {
                 "queue": name,
-                "in_line": line,
+                "queued": line,
                 "running": jobs.get("running", 0),
                 "scheduled": jobs.get("ready", 0) - line - aside,
-                "aside": aside,
+                "blocked": aside,
                 "waiting": jobs.get("waiting", 0),
                 **{state: jobs.get(state, 0) for state in ("succeeded", "failed", "cancelled")},
                 "first_waits": max((count.oldest for count in mine if count.oldest is not None), default=None),
@@ -49,14 +49,14 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
 
 @click.group(cls=Listing)
 def queues() -> None:
-    """What is in each queue; pause and resume them."""
+    """List, pause and resume queues."""
 
 
 @queues.command("list")
 @targeted
 @as_json
 def list_(target: Target, json_: bool) -> None:
-    """What is in each queue."""
+    """Count the jobs of each queue by state, and show its workers."""
     found = by_queue(target.run(lambda app: app.queues.stats()))
     if json_:
         document(found)
@@ -64,10 +64,10 @@ def list_(target: Target, json_: bool) -> None:
     rows = [
         (
             each["queue"],
-            each["in_line"],
+            each["queued"],
             each["running"],
             each["scheduled"],
-            each["aside"],
+            each["blocked"],
             each["waiting"],
             each["failed"],
             "" if each["first_waits"] is None else lasts(each["first_waits"]),
@@ -76,13 +76,13 @@ def list_(target: Target, json_: bool) -> None:
         )
         for each in found
     ]
-    table(COLUMNS, rows, "no queues: no jobs, no workers", right=[name for name in COLUMNS if name not in LEFT])
+    table(COLUMNS, rows, "no queue has jobs or workers", right=[name for name in COLUMNS if name not in LEFT])
 
 
 pausable(
     queues,
     "queue",
     lambda app: app.queues,
-    resume_help="Claim from a queue again.",
-    pause_help="Claim nothing more from a queue, everywhere and at once. What runs goes on.",
+    resume_help="Resume a paused queue.",
+    pause_help="Stop claiming from a queue, on all workers at once. Running jobs continue.",
 )

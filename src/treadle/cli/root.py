@@ -1,6 +1,6 @@
-"""The list of commands, each imported when it is called, and what becomes of every error.
+"""The root command: imports a subcommand when it is called, and turns errors into one-line messages and exit codes.
 
-Without it `treadle --help` would import all of the library, and a wrong id would show a traceback of ours.
+`treadle --help` imports none of the library.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import click
 from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain
 
 COMMANDS = {
-    "worker": ("treadle.cli.worker", "Run the jobs of an app, in as many processes as you like."),
+    "worker": ("treadle.cli.worker", "Run the jobs of an app, in one or more processes."),
     "server": ("treadle.cli.server", "Serve jobs over HTTP, to programs in any language."),
-    "up": ("treadle.cli.up", "The server and workers, the whole system with one command."),
+    "up": ("treadle.cli.up", "Run the server and workers with one command."),
     "submit-jobs": ("treadle.cli.submit", "Post delayed jobs and see how late they are."),
-    "token": ("treadle.cli.tokens", "Make a token for the server, or list them."),
-    "wasi": ("treadle.cli.wasi", "Send sandboxed modules to a queue, get what they wrote."),
+    "token": ("treadle.cli.tokens", "Make a token for the server, or list the tokens."),
+    "wasi": ("treadle.cli.wasi", "Send sandboxed modules to a queue and get their output."),
     "wasi-runner": ("treadle.cli.wasi_runner", "Run the sandboxed modules of a queue."),
     "enqueue": ("treadle.cli.enqueue", "Send one job and print its id, or wait for its result."),
-    "jobs": ("treadle.cli.jobs", "List, show, cancel, retry, explain jobs."),
-    "queues": ("treadle.cli.queues", "What is in each queue; pause and resume them."),
-    "limits": ("treadle.cli.limits", "How many jobs may run at once, or start in a time."),
-    "schedules": ("treadle.cli.schedules", "What runs again and again; pause, resume, run it now."),
-    "workers": ("treadle.cli.overview", "The workers that were heard of lately."),
-    "top": ("treadle.cli.top", "Queues and workers, looked at again and again."),
-    "stats": ("treadle.cli.overview", "Jobs by task and state."),
-    "migrate": ("treadle.cli.migrate", "Bring the storage to the schema of this Treadle."),
-    "move": ("treadle.cli.move", "Carry every job to another storage, while workers and producers may run."),
-    "doctor": ("treadle.cli.doctor.command", "Check the storage and what lives in it; say what to do."),
+    "jobs": ("treadle.cli.jobs", "List, show, cancel, retry and explain jobs."),
+    "queues": ("treadle.cli.queues", "List, pause and resume queues."),
+    "limits": ("treadle.cli.limits", "Set how many jobs may run at once, or start in a period."),
+    "schedules": ("treadle.cli.schedules", "List, pause, resume and run schedules."),
+    "workers": ("treadle.cli.overview", "List the workers that have sent a heartbeat recently."),
+    "top": ("treadle.cli.top", "Show queues and workers, refreshed continuously."),
+    "stats": ("treadle.cli.overview", "Count jobs by task and state."),
+    "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
+    "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
+    "doctor": ("treadle.cli.doctor.command", "Check the storage and its contents, with advice."),
     "demo": (
         "treadle.cli.demo.command",
-        "Real work on this machine: index the standard library; kill a worker, lose nothing.",
+        "Index the standard library, optionally killing a worker, to show that no job is lost.",
     ),
 }
 
 
 class Lazy(click.Group):
-    """Knows its commands by name and imports the one that is called."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -81,25 +81,28 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print it.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 def treadle() -> None:
     """Background jobs that cannot be lost.
 
-    Where jobs live: --url, else the app of --app, else TREADLE_URL, else treadle.db in the current directory.
+    The storage is that of --url, else of the app in --app, else of TREADLE_URL, else treadle.db in the current
+    directory.
 
-    Exit codes: 0 ok, 1 failed, 2 usage, 3 the storage cannot be reached. Data is on stdout, all else on stderr.
-    TREADLE_DEBUG=1 shows where an error came from; NO_COLOR=1 turns colours off.
+    Exit codes: 0 ok, 1 failed, 2 usage error, 3 storage unreachable. Data goes to stdout, everything else to stderr.
+    TREADLE_DEBUG=1 shows the traceback of an error; NO_COLOR=1 turns colours off.
     """
 
 
 def run(args: Sequence[str] | None = None) -> int:
-    """One command, to its exit code."""
+    """Run one command -> its exit code."""
     typed = list(sys.argv[1:] if args is None else args)
     return guarded(lambda: treadle.main(typed, prog_name="treadle", standalone_mode=False))
 
 
 def guarded(act: Callable[[], object]) -> int:
-    """Call it; whatever it raises is said in one line and becomes an exit code. TREADLE_DEBUG=1 lets it through."""
+    """Call `act` -> the exit code. Prints an error as one line; with TREADLE_DEBUG=1 unexpected errors propagate."""
     try:
         code = act()
         return code if isinstance(code, int) else OK
@@ -127,7 +130,7 @@ def guarded(act: Callable[[], object]) -> int:
 
 
 def _code_of(error: Exception) -> int:
-    """Say an error of the library in one line. What was typed wrongly is 2, a storage that is away 3, all else 1."""
+    """Print an error as one line -> its exit code: 2 for wrong input, 3 for an unreachable storage, 1 otherwise."""
     from treadle import errors
 
     text = " ".join(str(error).split()) or type(error).__name__
@@ -135,7 +138,7 @@ def _code_of(error: Exception) -> int:
         complain(text)
         return USAGE
     if isinstance(error, errors.StorageUnavailable | errors.NotADatabase | errors.SchemaTooNew):
-        complain(f"{text}; `treadle doctor` looks closer")
+        complain(f"{text}; run `treadle doctor` to find the cause")
         return UNREACHABLE
     if isinstance(error, errors.TreadleError):
         complain(text)
@@ -143,5 +146,7 @@ def _code_of(error: Exception) -> int:
     if isinstance(error, OSError):
         complain(text)
         return UNREACHABLE if isinstance(error, ConnectionError) else FAILED
-    complain(f"{type(error).__name__}: {text}; this should not have happened, TREADLE_DEBUG=1 shows where it did")
+    complain(
+        f"{type(error).__name__}: {text}; this is a bug in Treadle or in the app; TREADLE_DEBUG=1 shows the traceback"
+    )
     return FAILED

@@ -1,4 +1,4 @@
-"""`treadle schedules`: what runs again and again; pausing, resuming, running it once now, letting it go."""
+"""`treadle schedules`: lists, pauses, resumes, triggers and deletes schedules."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ COLUMNS = ("schedule", "when", "task", "next", "catch up", "overlap", "state", "
 
 @click.group(cls=Listing)
 def schedules() -> None:
-    """What runs again and again."""
+    """List and change schedules."""
 
 
 @schedules.command("list")
 @targeted
 @as_json
 def list_(target: Target, json_: bool) -> None:
-    """Each schedule: when it comes next, what its last job was, why one could not be made."""
+    """List each schedule with its next time, its last job, and its last error."""
     found, now = target.run(lambda app: app.schedules.list()), wall()
     if json_:
         document(
@@ -61,7 +61,7 @@ def list_(target: Target, json_: bool) -> None:
         )
         for each in found
     ]
-    table(COLUMNS, rows, "no schedules: those of an app are stored when one of its workers starts")
+    table(COLUMNS, rows, "no schedules are stored; a worker stores those of its app when it starts")
 
 
 def _state(each: Schedule) -> str:
@@ -74,8 +74,8 @@ pausable(
     schedules,
     "schedule",
     lambda app: app.schedules,
-    pause_help="No more jobs of it, until it is resumed.",
-    resume_help="Go on from now; what fell into the pause is not made up for.",
+    pause_help="Enqueue no jobs of a schedule until it is resumed.",
+    resume_help="Resume a schedule from now on; ticks during the pause are skipped.",
 )
 
 
@@ -83,7 +83,7 @@ pausable(
 @targeted
 @click.argument("name")
 def trigger(target: Target, name: str) -> None:
-    """Send one job of it now and print its id. One declared in code needs --app."""
+    """Enqueue one job of a schedule now and print its id. A schedule that is declared in code needs --app."""
 
     async def act(app: App) -> str:
         return (await app.schedules.trigger(name)).id
@@ -95,6 +95,6 @@ def trigger(target: Target, name: str) -> None:
 @targeted
 @click.argument("name")
 def delete(target: Target, name: str) -> None:
-    """Let it go; its jobs stay. One that code declares comes back when a worker with that code starts."""
+    """Delete a schedule; its jobs stay. If code declares it, the next worker that starts with that code restores it."""
     target.run(lambda app: app.schedules.delete(name))
-    note(f"schedule {name!r} is gone")
+    note(f"deleted the schedule {name!r}")

@@ -1,7 +1,4 @@
-"""`treadle server`: jobs over HTTP; and what `treadle up` needs of it, which runs workers beside.
-
-Without it a server would need a script of its own, and each would bind, log and stop in another way.
-"""
+"""`treadle server`: serves jobs over HTTP. `treadle up` uses the same code to run workers with a server."""
 
 from __future__ import annotations
 
@@ -26,52 +23,71 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.blobs import Blobs
     from treadle.server import Serving, Settings
-    from treadle.server.app import Face
+    from treadle.server.app import ProtocolRoutes
 
-TENDERS: Final = 4  # jobs of our own at once; each takes a moment
+TENDERS: Final = 4  # slots of the worker that runs Treadle's own jobs, which are short
 
 
 def serving(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of everything that listens."""
+    """Add the options of a command that listens for connections."""
     options = [
         click.option(
             "--host",
             envvar="TREADLE_HOST",
-            help="The address to listen on [127.0.0.1; with --face and --tokens 0.0.0.0].",
+            help="Address to listen on. [default: 127.0.0.1; with --protocol and --tokens: 0.0.0.0]",
         ),
         click.option(
-            "--port", type=click.IntRange(0, 65535), envvar="TREADLE_PORT", help="The port [7373]; 0: any free one."
+            "--port",
+            type=click.IntRange(0, 65535),
+            envvar="TREADLE_PORT",
+            help="Port to listen on; 0 picks a free one. [default: 7373; queuey: from 1717; delayed: 8080]",
         ),
         click.option(
             "--tokens",
             type=click.Path(dir_okay=False, path_type=Path),
             envvar="TREADLE_TOKENS",
             metavar="FILE",
-            help="Who may do what; `treadle token` makes it.",
+            help="File of tokens, written by `treadle token`.",
         ),
-        click.option("--open", "open_", is_flag=True, help="Listen beyond this machine without tokens."),
+        click.option(
+            "--open",
+            "open_",
+            is_flag=True,
+            help="Allow other machines to connect without tokens. With --protocol and without --api, --host alone "
+            "allows it: clients of the systems that these protocols replace send no tokens.",
+        ),
         click.option(
             "--allow-host",
             "hosts",
             multiple=True,
             metavar="NAME",
             envvar="TREADLE_ALLOW_HOST",
-            help="Also answer to this host name; .example.org is every name below it.",
+            help="Host name that requests may use; .example.org allows every name below it. May be repeated.",
         ),
-        click.option("--origin", "origins", multiple=True, help="Web pages of this origin may call it."),
-        click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second for each token."),
-        click.option("--requests", type=click.IntRange(1), help="Requests under way for each token [512]."),
+        click.option(
+            "--origin", "origins", multiple=True, help="Origin whose web pages may call the server; may be repeated."
+        ),
+        click.option(
+            "--rate",
+            type=click.FloatRange(0, min_open=True),
+            help="Requests per second for each token. [default: no limit]",
+        ),
+        click.option("--requests", type=click.IntRange(1), help="Concurrent requests for each token. [default: 512]"),
         click.option(
             "--connections",
             type=click.IntRange(1),
-            help="Connections at once [three quarters of what ulimit -n allows, at most 10000].",
+            help="Concurrent connections. [default: three quarters of ulimit -n, at most 10000]",
         ),
-        click.option("--max-body", type=click.IntRange(1_000), help="Bytes of one request [33554432]."),
-        click.option("--timeout", type=seconds, metavar="SECONDS", help="Seconds for one answer [30]."),
-        click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Speak TLS: the certificate."),
-        click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="... and its key."),
-        click.option("--no-docs", is_flag=True, help="No /docs and no /v1/openapi.json."),
-        click.option("--quiet", is_flag=True, help="No line for each request."),
+        click.option(
+            "--max-body", type=click.IntRange(1_000), help="Bytes of the largest request. [default: 33554432]"
+        ),
+        click.option(
+            "--timeout", type=seconds, metavar="SECONDS", help="Seconds that one response may take. [default: 30]"
+        ),
+        click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="TLS certificate file."),
+        click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="TLS key file."),
+        click.option("--no-docs", is_flag=True, help="Do not serve /docs and /v1/openapi.json."),
+        click.option("--quiet", is_flag=True, help="Do not log each request."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -81,65 +97,84 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @targeted
 @click.option(
-    "--face", "faces", multiple=True, type=click.Choice(("queuey", "delayed")), help="Speak another system's protocol."
+    "--protocol",
+    "protocols",
+    multiple=True,
+    type=click.Choice(("queuey", "delayed")),
+    help="Serve the protocol of another system.",
 )
-@click.option("--api", is_flag=True, help="With --face: serve /v1 as well.")
-@click.option("--abandoned-age", type=seconds, metavar="SECONDS", help="queuey: silence that means gone [300].")
-@click.option("--max-attempts", type=click.IntRange(1), help="queuey: attempts before a job fails [3].")
-@click.option("--abandon-counting", type=click.Choice(("literal", "claims")), help="queuey: what counts [literal].")
-@click.option("--verify-addresses", is_flag=True, help="queuey: take a job only if its blobs are here.")
+@click.option("--api", is_flag=True, help="With --protocol: also serve /v1.")
+@click.option(
+    "--abandoned-age",
+    type=seconds,
+    metavar="SECONDS",
+    help="queuey: seconds of silence after which a runner counts as gone. [default: 300]",
+)
+@click.option("--max-attempts", type=click.IntRange(1), help="queuey: attempts before a job fails. [default: 3]")
+@click.option(
+    "--abandon-counting",
+    type=click.Choice(("literal", "claims")),
+    help="queuey: literal counts claims and abandonments as attempts, claims counts only claims. [default: literal]",
+)
+@click.option("--verify-addresses", is_flag=True, help="queuey: refuse a job whose blobs are missing.")
 @click.option(
     "--blobs",
     metavar="PLACE",
-    help="Serve content-addressed blobs from a folder, or s3://bucket/prefix?endpoint=URL [treadle-blobs with --face "
-    "queuey].",
+    help="Serve content-addressed blobs from a folder, or s3://bucket/prefix?endpoint=URL. [default: treadle-blobs "
+    "with --protocol queuey]",
 )
-@click.option("--max-blob", type=click.IntRange(1), help="Bytes of the largest blob [268435456].")
-@click.option("--sha1", is_flag=True, help="Find blobs that are put from now on by their SHA-1 as well.")
+@click.option("--max-blob", type=click.IntRange(1), help="Bytes of the largest blob. [default: 268435456]")
+@click.option("--sha1", is_flag=True, help="Index new blobs by their SHA-1 as well.")
 @click.option(
-    "--discovery/--no-discovery", default=None, help="Announce queue and blobs by multicast DNS [with --face queuey]."
+    "--discovery/--no-discovery",
+    default=None,
+    help="Announce queue and blobs by multicast DNS. [default: only with --protocol queuey]",
 )
 @serving
-def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) -> int:
-    """Serve jobs over HTTP: the API and the worker protocol under /v1, its description at /docs.
+def server(target: Target, protocols: tuple[str, ...], api: bool, **options: Any) -> int:
+    """Serve jobs over HTTP: the API and the worker protocol under /v1, their documentation at /docs.
 
-    Programs elsewhere use it as their storage: App("http://host:7373"). With --face queuey it is the HTTP queue of
-    WASI jobs instead, on the first free port from 1717; with --face delayed it takes delayed jobs by POST / on port
-    8080. Without --tokens these listen on this machine only; --host 0.0.0.0 opens them. Ctrl-C or SIGTERM: finish what
-    is being answered, then stop.
+    Other programs use the server as their storage: App("http://host:7373"). With --protocol queuey it serves the HTTP
+    queue of WASI jobs instead, on the first free port from 1717. With --protocol delayed it accepts delayed jobs by
+    POST / on port 8080. Without --tokens these protocols listen on this machine only; --host 0.0.0.0 opens them. After
+    Ctrl-C or SIGTERM the server finishes the requests in progress and stops.
     """
-    if "delayed" in faces:
+    if "delayed" in protocols:
         from treadle.cli.delivery_options import redis_url
 
         target.fall_back(redis_url())
-    return run_server(target, {**options, "faces": faces, "api": api or not faces}, lambda *_: Tending(target.app))
+    return run_server(
+        target, {**options, "protocols": protocols, "api": api or not protocols}, lambda *_: Tending(target.app)
+    )
 
 
 class Stopping:
-    """What signals have said: to stop, and to be quick about it."""
+    """Events set by signals: `asked` by the first one, `again` by the second."""
 
     def __init__(self) -> None:
         self.asked, self.again = asyncio.Event(), asyncio.Event()
 
     def __call__(self) -> None:
-        """A signal."""
+        """Record one signal."""
         if self.asked.is_set():
             self.again.set()
         self.asked.set()
 
 
 class Company(AbstractAsyncContextManager[Any], Protocol):
-    """What runs beside a server while it serves, and the exit code it comes to."""
+    """A context manager that runs workers with a server, and their exit code."""
 
     code: int
 
 
-Beside = Callable[[Stopping, int], Company]  # called with the port, once there is one
+Beside = Callable[[Stopping, int], Company]  # called with the port once the server listens
 
 
 class Tending:
-    """Beside a server alone: what is nobody's job. Old rows go, schedules tick, compositions end, also where all
-    runners are of another language. Several servers over one storage agree on one of them."""
+    """A worker without user tasks in the process of the server, for maintenance: pruning, schedules, compositions.
+
+    It serves storages whose workers are all written in other languages. Several servers of one storage elect a leader.
+    """
 
     code = 0
 
@@ -156,29 +191,29 @@ class Tending:
 
 
 def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
-    """Serve until a signal, or until what runs beside the server has ended; the exit code."""
+    """Serve until a signal, or until the accompanying workers have ended -> the exit code."""
     try:
-        import starlette  # noqa: F401  # an extra: said in one line if it is not there
+        import starlette  # noqa: F401  # an optional dependency
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise Stop(
             USAGE,
             f"the server needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})",
         ) from None
-    faces = options.get("faces", ())
-    if "delayed" in faces:
+    protocols = options.get("protocols", ())
+    if "delayed" in protocols:
         from treadle.cli.delivery_options import listening
 
         listening(options)
     has_tokens = options["tokens"] is not None
-    options["host"] = options["host"] or ("0.0.0.0" if faces and has_tokens else "127.0.0.1")
+    options["host"] = options["host"] or ("0.0.0.0" if protocols and has_tokens else "127.0.0.1")
     settings = _settings(options)
-    is_open = options["open_"] or not options.get("api", True)  # a face is as open as what it speaks for
+    is_open = options["open_"] or not options.get("api", True)  # clients of the protocols alone may know no tokens
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
-        raise Stop(USAGE, "--tls-cert and --tls-key go together")
+        raise Stop(USAGE, "give --tls-cert and --tls-key together")
     if not settings.tokens and not is_open and not _is_loopback(options["host"]):
-        words = "anybody who reaches it could do anything: give --tokens FILE (`treadle token` makes it), or --open"
-        raise Stop(USAGE, f"--host {options['host']} is open to other machines; {words}")
+        words = "give --tokens FILE (`treadle token` makes it), or --open to let everybody there do anything"
+        raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {words}")
     _log(options["quiet"])
     target.check_there(make=True)
     return event_loop.run(_serve(target.app, settings, options, beside))
@@ -192,10 +227,10 @@ def _settings(options: dict[str, Any]) -> Settings:
     given = {name: options[name] for name in numbers if options[name] is not None}
     tokens = read_tokens(options["tokens"]) if options["tokens"] is not None else ()
     if options["tokens"] is not None and not tokens:
-        raise Stop(USAGE, f"{options['tokens']} has no tokens; make one: `treadle token NAME`")
+        raise Stop(USAGE, f"{options['tokens']} contains no tokens; make one: `treadle token NAME`")
     hosts = tuple(each.lower() for each in options["hosts"])
     if not _is_address(options["host"]):
-        hosts += (options["host"].lower(),)  # the name it listens on is one of its own
+        hosts += (options["host"].lower(),)  # accept requests for the name that it listens on
     return Settings(tokens=tokens, hosts=hosts, origins=options["origins"], docs=not options["no_docs"], **given)
 
 
@@ -204,14 +239,14 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
     from treadle.server.settings import PORT, PORTS
     from treadle.worker.os_signals import Signals
 
-    stopping, named, kinds = Stopping(), options.get("faces", ()), kinds_of(options)
+    stopping, named, kinds = Stopping(), options.get("protocols", ()), kinds_of(options)
     first, tries = PORTS[named[0]] if named else (PORT, 1)
     if options["port"] is not None:
         first, tries = options["port"], 1
     blobs = _blobs(options, "queuey" in named)
-    site = make_site(app, settings, _faces(named, options, blobs), options.get("api", True))
+    site = make_site(app, settings, _protocols(named, options, blobs), options.get("api", True))
     with Signals(asyncio.get_running_loop(), stopping):
-        async with app:  # before the socket: a storage that is away is said in one line
+        async with app:  # before the socket, so that an unreachable storage ends the command with an error
             serving = Serving(
                 site,
                 host=options["host"],
@@ -238,21 +273,21 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
 
 
 def _who(settings: Settings, serving: Serving) -> str:
-    """Who may use it, for the greeting."""
+    """The access to the server, for its first output: the tokens, or who can connect without one."""
     from treadle.server.auth.tokens import in_short
 
     if settings.tokens:
         return "tokens: " + "; ".join(map(in_short, settings.tokens))
     if _is_loopback(serving.host):
-        return "no tokens: open to everybody on this machine"
-    return f"no tokens: open to everybody who can reach {serving.host} port {serving.port}"
+        return "no tokens: every program on this machine has access"
+    return f"no tokens: every program that can reach {serving.host} port {serving.port} has access"
 
 
-def _faces(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -> list[Face]:
-    """What is served beside the API, or instead of it."""
-    found: list[Face] = []
+def _protocols(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -> list[ProtocolRoutes]:
+    """The routes of the protocols that are served with the API, or instead of it."""
+    found: list[ProtocolRoutes] = []
     if "queuey" in named:
-        from treadle.compat.queuey.app import queue_face
+        from treadle.compat.queuey.app import queue_routes
         from treadle.compat.queuey.jobs import Rules
 
         given = {
@@ -264,20 +299,20 @@ def _faces(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -
             **{word: value for word, value in given.items() if value is not None},
             verify_addresses=options["verify_addresses"],
         )
-        found.append(queue_face(rules, blobs))
+        found.append(queue_routes(rules, blobs))
     if blobs is not None:
-        from treadle.compat.queuey.blobs import blob_face
+        from treadle.compat.queuey.blobs import blob_routes
 
-        found.append(blob_face(blobs))
-    if "delayed" in named:  # last: it answers every other path in words of its own
-        from treadle.compat.delayed.app import delayed_face
+        found.append(blob_routes(blobs))
+    if "delayed" in named:  # last, because it answers every other path
+        from treadle.compat.delayed.app import delayed_routes
 
-        found.append(delayed_face())
+        found.append(delayed_routes())
     return found
 
 
 def _blobs(options: dict[str, Any], has_queue: bool) -> Blobs | None:
-    """The store for blobs, if one is to be served."""
+    """The blob store to serve, or None."""
     place = options.get("blobs") or ("treadle-blobs" if has_queue else None)
     if place is None:
         return None

@@ -1,6 +1,6 @@
-"""`treadle submit-jobs`: posts delayed jobs to a delayed face, watches them, and says how late each was picked up.
+"""`treadle submit-jobs`: posts delayed jobs, waits for them, and prints how late each was picked up.
 
-Without it one would see that jobs come, and not when. It needs nothing but Python on its side.
+It works with any server of the delayed protocol and needs only Python.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from treadle.core.clock import monotonic, wall
 from treadle.core.redaction import origin, shown
 from treadle.errors import AnswerTooLarge
 
-LEAD: Final = 2.0  # s before the first of them may be due
+LEAD: Final = 2.0  # s added to the delay of every job
 ENDED: Final = ("completed", "failed", "cancelled")
-LOOK_EVERY: Final = 0.5  # s between two looks at what is not picked up yet
-ANSWER: Final = 30.0  # s for a whole answer
-LONGEST: Final = 2**20  # bytes of it
-PATIENCE: Final = 60.0  # s after the last due time
+LOOK_EVERY: Final = 0.5  # s, at most, between polls of the unfinished jobs
+ANSWER: Final = 30.0  # s for a whole response
+LONGEST: Final = 2**20  # bytes of a response
+PATIENCE: Final = 60.0  # s to wait after the last due time
 
 
 class Endpoint:
-    """One connection to the API, made anew when it breaks."""
+    """A connection to the API that reconnects when it breaks."""
 
     def __init__(self, url: str, token: str | None) -> None:
         url = url if "//" in url else f"http://{url}"
@@ -49,7 +49,7 @@ class Endpoint:
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def await_it(self, patience: float) -> None:
-        """Until it answers: it may have been started a moment ago. Raises Stop."""
+        """Wait until the server answers, because it may still be starting. Raises Stop."""
         until = monotonic() + patience
         while True:
             try:
@@ -64,7 +64,7 @@ class Endpoint:
             time.sleep(0.1)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Status and answer. Raises Stop if nobody is there."""
+        """Send a request, twice if the connection breaks -> status and response. Raises Stop."""
         sent = None if body is None else json.dumps(body).encode()
         for last in (False, True):
             try:
@@ -79,15 +79,18 @@ class Endpoint:
             try:
                 return status, json.loads(content) if content else None
             except ValueError:
-                raise Stop(FAILED, f"{self.url} is no delayed face: it answered {status} without JSON") from None
+                raise Stop(
+                    FAILED,
+                    f"{self.url} does not serve the delayed protocol: its answer with status {status} is not JSON",
+                ) from None
         raise AssertionError
 
     def _trip(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
-        """Raises OSError, HTTPException; AnswerTooLarge."""
+        """Send a request once -> status and body. Raises OSError, HTTPException; AnswerTooLarge."""
         connection = self._connection
         if connection.sock is None:
             connection.connect()
-        # The timeout of a socket is one of silence: a byte now and then would keep us for ever.
+        # A socket's timeout restarts with every byte: a timer limits the whole response.
         sock = connection.sock
         late = threading.Event()
         end = threading.Timer(ANSWER, _shut, (sock, late))
@@ -99,7 +102,7 @@ class Endpoint:
             while len(content) <= LONGEST and (piece := answer.read(LONGEST + 1 - len(content))):
                 content += piece
         except BaseException:
-            _release(sock)  # its answer holds it open
+            _release(sock)  # the response object holds it open
             raise
         finally:
             end.cancel()
@@ -108,14 +111,14 @@ class Endpoint:
         if len(content) > LONGEST:
             raise AnswerTooLarge(self.url, LONGEST)
         if late.is_set():
-            raise OSError(f"no whole answer within {ANSWER:g} s")
+            raise OSError(f"no complete response within {ANSWER:g} s")
         if answer.length:
-            raise OSError(f"the connection ended {answer.length:,} bytes before the end of the answer")
+            raise OSError(f"the connection closed {answer.length:,} bytes before the end of the response")
         return answer.status, bytes(content)
 
 
 def _release(sock: socket.socket) -> None:
-    """Close it, although an answer that was not read to its end still holds it."""
+    """Close a socket that a partly read response still holds."""
     with suppress(OSError):
         os.close(sock.detach())
 
@@ -133,7 +136,7 @@ def _shut(sock: socket.socket, late: threading.Event) -> None:
     envvar="JOB_COUNT",
     default=50,
     show_default=True,
-    help="How many jobs [JOB_COUNT].",
+    help="Number of jobs. [environment: JOB_COUNT]",
 )
 @click.option(
     "--offset",
@@ -142,7 +145,7 @@ def _shut(sock: socket.socket, late: threading.Event) -> None:
     default="20",
     show_default=True,
     metavar="SECONDS",
-    help="They are due at now + 2 + random(1, this) seconds [TIME_OFFSET_SEC].",
+    help="Each job is due in 2 + random(1, SECONDS) seconds. [environment: TIME_OFFSET_SEC]",
 )
 @click.option(
     "--endpoint",
@@ -150,7 +153,7 @@ def _shut(sock: socket.socket, late: threading.Event) -> None:
     default="http://localhost:8080",
     show_default=True,
     metavar="URL",
-    help="The delayed face [TREADLE_ENDPOINT, API_ENDPOINT].",
+    help="URL of the server. [environment: TREADLE_ENDPOINT, API_ENDPOINT]",
 )
 @click.option(
     "--patience",
@@ -158,15 +161,17 @@ def _shut(sock: socket.socket, late: threading.Event) -> None:
     default="10",
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for the endpoint to answer at all.",
+    help="Seconds to wait for the first response of the server.",
 )
-@click.option("--wait/--no-wait", default=True, help="Watch them, and say how late they were [wait].")
+@click.option(
+    "--wait/--no-wait", default=True, help="Wait for the jobs and print how late they were picked up. [default: wait]"
+)
 @as_json
 def submit_jobs(count: int, offset: float, endpoint: str, patience: float, wait: bool, json_: bool) -> int:
-    """Post delayed jobs, wait until all have been handled, and say how late they were picked up.
+    """Post delayed jobs, wait until all have ended, and print how late they were picked up.
 
-    Exit code 1 if one failed, or was not picked up within a minute of the last due time. Lateness holds this machine's
-    clock against the storage's.
+    The exit code is 1 unless every job has completed within a minute of the last due time. Lateness compares this
+    machine's clock with the storage's.
     """
     from treadle import config
 
@@ -184,12 +189,12 @@ def submit_jobs(count: int, offset: float, endpoint: str, patience: float, wait:
 
 
 def _send(api: Endpoint, count: int, offset: float) -> dict[str, float]:
-    """Post them all; their ids, with when they are due. Raises Stop."""
+    """Post the jobs -> their due times by id. Raises Stop."""
     sent: dict[str, float] = {}
     run, told = os.urandom(8).hex(), Progress("posted", count)
     for number in range(1, count + 1):
         due = round(wall() + LEAD + random.uniform(1.0, offset), 3)
-        # The key: a request whose answer was lost is sent again, and must not make a second job.
+        # The key keeps a request that is repeated after a lost response from making a second job.
         status, answer = api.ask(
             "POST", "/", {"payload": f"job {number}", "dueTime": due}, **{"Idempotency-Key": f"{run}-{number}"}
         )
@@ -202,7 +207,7 @@ def _send(api: Endpoint, count: int, offset: float) -> dict[str, float]:
 
 
 def _watch(api: Endpoint, sent: dict[str, float]) -> dict[str, dict[str, Any]]:
-    """Look at each from its due time on until it has ended; what was seen of it last."""
+    """Poll each job from its due time until it has ended -> the last response for each."""
     found: dict[str, dict[str, Any]] = {}
     told = Progress("handled", len(sent))
     open_ones, until = dict(sent), monotonic() + max(sent.values()) - wall() + PATIENCE
@@ -210,7 +215,7 @@ def _watch(api: Endpoint, sent: dict[str, float]) -> dict[str, dict[str, Any]]:
         now = wall()
         for id in [id for id, due in open_ones.items() if due <= now]:
             status, answer = api.ask("GET", f"/jobs/{id}")
-            if status == 404:  # it was taken back
+            if status == 404:  # it was cancelled
                 answer = {"jobId": id, "state": "cancelled", "dueTime": sent[id], "pickupTime": None, "attempts": 0}
             found[id] = answer
             if answer["state"] in ENDED:
@@ -247,7 +252,7 @@ def _points(late: Sequence[float]) -> list[tuple[str, float]]:
 
 
 class Progress:
-    """A line at each tenth of the way."""
+    """Prints a line at each tenth of the total."""
 
     def __init__(self, word: str, count: int) -> None:
         self._word, self._count, self._told = word, count, 0

@@ -1,6 +1,6 @@
-"""Where a command acts: the storage of --url, of the app of --app, of TREADLE_URL, or treadle.db right here.
+"""The storage of a command: from --url, from the app of --app, from TREADLE_URL, or treadle.db in this directory.
 
-Without it `treadle jobs list` in the wrong directory would make an empty database and show it.
+A command that only reads raises an error if the SQLite file is missing, instead of creating it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import click
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note
 from treadle.core.redaction import shown
 from treadle.errors import OldRows, UnknownName
-from treadle.storage.transfer import mark_of, words
+from treadle.storage.move_marks import mark_of
+from treadle.storage.transfer import words
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 class Target:
-    """Where to act, as typed; opened when a command runs something in it."""
+    """The storage or app that the user named. It is opened when a command runs."""
 
     def __init__(self, url: str | None, app: str | None) -> None:
         if url is not None and app is not None:
@@ -37,7 +38,7 @@ class Target:
 
     @property
     def app(self) -> App:
-        """The app: the user's own, or one that only knows where jobs live."""
+        """The user's app, or one without tasks on the storage."""
         if self._app is None:
             if self._named is not None:
                 from treadle.cli.app_loader import find_app
@@ -51,27 +52,27 @@ class Target:
         return self._app
 
     def fall_back(self, url: str | None) -> None:
-        """Where jobs live if nothing says it: no --url, no --app, no TREADLE_URL."""
+        """Use this storage URL if there is no --url, --app or TREADLE_URL."""
         if self._url is None and self._named is None and not os.environ.get("TREADLE_URL"):
             self._url = url
 
     @property
     def has_tasks(self) -> bool:
-        """Whether the user's own app is known, and with it the signatures of its tasks."""
+        """Whether the user named an app, so that the signatures of its tasks are known."""
         return self._named is not None
 
     @property
     def url(self) -> str:
-        """Where jobs live, as it may be shown."""
+        """The storage URL without its password."""
         return shown(self.app.url) if self.app.url else "a storage of the app's own"
 
     @property
     def file(self) -> Path | None:
-        """The database file, if it is one."""
+        """The SQLite file; None for other storages."""
         return file_of(self.app.url)
 
     def run(self, act: Callable[[App], Awaitable[T]], make: bool = False) -> T:
-        """Open the app, act, close it. `make`: a database that is not there may be made; looking never makes one."""
+        """Open the app, call `act`, close the app. `make`: create a missing SQLite file."""
         import asyncio
 
         app = self.app
@@ -85,12 +86,12 @@ class Target:
 
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnknownName)
-            warnings.simplefilter("ignore", OldRows)  # said above, for all looks of the command
+            warnings.simplefilter("ignore", OldRows)  # the note of `move_of` reports it
             warnings.showwarning = _shown_as_note(warnings.showwarning)
             return asyncio.run(work())
 
     def check_there(self, make: bool = False) -> None:
-        """Raise Stop if the database file is not there, unless it may be made."""
+        """Raise Stop if the SQLite file is missing. With `make`, print a note instead."""
         file = self.file
         if file is None or file.is_file():
             return
@@ -98,14 +99,16 @@ class Target:
         if file.exists():
             raise Stop(UNREACHABLE, f"{file} is not a file; give --url sqlite:///file.db")
         if not file.parent.is_dir():
-            raise Stop(UNREACHABLE, f"there is no directory {file.parent}; make it, or give another --url")
+            raise Stop(UNREACHABLE, f"there is no directory {file.parent}; create it, or give another --url")
         if not make:
-            raise Stop(UNREACHABLE, f"there is no database {file}; give --url or --app, or make it: `treadle migrate`")
-        note(f"treadle: jobs will live in {file}, which is new")
+            raise Stop(
+                UNREACHABLE, f"there is no database {file}; give --url or --app, or create it: `treadle migrate`"
+            )
+        note(f"treadle: creating the database {file}")
 
 
 def _shown_as_note(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """A warning of a mistyped name as a line for a person; others as they are."""
+    """Show warnings about unknown names as notes; pass the others on."""
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, UnknownName):
@@ -117,22 +120,26 @@ def _shown_as_note(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 
 async def move_of(app: App) -> str | None:
-    """What a person must know of a storage whose jobs live elsewhere, or are on their way; None: nothing."""
+    """A note about a storage that is part of a move, or whose jobs have moved; else None."""
     return words(await mark_of(app.storage), shown(app.url) if app.url else "this storage")
 
 
 def file_of(url: str | None) -> Path | None:
-    """The file of a SQLite URL; None for others. Relative to the current directory."""
+    """The file of a SQLite URL, which may be relative to the current directory; None for other URLs."""
     parts = urlsplit(url or "")
     path = unquote(parts.path.removeprefix("/"))
     return Path(path) if parts.scheme == "sqlite" and not parts.netloc and path else None
 
 
 def targeted(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --url and --app to a command, which gets a Target as `target`."""
+    """Add --url and --app to a command, which receives a Target as `target`."""
 
-    @click.option("--url", metavar="URL", help="Where jobs live [TREADLE_URL, else treadle.db in this directory].")
-    @click.option("--app", metavar="MODULE:APP", help="The app whose jobs they are; its storage, its tasks.")
+    @click.option("--url", metavar="URL", help="Storage URL. [default: TREADLE_URL, else treadle.db in this directory]")
+    @click.option(
+        "--app",
+        metavar="MODULE:APP",
+        help="App whose storage and tasks to use, as module:attribute or file.py:attribute.",
+    )
     @functools.wraps(command)
     def with_target(url: str | None, app: str | None, **rest: Any) -> Any:
         return command(target=Target(url, app), **rest)

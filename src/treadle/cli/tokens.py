@@ -1,7 +1,4 @@
-"""`treadle token`: make a token for the server and keep its hash in a file; and list those of the file.
-
-Without it people would put secrets into configuration, and hash them by hand or not at all.
-"""
+"""`treadle token`: creates tokens for the server and lists them. The file stores only the hash of a secret."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from treadle.server.auth.tokens import SCOPES, Token, digest, end, new_secret, p
 
 
 def read_tokens(file: Path) -> tuple[Token, ...]:
-    """The tokens of a file, with a note if others than its owner can read or write it. Raises Stop, naming what is
-    wrong with it."""
+    """Read the tokens of a file; print a note if users other than its owner can access it. Raises Stop."""
     try:
         tokens = token_file.read(file.read_text())
         loose = token_file.exposed(file)
@@ -35,14 +31,22 @@ def read_tokens(file: Path) -> tuple[Token, ...]:
 @click.command()
 @click.argument("name", required=False)
 @click.option("--file", "-f", type=click.Path(dir_okay=False, path_type=Path), default="tokens.toml", show_default=True)
-@click.option("--scope", "scopes", multiple=True, type=click.Choice(tuple(SCOPES)), help="What it may do [all of it].")
-@click.option("--queue", "queues", multiple=True, help="Only jobs of this queue; may be repeated [all].")
-@click.option("--expires", metavar="DATE", help="The day or moment (UTC) from which it is refused [never].")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(tuple(SCOPES)),
+    help="Scope of the token; may be repeated. [default: all scopes]",
+)
+@click.option(
+    "--queue", "queues", multiple=True, help="Queue that the token may use; may be repeated. [default: all queues]"
+)
+@click.option("--expires", metavar="DATE", help="Day or time (UTC) at which the token expires. [default: never]")
 def token(name: str | None, file: Path, scopes: tuple[str, ...], queues: tuple[str, ...], expires: str | None) -> int:
-    """Make a token called NAME for `treadle server --tokens FILE`. Without NAME: list what each token of FILE may do.
+    """Create a token called NAME for `treadle server --tokens FILE`. Without NAME, list the rights of each token.
 
-    The secret is printed once, on stdout; the file keeps its hash only. Scopes: enqueue (send jobs), work (claim and
-    settle), read (look), operate (cancel, retry, signal, pause).
+    The secret is printed once, on stdout; the file stores only its hash. Scopes: enqueue (send jobs), work (claim and
+    settle), read (list and show), operate (cancel, retry, signal, pause).
     """
     known = read_tokens(file) if file.exists() else ()
     if name is None:
@@ -51,7 +55,7 @@ def token(name: str | None, file: Path, scopes: tuple[str, ...], queues: tuple[s
         table(("name", "may", "in", "expires"), rows, f"no tokens in {file}")
         return 0
     if any(each.name == name for each in known):
-        raise Stop(USAGE, f"{file} has a token {name!r} already: choose another name, or remove that one from the file")
+        raise Stop(USAGE, f"{file} already has a token {name!r}: choose another name, or remove that token")
     secret = new_secret()
     made = Token(
         name=name, digest=digest(secret), scopes=scopes or tuple(SCOPES), queues=queues, expires=_moment(expires)
@@ -65,17 +69,17 @@ def token(name: str | None, file: Path, scopes: tuple[str, ...], queues: tuple[s
             out.write(token_file.as_toml(made))
     except OSError as error:
         raise Stop(USAGE, f"{file}: {error.strerror}") from None
-    note(f"treadle: {name} may {rights(made)} in {place(made)}; its hash is in {file}. The token, shown this once:")
+    note(f"treadle: {name} may {rights(made)} in {place(made)}; its hash is in {file}. The token, shown only now:")
     data(secret)
     return 0
 
 
 def _moment(text: str | None) -> float | None:
-    """The moment that an option names; a day begins at midnight, and what has no zone is in UTC."""
+    """Parse the time of an option. A date means midnight; a time without a zone is in UTC."""
     if text is None:
         return None
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise Stop(USAGE, f"--expires: expected a day or a moment, such as 2027-01-31, found {text!r}") from None
+        raise Stop(USAGE, f"--expires: expected a day or a time, such as 2027-01-31, found {text!r}") from None
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()

@@ -1,4 +1,4 @@
-"""`treadle top`: queues and workers, looked at again and again until Ctrl-C."""
+"""`treadle top`: shows queues and workers, and refreshes until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.core.model import Stats
 
-QUEUES = ("queue", "in line", "running", "later", "aside", "failed", "first waits", "done/s", "state")
+QUEUES = ("queue", "queued", "running", "scheduled", "blocked", "failed", "first waits", "done/s", "state")
 WORKERS = ("worker", "queues", "running", "up for")
 
 
@@ -24,7 +24,7 @@ WORKERS = ("worker", "queues", "running", "up for")
 @targeted
 @every
 def top(target: Target, every_: float, times: int | None) -> None:
-    """Queues and workers, looked at again and again. Ctrl-C ends it."""
+    """Show queues and workers, and refresh until Ctrl-C."""
     before: dict[str, int] | None = None
 
     async def look(app: App) -> None:
@@ -35,16 +35,16 @@ def top(target: Target, every_: float, times: int | None) -> None:
 
 
 def _show(stats: Stats, before: dict[str, int], since: float) -> dict[str, int]:
-    """One screen; answers what has ended so far, by queue."""
+    """Print one screen -> the number of ended jobs by queue."""
     ended = {each["queue"]: sum(each[str(state)] for state in FINAL) for each in by_queue(stats)}
     clear()
     rows = [
         (
             each["queue"],
-            each["in_line"],
+            each["queued"],
             each["running"],
             each["scheduled"],
-            each["aside"],
+            each["blocked"],
             each["failed"],
             "" if each["first_waits"] is None else lasts(each["first_waits"]),
             f"{max(0, ended[each['queue']] - before[each['queue']]) / since:.1f}"
@@ -54,13 +54,13 @@ def _show(stats: Stats, before: dict[str, int], since: float) -> dict[str, int]:
         )
         for each in by_queue(stats)
     ]
-    table(QUEUES, rows, "no queues: no jobs, no workers", right=QUEUES[1:6])
+    table(QUEUES, rows, "no queue has jobs or workers", right=QUEUES[1:6])
     data("")
     workers = [
         (each.worker, ", ".join(each.queues), f"{each.running}/{each.slots}", lasts(each.uptime))
         for each in stats.workers
     ]
-    table(WORKERS, workers, "no worker was heard of", right=("running",))
+    table(WORKERS, workers, "no worker has sent a heartbeat recently", right=("running",))
     running, slots = sum(each.running for each in stats.workers), sum(each.slots for each in stats.workers)
     data(f"{plural(len(stats.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
     return ended

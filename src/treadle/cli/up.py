@@ -1,6 +1,6 @@
-"""`treadle up`: the whole system with one command: a server, and workers in its process, or one for each role.
+"""`treadle up`: runs a server and its workers with one command.
 
-Without it one would start a server and its workers in as many terminals, and stop each of them.
+One worker shares the process of the server; with --roles, each worker is a process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 from treadle.cli import delivery_options
 from treadle.cli.child_protocol import Hello, Orders
-from treadle.cli.output import FAILED, USAGE, Stop, note
+from treadle.cli.output import FAILED, USAGE, Stop, note, plural
 from treadle.cli.server import Company, Stopping, run_server, server
 from treadle.cli.target import Target
 from treadle.cli.wasi_runner import needs_wasmtime
@@ -28,27 +28,38 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("app", metavar="[MODULE:APP]", required=False)
-@click.option("--concurrency", "-c", type=click.IntRange(1), help="Jobs at once in each worker [20; delayed: 1].")
-@click.option("--roles", metavar="ROLES", help="Workers as processes of their own, such as leader,follower,follower.")
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1),
+    help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]",
+)
+@click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
 @delivery_options.delivering
 def up(
-    app: str | None, concurrency: int | None, roles: str | None, faces: tuple[str, ...], url: str | None, **options: Any
+    app: str | None,
+    concurrency: int | None,
+    roles: str | None,
+    protocols: tuple[str, ...],
+    url: str | None,
+    **options: Any,
 ) -> int:
-    """The server and workers for MODULE:APP: the whole system on one machine.
+    """Run the server and workers for MODULE:APP on one machine.
 
-    With --face delayed no app is needed: jobs go to its @app.delayed_handler, to --webhook, to --command, or to stdout
-    as a line each. Nor with --face queuey, where a runner of modules works. With --roles each worker is a process; else
-    one worker shares that of the server. Ctrl-C stops it all, running jobs get 30 s to end.
+    With --protocol delayed or queuey no app is needed. Delayed jobs go to the app's @app.delayed_handler, to --webhook,
+    to --command, or to stdout, one line each. A WASI runner runs the modules of queuey jobs. With --roles each worker
+    is a separate process; otherwise one worker shares the process of the server. Ctrl-C stops everything; running jobs
+    get 30 s to end.
     """
-    is_delayed, named = "delayed" in faces, delivery_options.roles(roles) if roles is not None else ()
+    is_delayed, named = "delayed" in protocols, delivery_options.roles(roles) if roles is not None else ()
     delivery = delivery_options.delivery_of(options)
-    _check(app, faces, bool(named), delivery is not None)
+    _check(app, protocols, bool(named), delivery is not None)
     target = Target(url, app)
     if is_delayed:
         target.fall_back(delivery_options.redis_url())
         delivery_options.prepare(target.app, app, delivery)
     if named and (target.app.url or "memory:").startswith("memory:"):
-        raise Stop(USAGE, "--roles starts processes, and what is in the memory of one the others do not see")
+        raise Stop(USAGE, "--roles starts processes, which cannot share a memory:// storage: give another --url")
     slots = concurrency or (1 if is_delayed else 20)
     orders = Orders(
         app=app or "",
@@ -58,7 +69,7 @@ def up(
         concurrency=slots,
         ordered=is_delayed,
     )
-    options |= {"faces": faces, "api": options["api"] or not faces}
+    options |= {"protocols": protocols, "api": options["api"] or not protocols}
 
     def company(stopping: Stopping, port: int) -> Company:
         made: list[Company] = []
@@ -66,31 +77,31 @@ def up(
             made.append(Beside(orders, named, stopping))
         elif app is not None or is_delayed:
             made.append(Inside(target.app, slots, is_delayed))
-        if "queuey" in faces:
+        if "queuey" in protocols:
             made.append(Modules(options, port, concurrency or 1, stopping))
         return Together(made)
 
     return run_server(target, options, company)
 
 
-def _check(app: str | None, faces: Sequence[str], has_roles: bool, delivers: bool) -> None:
-    """Raise Stop for what does not go together."""
-    if app is None and not faces:
-        raise Stop(USAGE, "name an app (`treadle up shop.py:app`), or give --face")
-    if has_roles and app is None and "delayed" not in faces:
-        raise Stop(USAGE, "--roles are for workers: name an app, or give --face delayed")
-    if delivers and "delayed" not in faces:
-        raise Stop(USAGE, "--webhook and --command are for delayed jobs: give --face delayed")
-    if "queuey" in faces:
+def _check(app: str | None, protocols: Sequence[str], has_roles: bool, delivers: bool) -> None:
+    """Raise Stop for options that do not go together."""
+    if app is None and not protocols:
+        raise Stop(USAGE, "name an app (`treadle up shop.py:app`), or give --protocol")
+    if has_roles and app is None and "delayed" not in protocols:
+        raise Stop(USAGE, "--roles needs workers: name an app, or give --protocol delayed")
+    if delivers and "delayed" not in protocols:
+        raise Stop(USAGE, "--webhook and --command are for delayed jobs: give --protocol delayed")
+    if "queuey" in protocols:
         needs_wasmtime()
 
 
-# Whatever the server takes, but --app: here that is the argument.
+# All options of the server except --app, which is the argument here.
 up.params.extend(param for param in server.params if param.name != "app")
 
 
 class Together:
-    """Several of them: begun in order, ended in reverse. The first exit code that is not 0 is theirs."""
+    """Several Company objects as one: entered in order, left in reverse. `code` is the first that is not 0."""
 
     code = 0
 
@@ -108,7 +119,7 @@ class Together:
 
 
 class Modules:
-    """A runner of sandboxed modules for the queue that is served here."""
+    """A WASI runner for the queue of this server."""
 
     code = 0
 
@@ -128,7 +139,7 @@ class Modules:
         self._runner = Runner(self._client, Bounds(), self._slots)
         self._running = asyncio.create_task(self._runner.run())
         self._running.add_done_callback(lambda _: self._stopping.asked.set())
-        note(f"treadle: runner {self._runner.id}, {self._slots} at once")
+        note(f"treadle: runner {self._runner.id} with {plural(self._slots, 'slot')}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -140,7 +151,7 @@ class Modules:
 
 
 class Inside:
-    """One worker in the process of the server."""
+    """A worker in the process of the server."""
 
     code = 0
 
@@ -151,7 +162,9 @@ class Inside:
 
     async def __aenter__(self) -> Self:
         await self._worker.start()
-        note(f"treadle: a worker of {self._worker.concurrency} slots for {', '.join(self._worker.queues())}")
+        note(
+            f"treadle: a worker with {plural(self._worker.concurrency, 'slot')} for {', '.join(self._worker.queues())}"
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -159,7 +172,7 @@ class Inside:
 
 
 class Beside:
-    """Workers as processes, one for each role. They end with the server; if none of them can work, so does it."""
+    """One worker process per role. They stop with the server, and the server stops when their supervisor ends."""
 
     def __init__(self, orders: Orders, roles: Any, stopping: Stopping) -> None:
         from treadle.cli.fleet import Fleet
@@ -175,7 +188,7 @@ class Beside:
         return self
 
     def _greeted(self, hello: Hello, number: int) -> None:
-        note(f"treadle: worker {hello.worker}: {self._roles[number - 1]}, {hello.slots} at once")
+        note(f"treadle: worker {hello.worker}: {self._roles[number - 1]}, {plural(hello.slots, 'slot')}")
 
     async def _hurry(self) -> None:
         await self._stopping.again.wait()

@@ -1,7 +1,4 @@
-"""`treadle wasi`: sandboxed modules from the command line.
-
-Without it one would need curl and a calculator for addresses to run a module on the queue.
-"""
+"""`treadle wasi`: sends sandboxed modules to a queuey server, and manages their jobs and blobs."""
 
 from __future__ import annotations
 
@@ -24,17 +21,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FIND: Final = 5.0  # s a command looks for a queue nobody named
+FIND: Final = 5.0  # s to search the local network for a queue
 
 
 class Queue:
-    """Which queue and which store to use, as typed. What discovery finds gets no token unless it is trusted."""
+    """The queue and the blob store that the user named. Discovered servers get no token without --trust-discovered."""
 
     def __init__(self, server: str | None, store: str | None, trusted: bool) -> None:
         self.server, self.store, self._trusted = server, store, trusted
 
     def tokens(self) -> tuple[str | None, str | None]:
-        """For the queue, and for a store of another origin."""
+        """The tokens for the queue, and for a store of another origin."""
         from treadle import config
 
         trusts_queue = self.server is not None or self._trusted
@@ -42,37 +39,37 @@ class Queue:
         return config.token() if trusts_queue else None, config.store_token() if trusts_store else None
 
     def note_withheld(self, url: str) -> None:
-        """Say that a token there is stays here."""
+        """Print a note if there is a token that a discovered queue does not get."""
         from treadle import config
 
         if config.token() is not None and self.tokens()[0] is None:
             note(
-                f"treadle: {shown(url)} was found by discovery, where any machine can answer: it does not get "
-                "TREADLE_TOKEN. Name the queue, --server URL, or give --trust-discovered"
+                f"treadle: {shown(url)} was found by discovery, which any machine can answer, so it does not get "
+                "TREADLE_TOKEN. Name the queue with --server URL, or give --trust-discovered"
             )
 
 
 def to_server(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --server, --store and --trust-discovered to a command, which gets a Queue as `queue`."""
+    """Add --server, --store and --trust-discovered to a command, which receives a Queue as `queue`."""
 
     @click.option(
         "--server",
         envvar=["TREADLE_SERVER", "SERVAL_NODE_URL"],
         metavar="URL",
-        help="The queue [the first one that answers on the local network].",
+        help="URL of the queue. [default: the first one that answers on the local network]",
     )
     @click.option(
         "--store",
         envvar="TREADLE_STORE",
         metavar="URL",
-        help="The store for blobs [the queue's]. One of another origin gets TREADLE_STORE_TOKEN only.",
+        help="URL of the blob store. A store of another origin gets only TREADLE_STORE_TOKEN. [default: the queue's]",
     )
     @click.option(
         "--trust-discovered",
         "trusted",
         is_flag=True,
         envvar="TREADLE_TRUST_DISCOVERED",
-        help="Send the token to a queue that discovery found: any machine of the network may be that.",
+        help="Send the token also to a queue that discovery found, which may be any machine of the network.",
     )
     @functools.wraps(command)
     def with_queue(server: str | None, store: str | None, trusted: bool, **rest: Any) -> Any:
@@ -82,7 +79,7 @@ def to_server(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with(queue: Queue, act: Callable[[Client], Awaitable[T]]) -> T:
-    """Act on the server; one that is away is exit code 3."""
+    """Call `act` with a client of the queue."""
     needs_client()
 
     async def work() -> T:
@@ -94,7 +91,7 @@ def _with(queue: Queue, act: Callable[[Client], Awaitable[T]]) -> T:
 
 @contextlib.asynccontextmanager
 async def _client(queue: Queue) -> AsyncIterator[Client]:
-    """To the server that was named, else to the first one found. Raises Stop if there is none."""
+    """A client of the named server, else of the first one that discovery finds. Raises Stop if there is none."""
     from treadle.discovery import NoMulticast, find, place
     from treadle.wasi.client import Client
 
@@ -103,10 +100,10 @@ async def _client(queue: Queue) -> AsyncIterator[Client]:
         try:
             found = await find(FIND, place())
         except NoMulticast as error:
-            raise Stop(UNREACHABLE, f"name the queue, --server URL or TREADLE_SERVER: {error}") from None
+            raise Stop(UNREACHABLE, f"name the queue with --server URL or TREADLE_SERVER: {error}") from None
         if found is None:
             words = f"no queue answered on the local network within {FIND:g} s"
-            raise Stop(UNREACHABLE, f"{words}; name one: --server URL, or TREADLE_SERVER")
+            raise Stop(UNREACHABLE, f"{words}; name one with --server URL or TREADLE_SERVER")
         server, store = found.queue, store or found.store
         queue.note_withheld(server)
     token, store_token = queue.tokens()
@@ -118,19 +115,23 @@ def needs_client() -> None:
     try:
         import aiohttp  # noqa: F401
     except ImportError as error:
-        raise Stop(USAGE, f"this needs the extra: pip install 'wasmtime>=30' 'aiohttp>=3.11' ({error})") from None
+        raise Stop(
+            USAGE, f"this command needs the extra: pip install 'wasmtime>=30' 'aiohttp>=3.11' ({error})"
+        ) from None
 
 
 @click.group()
 def wasi() -> None:
-    """Send sandboxed modules to a queue (`treadle server --face queuey`), look after them, get what they wrote."""
+    """Send sandboxed modules to a queue (`treadle server --protocol queuey`), and fetch their output."""
 
 
 @wasi.command()
 @as_json
-@click.option("--timeout", type=seconds, default="2", show_default=True, metavar="SECONDS", help="Look so long.")
+@click.option(
+    "--timeout", type=seconds, default="2", show_default=True, metavar="SECONDS", help="Seconds to search for."
+)
 def discover(json_: bool, timeout: float) -> int:
-    """The queues and the stores for blobs that are announced on the local network. Exit code 1 if there are none."""
+    """List the queues and blob stores that are announced on the local network. Exit code 1 if there are none."""
     from treadle.discovery import BLOBS, QUEUES, Browser, NoMulticast, place
 
     async def look() -> list[tuple[str, str, str, str]]:
@@ -153,7 +154,7 @@ def discover(json_: bool, timeout: float) -> int:
 @wasi.command()
 @to_server
 def ping(queue: Queue) -> int:
-    """Whether the queue answers: prints pong."""
+    """Check that the queue answers, and print its reply."""
     data(_with(queue, lambda client: client.ping()))
     return 0
 
@@ -162,7 +163,7 @@ def ping(queue: Queue) -> int:
 @to_server
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def put(queue: Queue, file: str) -> int:
-    """Keep FILE (- for stdin) as a blob and print its address."""
+    """Store FILE (- for stdin) as a blob and print its address."""
     data(_with(queue, lambda client: _put(client, file)))
     return 0
 
@@ -182,7 +183,7 @@ def get(queue: Queue, address: str, out: str) -> int:
 @click.argument("binary")
 @click.argument("given", metavar="[INPUT]", required=False)
 def enqueue(queue: Queue, binary: str, given: str | None) -> int:
-    """Send a job of BINARY with INPUT, each a file or an address, and print its id."""
+    """Enqueue a job that runs BINARY on INPUT, each a file or an address, and print its id."""
 
     async def send(client: Client) -> str:
         return (await _create(client, binary, given)).job_id
@@ -193,12 +194,12 @@ def enqueue(queue: Queue, binary: str, given: str | None) -> int:
 
 @wasi.command()
 @to_server
-@click.option("--timeout", type=seconds, metavar="SECONDS", help="Wait so long at most.")
+@click.option("--timeout", type=seconds, metavar="SECONDS", help="Seconds to wait at most. [default: no limit]")
 @click.argument("binary")
 @click.argument("given", metavar="[INPUT]", required=False)
 @click.argument("out", metavar="[OUTPUT]", default="-")
 def run(queue: Queue, timeout: float | None, binary: str, given: str | None, out: str) -> int:
-    """Send a job, wait for it, and write its output to OUTPUT, or to stdout. Exit code 0 if it completed, 1 if not."""
+    """Run BINARY on INPUT as a job and write its output to OUTPUT, or to stdout. Exit code 1 if the job fails."""
 
     async def work(client: Client) -> int:
         job = await _create(client, binary, given)
@@ -209,7 +210,7 @@ def run(queue: Queue, timeout: float | None, binary: str, given: str | None, out
                     await asyncio.sleep(0.2)
                     job = await client.get(job.job_id)
         except TimeoutError:
-            raise Stop(FAILED, f"{job.job_id} is {job.status} after {timeout:g} s, and goes on") from None
+            raise Stop(FAILED, f"{job.job_id} is {job.status} after {timeout:g} s, and continues") from None
         return await _result(client, job, out)
 
     return _with(queue, work)
@@ -220,7 +221,7 @@ def run(queue: Queue, timeout: float | None, binary: str, given: str | None, out
 @as_json
 @click.argument("id")
 def status(queue: Queue, json_: bool, id: str) -> int:
-    """How a job stands."""
+    """Show a job."""
     job = _with(queue, lambda client: client.get(id))
     if json_:
         document(job)
@@ -247,7 +248,7 @@ def result(queue: Queue, id: str, out: str) -> int:
 @as_json
 @click.option("--status", type=click.Choice(("pending", "active", "completed", "failed")))
 def list_(queue: Queue, json_: bool, status: str | None) -> int:
-    """The jobs of the queue, the oldest first."""
+    """List the jobs of the queue, oldest first."""
     jobs = _with(queue, lambda client: client.list(status))
     if json_:
         document(jobs)
@@ -263,15 +264,15 @@ async def _create(client: Client, binary: str, given: str | None) -> QueueJob:
 
 
 async def _address(client: Client, text: str) -> str:
-    """A file is put first; anything else must be an address."""
+    """The address of a blob. A file is stored first; any other text must be an address."""
     from treadle.blobs import BadAddress, address_of
 
-    if text == "-" or os.path.isfile(text):  # noqa: ASYNC240  # before anything else runs
+    if text == "-" or os.path.isfile(text):  # noqa: ASYNC240  # nothing else runs on the loop yet
         return await _put(client, text)
     try:
         return address_of(text)
     except BadAddress:
-        raise Stop(USAGE, f"{text!r} is neither a file nor an address") from None
+        raise Stop(USAGE, f"expected a file or the address of a blob, found {text!r}") from None
 
 
 async def _put(client: Client, text: str) -> str:
@@ -287,9 +288,9 @@ async def _put(client: Client, text: str) -> str:
 
 async def _result(client: Client, job: QueueJob, out: str) -> int:
     if job.status in ("pending", "active"):
-        raise Stop(FAILED, f"{job.job_id} is {job.status}: it has no output yet")
+        raise Stop(FAILED, f"{job.job_id} has no output yet: it is {job.status}")
     if job.output_addr is None:
-        raise Stop(FAILED, f"{job.job_id} {job.status} without an output: given up after {job.run_attempts} attempts")
+        raise Stop(FAILED, f"{job.job_id} has no output: it {job.status} after {job.run_attempts} attempts")
     if job.status == "failed":
         note(f"treadle: {job.job_id} failed; its report:")
     await _bring(client, job.output_addr, out if job.status == "completed" else "-")
@@ -306,7 +307,7 @@ async def _bring(client: Client, address: str, out: str) -> None:
 
 
 def _deliver(file: Path, out: str) -> None:
-    """Into a file by its name at once, or to stdout, where a terminal is spared what it cannot show."""
+    """Write the output to a file, renamed into place, or to stdout. Raises Stop for binary output on a terminal."""
     if out != "-":
         part = Path(f"{out}.part")
         part.write_bytes(file.read_bytes())
@@ -314,6 +315,6 @@ def _deliver(file: Path, out: str) -> None:
         return
     content = file.read_bytes()
     if sys.stdout.isatty() and b"\0" in content:
-        raise Stop(USAGE, "the output is binary: name a file for it")
+        raise Stop(USAGE, "the output is binary: give a file as OUTPUT")
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()

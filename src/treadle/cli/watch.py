@@ -1,7 +1,4 @@
-"""What several commands have: looking again and again until Ctrl-C, and a pair of pause and resume.
-
-Without it each group of commands would word them by itself, and they would drift apart.
-"""
+"""Shared parts of commands: refreshing until Ctrl-C, and the commands `pause` and `resume` of a group."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ Look = Callable[["App"], Awaitable[None]]
 
 
 class Listing(click.Group):
-    """A group that lists when no command is given: `treadle queues --app x` is `treadle queues list --app x`."""
+    """A group whose default command is `list`: `treadle queues --app x` is `treadle queues list --app x`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
@@ -31,16 +28,22 @@ class Listing(click.Group):
 
 
 def every(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add how often to look, and how many times."""
-    times = click.option("--times", type=click.IntRange(1), help="Stop after so many looks.")
+    """Add --every and --times to a command."""
+    times = click.option("--times", type=click.IntRange(1), help="Refresh this many times, then exit.")
     pause = click.option(
-        "--every", "every_", type=seconds, metavar="SECONDS", default=2.0, show_default=True, help="Between two looks."
+        "--every",
+        "every_",
+        type=seconds,
+        metavar="SECONDS",
+        default=2.0,
+        show_default=True,
+        help="Seconds between refreshes.",
     )
     return pause(times(command))
 
 
 def again(target: Target, look: Look, every_: float, times: int | None) -> None:
-    """Look, on a screen of its own, until it has been so many times, or Ctrl-C."""
+    """Call `look` every `every_` seconds, `times` times or until Ctrl-C."""
 
     async def watch(app: App) -> None:
         looks = 0
@@ -57,24 +60,24 @@ def again(target: Target, look: Look, every_: float, times: int | None) -> None:
 
 
 def clear() -> None:
-    """An empty screen, where there is one."""
+    """Clear the screen of a terminal."""
     if sys.stdout.isatty():
         click.clear()
 
 
 def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_help: str, resume_help: str) -> None:
-    """Give a group the commands `pause NAME` and `resume NAME`; `room` is the part of the app that does it."""
+    """Add the commands `pause NAME` and `resume NAME` to a group. `room` returns the part of the app to call."""
 
     @group.command("pause", help=pause_help)
     @targeted
     @click.argument("name")
     def pause(target: Target, name: str) -> None:
         target.run(lambda app: room(app).pause(name))
-        note(f"{what} {name!r} is paused; `treadle {group.name} resume {name}` opens it again")
+        note(f"{what} {name!r} is paused; `treadle {group.name} resume {name}` resumes it")
 
     @group.command("resume", help=resume_help)
     @targeted
     @click.argument("name")
     def resume(target: Target, name: str) -> None:
         target.run(lambda app: room(app).resume(name))
-        note(f"{what} {name!r} is open")
+        note(f"{what} {name!r} is not paused any more")

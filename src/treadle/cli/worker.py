@@ -1,7 +1,4 @@
-"""`treadle worker`: worker processes for an app, under one supervisor.
-
-Without it whoever deploys would write the process handling of a worker by hand.
-"""
+"""`treadle worker`: runs the worker processes of an app under one supervisor."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from treadle.cli.target import Target
 
 
 def _queues(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, int] | None:
-    """`mail=3,bulk` -> {"mail": 3, "bulk": 1}."""
+    """Parse `mail=3,bulk` -> {"mail": 3, "bulk": 1}."""
     found: dict[str, int] = {}
     for each in _listed(texts):
         name, _, weight = each.rpartition("=") if "=" in each else (each, "", "1")
@@ -37,36 +34,66 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 
 @click.command()
 @click.argument("app", metavar="[MODULE:APP]", required=False)
-@click.option("--face", type=click.Choice(("delayed",)), help="Deliver delayed jobs; then no app is needed.")
-@click.option("--url", metavar="URL", help="Without an app: where jobs live [TREADLE_URL, else treadle.db here].")
-@click.option("--concurrency", "-c", type=click.IntRange(1), help="Jobs at once in each process [20; delayed: 1].")
-@click.option("--processes", "-p", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
-@click.option("--queues", "-q", multiple=True, callback=_queues, help="mail=3,bulk [those of all tasks].")
-@click.option("--tasks", "-t", multiple=True, help="Only these tasks, by name.")
-@click.option("--grace", type=seconds, metavar="SECONDS", help="Seconds that running jobs get to end at a stop [30].")
+@click.option("--protocol", type=click.Choice(("delayed",)), help="Deliver delayed jobs; an app is not needed then.")
 @click.option(
-    "--lease", type=seconds, metavar="SECONDS", help="Seconds after which the jobs of a dead worker are run again [30]."
+    "--url",
+    metavar="URL",
+    help="Storage URL, if no app is given. [default: TREADLE_URL, else treadle.db in this directory]",
 )
 @click.option(
-    "--poll", type=seconds, metavar="SECONDS", help="Seconds between looks for work where no hint arrives [1]."
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1),
+    help="Number of jobs that run at the same time in each process. [default: 20; delayed: 1]",
+)
+@click.option(
+    "--processes", "-p", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes."
+)
+@click.option(
+    "--queues",
+    "-q",
+    multiple=True,
+    callback=_queues,
+    help="Queues with weights, such as mail=3,bulk. [default: the queues of all tasks]",
+)
+@click.option("--tasks", "-t", multiple=True, help="Names of the tasks to run. [default: all]")
+@click.option(
+    "--grace",
+    type=seconds,
+    metavar="SECONDS",
+    help="Seconds that running jobs get to finish when the worker stops. [default: 30]",
+)
+@click.option(
+    "--lease",
+    type=seconds,
+    metavar="SECONDS",
+    help="Seconds after which the jobs of a dead worker are run again. [default: 30]",
+)
+@click.option(
+    "--poll",
+    type=seconds,
+    metavar="SECONDS",
+    help="Seconds between polls for work when no notification arrives. [default: 1]",
 )
 @click.option(
     "--role",
     type=click.Choice(ROLES),
     envvar="TREADLE_ROLE",
-    help="Who prunes, redrives and ticks schedules: the leader; a follower if that is silent for 5 s; auto: the first "
-    "one there. [each worker does]",
+    help="Role for pruning, redriving and ticking schedules: leader does it; follower only while no leader has sent a "
+    "heartbeat for 5 s; auto elects a leader. [default: every worker does it]",
 )
 @click.option(
-    "--loop", type=click.Choice(LOOPS), default="auto", help="The event loop; auto: uvloop where it is installed."
+    "--loop", type=click.Choice(LOOPS), default="auto", help="Event loop; auto uses uvloop if it is installed."
 )
-@click.option("--name", help="How the workers are called; a number and a random part are added.")
+@click.option(
+    "--name", help="Name of the workers; a number and a random part are appended. [default: from host and process]"
+)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-@click.option("--log-json", is_flag=True, help="One JSON object a line.")
+@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
 @delivering
 def worker(
     app: str | None,
-    face: str | None,
+    protocol: str | None,
     url: str | None,
     concurrency: int | None,
     processes: int,
@@ -84,28 +111,28 @@ def worker(
 ) -> int:
     """Run the jobs of MODULE:APP (or path/to/file.py:APP; without :APP, the only app of the module).
 
-    The first SIGTERM or Ctrl-C: claim no more, let running jobs end within --grace, hand the rest back, exit 0. The
-    second: at once. A worker process that dies is started again.
+    After the first SIGTERM or Ctrl-C it claims no more jobs, waits up to --grace seconds for running jobs, releases the
+    rest and exits with 0. After the second it exits at once. A worker process that dies is restarted.
 
-    With --face delayed it delivers the jobs that `treadle server --face delayed` takes: to the @app.delayed_handler of
-    the app, to --webhook, to --command, or as lines to stdout.
+    With --protocol delayed it delivers the jobs that `treadle server --protocol delayed` accepts: to the app's
+    @app.delayed_handler, to --webhook, to --command, or as lines to stdout.
     """
     delivery = delivery_of(options)
-    if face is not None:
+    if protocol is not None:
         target = Target(url, app)
         target.fall_back(redis_url())
         prepare(target.app, app, delivery)
         role, concurrency, url = role_known(role), concurrency or 1, None if app else target.app.url
     elif app is None or url is not None or delivery is not None:
-        words = "name an app, as MODULE:APP; --url, --webhook and --command are for --face delayed"
+        words = "name an app, as MODULE:APP; --url, --webhook and --command need --protocol delayed"
         raise Stop(USAGE, words)
     check(loop)
     orders = Orders(
         app=app or "",
         url=url,
-        delayed=face is not None,
+        delayed=protocol is not None,
         delivery=delivery,
-        ordered=face is not None,
+        ordered=protocol is not None,
         name=name,
         concurrency=concurrency,
         queues=queues,
@@ -119,7 +146,7 @@ def worker(
         log_json=log_json,
     )
     if sys.platform == "win32":
-        # No process groups, no signals to pass on: one worker, in this very process.
+        # Windows has no process groups and no signals to forward: run one worker in this process.
         if processes > 1:
             raise Stop(USAGE, "--processes needs signals that Windows does not have: start the command several times")
         from treadle.cli.child import serve

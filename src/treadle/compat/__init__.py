@@ -1,1 +1,1 @@
-"""The protocols of other systems, spoken over any storage, so that their clients need no change."""
+"""Protocols of other systems over any storage, so that their clients work unchanged."""

@@ -1,4 +1,4 @@
-"""Finding servers without being told where they are: multicast DNS, announced and browsed with the standard library."""
+"""Service discovery by multicast DNS: announces servers and finds them, with the standard library only."""
 
 from treadle.discovery.announce import Announcement
 from treadle.discovery.browse import Browser, Found

@@ -1,7 +1,6 @@
-"""Announcing a server to the local network, and taking it back: a small responder of multicast DNS.
+"""Announces a server on the local network, and withdraws it: a small responder for multicast DNS.
 
-Without it runners would have to be told the address of the queue. It is ours because the usual library refuses the
-name under which clients of that queue look for it, `_serval:queue`, for its colon.
+The usual library cannot be used, because it refuses the colon in `_serval:queue`, the name that clients search for.
 """
 
 from __future__ import annotations
@@ -35,23 +34,22 @@ from treadle.discovery.packet import (
 
 log = logging.getLogger("treadle.discovery")
 
-TTL: Final = 120  # s others remember what they heard
-PROBES: Final = 3  # times we ask whether the name is taken
+TTL: Final = 120  # s for which others cache the announcement
+PROBES: Final = 3  # queries whether the name is taken
 PROBE_PAUSE: Final = 0.25  # s
 ANNOUNCEMENTS: Final = 2
 ANNOUNCE_PAUSE: Final = 1.0  # s
-MANNERS: Final = (0.02, 0.12)  # s: an answer several may give comes at a random moment
-TYPES: Final = name_of("_services._dns-sd._udp.local.")  # asked for what kinds of services there are
-LEGACY_TTL: Final = 10  # s, for askers that do not listen for changes
+MANNERS: Final = (0.02, 0.12)  # s: random delay of an answer that several responders may send
+TYPES: Final = name_of("_services._dns-sd._udp.local.")  # the query for all kinds of services
+LEGACY_TTL: Final = 10  # s, for resolvers that do not listen for changes
 
 
 class Announcement:
-    """A server on this machine, known to the networks from `async with` to its end.
+    """Announces a server of this machine inside an `async with` block. Raises NoMulticast on entry.
 
     types       the kinds of service, such as `_serval_queue._tcp.local.`
-    host, port  where it listens: an address of this machine, or 0.0.0.0 or :: for all of them
-    properties  what else is told of it (TXT); `instance_id` is added
-    Raises NoMulticast when it is entered.
+    host, port  the address that it listens on: one of this machine, or 0.0.0.0 or :: for all of them
+    properties  further properties (TXT); `instance_id` is added
     """
 
     def __init__(self, types: Sequence[str], host: str, port: int, properties: dict[str, str], where: Place) -> None:
@@ -59,11 +57,11 @@ class Announcement:
         self._properties, self._name = properties, uuid.uuid4()
         self._taken = asyncio.Event()
         self._link = Link(self._hear, self._tell, where, _networks_of(host))
-        self._is_ours = False  # until nobody has objected to the name, no question is answered
+        self._is_ours = False  # no question is answered before the probes for the name are over
 
     @property
     def instance(self) -> str:
-        """The name of this one among others of its kind."""
+        """The name of this server among others of its kind."""
         return str(self._name)
 
     async def __aenter__(self) -> Self:
@@ -81,10 +79,10 @@ class Announcement:
         await self._link.__aexit__(kind, error, tb)
 
     async def _tell(self) -> None:
-        """Ask whether the name is free, then say that it is ours."""
+        """Probe whether the name is free, then announce it."""
         while not await self._probe():
             self._name = uuid.uuid4()
-            self._taken.clear()  # not before the first probe: an objection may be there already
+            self._taken.clear()  # not before the first probe: a conflict may have been found already
         self._is_ours = True
         for number in range(ANNOUNCEMENTS):
             if number:
@@ -102,14 +100,14 @@ class Announcement:
                 await asyncio.wait_for(self._taken.wait(), PROBE_PAUSE)
             except TimeoutError:
                 continue
-            log.warning("another service is called %s: choosing another name", self.instance)
+            log.warning("another service has the name %s; choosing another one", self.instance)
             return False
         return True
 
-    # --- what is said
+    # --- sending
 
     def _all(self, ear: Receiver, ttl: int = TTL) -> list[Answer]:
-        """All there is to know, as it looks from one network."""
+        """All records of the server for one network."""
         found: list[Answer] = []
         target = Target(self._hostname(), self._port)
         told = {**self._properties, "instance_id": self.instance}
@@ -128,13 +126,13 @@ class Announcement:
         return (f"treadle-{self._name.hex[:12]}", "local")
 
     def _addresses(self, ear: Receiver, ttl: int) -> list[Answer]:
-        """How it is reached from there."""
+        """The address records for one network."""
         at = ipaddress.ip_address(self._host)
         if not at.is_unspecified:
             return [Answer(self._hostname(), A if at.version == 4 else AAAA, str(at), ttl, flush=True)]
         return [Answer(self._hostname(), A, ear.address, ttl, flush=True)]
 
-    # --- what is heard
+    # --- receiving
 
     def _hear(self, packet: Packet, ear: Receiver, sender: tuple[str, int]) -> None:
         if packet.is_response:
@@ -162,7 +160,7 @@ class Announcement:
         if not answers:
             return
         more = tuple(each for each in everything if each not in answers and each.name != TYPES)
-        if sender[1] != ear.port:  # an asker that is not of multicast DNS: as a plain server would
+        if sender[1] != ear.port:  # the query comes from a plain DNS resolver: answer as a plain server does
             short = [Answer(each.name, each.kind, each.data, LEGACY_TTL) for each in (*answers, *more)]
             first, rest = tuple(short[: len(answers)]), tuple(short[len(answers) :])
             plain = Packet(id=packet.id, is_response=True, questions=packet.questions, answers=first, more=rest)
@@ -190,7 +188,7 @@ def _key(data: Data) -> object:
 
 
 def _networks_of(host: str) -> list[str] | None:
-    """The networks from which a server at this address is reached; None: all of them."""
+    """The networks from which a server on this address can be reached; None: all of them."""
     if host in ("0.0.0.0", "::"):
         return None
     if ipaddress.ip_address(host).is_loopback:

@@ -1,7 +1,4 @@
-"""Finding servers on the local network: who announces a kind of service, and where it listens.
-
-Without it every runner and every command would have to be told a URL.
-"""
+"""Finds servers on the local network by the kind of service that they announce."""
 
 from __future__ import annotations
 
@@ -29,17 +26,17 @@ from treadle.discovery.packet import (
     name_of,
 )
 
-FIRST_PAUSE: Final = 0.3  # s until the question is asked again; doubled each time
+FIRST_PAUSE: Final = 0.3  # s until the query is repeated; doubled each time
 LONGEST_PAUSE: Final = 30.0  # s
-MOST: Final = 5_000  # facts kept at once: bounds the memory a noisy network can take
+MOST: Final = 5_000  # records kept at once; bounds the memory that a noisy network can take
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A service that was announced.
+    """An announced service.
 
     type       its kind, such as `_serval_queue._tcp.local.`
     instance   its name among others of that kind
-    addresses  where it can be reached, this machine's own loopback first
+    addresses  its addresses, loopback first
     """
 
     type: str
@@ -51,7 +48,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """How to speak to it. The port is the one of `http_port`, where it is told."""
+        """The URL of the service, with the port of its property `http_port` if it has one."""
         told = self.properties.get("http_port", "")
         port = int(told) if told.isdecimal() and 0 < int(told) < 65536 else self.port
         address = self.addresses[0]
@@ -60,15 +57,15 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Browser:
-    """Looks for services of some kinds, from `async with` to its end; what it hears of others counts as well.
+    """Searches for services of some kinds inside an `async with` block. Raises NoMulticast on entry.
 
-    Raises NoMulticast when it is entered.
+    It also uses answers to the queries of other programs.
     """
 
     def __init__(self, types: Sequence[str], where: Place) -> None:
         self._types = {folded(name_of(each)): each for each in types}
         self._link = Link(self._hear, self._ask, where)
-        self._facts: dict[tuple[Name, int, object], tuple[Answer, float]] = {}  # with the moment they end
+        self._facts: dict[tuple[Name, int, object], tuple[Answer, float]] = {}  # with their expiry time
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -81,7 +78,7 @@ class Browser:
         await self._link.__aexit__(kind, error, tb)
 
     def found(self) -> list[Found]:
-        """What is there now, in the order it was heard of."""
+        """The services that are known now, in the order of their arrival."""
         now = asyncio.get_running_loop().time()
         alive = [fact for fact, until in self._facts.values() if until > now]
         found: list[Found] = []
@@ -94,7 +91,7 @@ class Browser:
         return found
 
     async def changes(self) -> AsyncIterator[list[Found]]:
-        """What is there, now and after each change."""
+        """Yield the known services now and after each change."""
         while True:
             self._changed.clear()
             yield self.found()
@@ -102,7 +99,7 @@ class Browser:
                 await asyncio.wait_for(self._changed.wait(), self._until_next_end())
 
     async def until(self, enough: Callable[[list[Found]], bool], timeout: float) -> list[Found]:
-        """What is there as soon as it is enough, else after `timeout` seconds."""
+        """The known services as soon as `enough` accepts them, else after `timeout` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 async for found in self.changes():
@@ -111,7 +108,7 @@ class Browser:
         return self.found()
 
     def _until_next_end(self) -> float | None:
-        """Seconds until the next fact ends by itself, as those of a server that was killed do."""
+        """Seconds until the next record expires, as the records of a killed server do; None if there is none."""
         now = asyncio.get_running_loop().time()
         ends = [until for _, until in self._facts.values() if until > now]
         return min(ends) - now if ends else None
@@ -127,7 +124,7 @@ class Browser:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _lacking(self) -> Iterable[Question]:
-        """What is still to be asked of those who told their names only."""
+        """The queries for missing records of services whose names are known."""
         alive = [fact for fact, _ in self._facts.values()]
         for fact in alive:
             if fact.kind == PTR and folded(fact.name) in self._types and isinstance(fact.data, tuple):
@@ -162,7 +159,7 @@ class Browser:
 
 
 def _apart(fact: Answer) -> object:
-    """What lets two facts of one name and kind stand beside each other: several services, several addresses."""
+    """The part of the key that separates records of one name and kind: several services, several addresses."""
     if fact.kind == PTR and isinstance(fact.data, tuple):
         return folded(fact.data)
     return fact.data if fact.kind in (A, AAAA) else None
@@ -180,7 +177,7 @@ def _addresses(host: Name, facts: Sequence[Answer]) -> list[str]:
 
 
 def _service(kind: str, full: Name, facts: Sequence[Answer]) -> Found | None:
-    """One service, if all that is needed to reach it is known."""
+    """One service; None while a record that is needed to reach it is missing."""
     target, told = _first(facts, full, SRV), _first(facts, full, TXT)
     if target is None or not isinstance(target.data, Target):
         return None

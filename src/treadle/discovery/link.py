@@ -1,6 +1,6 @@
-"""The sockets of multicast DNS: one for each network this machine is on, loopback included.
+"""The sockets of multicast DNS: one for each network of this machine, including loopback.
 
-Without one of its own for each, an answer could name an address that cannot be reached from where the question came.
+A socket per network ensures that an answer names an address that can be reached from the network of the question.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from treadle.errors import BadOption, TreadleError
 GROUP: Final = "224.0.0.251"
 PORT: Final = 5353
 LOOPBACK: Final = "127.0.0.1"
-ONLY_MINE: Final = 49  # IP_MULTICAST_ALL of Linux, which Python does not name: off, a socket hears its own network only
+ONLY_MINE: Final = 49  # Linux's IP_MULTICAST_ALL, missing in Python: 0 limits a socket to its own network
 HOPS: Final = 255
 
 Heard = Callable[[Packet, "Receiver", tuple[str, int]], None]
 
 
 class NoMulticast(TreadleError):
-    """No network of this machine lets a program join the multicast group; why is in the message."""
+    """No network of this machine lets a program join the multicast group. The message contains the reasons."""
 
 
 class Place(tuple[str | None, int]):
-    """Where discovery happens: the address of one network card, or None for all of them, and the port."""
+    """The network of discovery: the address of one network card, or None for all of them, and the port."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ EVERYWHERE: Final = Place((None, PORT))
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Place:
-    """What TREADLE_MDNS says: `ADDRESS`, `ADDRESS:PORT`, or nothing. Raises BadOption."""
+    """Read TREADLE_MDNS: `ADDRESS`, `ADDRESS:PORT`, or unset. Raises BadOption."""
     named = environment.get("TREADLE_MDNS", "")
     if not named:
         return EVERYWHERE
@@ -49,12 +49,12 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
         socket.inet_aton(address)
         return Place((address, int(port or PORT)))
     except (OSError, ValueError):
-        words = f"expected the IPv4 address of a network card, and perhaps :PORT, found {named!r}"
+        words = f"expected the IPv4 address of a network interface, optionally with :PORT, found {named!r}"
         raise BadOption("TREADLE_MDNS", words) from None
 
 
 def networks() -> list[str]:
-    """An IPv4 address of this machine on each network it is on."""
+    """The IPv4 address of this machine on each of its networks."""
     found = _by_interface() if sys.platform in ("linux", "darwin") else []
     return list(dict.fromkeys([*(found or _outward()), LOOPBACK]))
 
@@ -75,7 +75,7 @@ def _by_interface() -> list[str]:
 
 
 def _outward() -> list[str]:
-    """The address by which this machine would speak to the group."""
+    """The address from which this machine would send to the group."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((GROUP, PORT))
@@ -85,13 +85,13 @@ def _outward() -> list[str]:
 
 
 def _socket(address: str, port: int) -> socket.socket:
-    """One that hears the group on the network of this address and speaks to it there."""
+    """A socket that receives from and sends to the group on the network of this address."""
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         made.setblocking(False)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "SO_REUSEPORT"):
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # others on this machine listen there too
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # other programs use the port, too
         if sys.platform == "linux":
             made.setsockopt(socket.IPPROTO_IP, ONLY_MINE, 0)
         made.bind(("", port))
@@ -107,7 +107,7 @@ def _socket(address: str, port: int) -> socket.socket:
 
 
 class Receiver(asyncio.DatagramProtocol):
-    """One network: what is heard there, and how to speak there."""
+    """Receives and sends packets on one network."""
 
     def __init__(self, address: str, port: int, heard: Heard) -> None:
         self.address, self.port, self._heard = address, port, heard
@@ -125,10 +125,10 @@ class Receiver(asyncio.DatagramProtocol):
             self._heard(packet, self, (addr[0], addr[1]))
 
     def error_received(self, exc: Exception) -> None:
-        """A network that went away says so at every packet; it may come back."""
+        """Ignore errors: a network that is down raises one per packet, and may come back."""
 
     def say(self, packet: Packet, to: tuple[str, int] | None = None) -> None:
-        """To everybody on this network, or to one. What cannot be sent is lost, as any packet may be."""
+        """Send a packet to the group on this network, or to one address. Delivery is not guaranteed."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.sendto(encode(packet), to or (GROUP, self.port))
 
@@ -138,10 +138,10 @@ class Receiver(asyncio.DatagramProtocol):
 
 
 class Link:
-    """All networks, or one, from `async with` to its end, and what is said there meanwhile.
+    """The sockets of all networks, or of one, inside an `async with` block.
 
-    speak  what goes on beside the hearing; it is over before the sockets close
-    only   addresses of the networks; None: all of this machine
+    speak  a coroutine function that sends packets; its task ends before the sockets close
+    only   addresses of the networks; None: all networks of this machine
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Link:
         return self
 
     async def quiet(self) -> None:
-        """Let nothing more be said but what the caller says himself. Twice is once."""
+        """End the task of `speak`. The caller may still send packets. Idempotent."""
         if self._speaking is not None:
             self._speaking.cancel()
             await asyncio.wait([self._speaking])

@@ -1,7 +1,7 @@
-"""The packets of multicast DNS: questions and answers as data, and as the bytes they travel in.
+"""Encodes and decodes the packets of multicast DNS.
 
-Without it announcing and finding would each read and write bytes. Names are tuples of labels, so that one may hold any
-character: `_serval:queue` is no legal service name, and libraries refuse it.
+Names are tuples of labels with any characters, because `_serval:queue` is not a legal service name and libraries refuse
+it.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from msgspec import Struct
 
 A, PTR, TXT, AAAA, SRV, ANY = 1, 12, 16, 28, 33, 255
 INTERNET: Final = 1
-TOP_BIT: Final = 0x8000  # of a class: in a question "answer me alone", in an answer "forget what you knew before"
-RESPONSE: Final = 0x8400  # flags: an answer, with authority
-MOST_LABELS: Final = 64  # of one name; beyond it somebody plays with pointers
+TOP_BIT: Final = 0x8000  # of a class: in a question "answer by unicast", in an answer "flush cached records"
+RESPONSE: Final = 0x8400  # flags: an authoritative answer
+MOST_LABELS: Final = 64  # labels of one name; more come from a loop of pointers
 BIGGEST: Final = 9_000  # bytes of a packet
 
 Name = tuple[str, ...]
 
 
 class BadPacket(Exception):
-    """Bytes that are no packet of ours to read. Whoever listens drops them."""
+    """The bytes are not a packet that can be decoded. Receivers drop them."""
 
 
 class Target(Struct, frozen=True):
-    """What an SRV answer says: where the service listens."""
+    """The data of an SRV record: host and port of a service."""
 
     host: Name
     port: int
 
 
-Data = Name | Target | dict[str, str] | str | bytes  # of PTR, SRV, TXT, A and AAAA, and all others
+Data = Name | Target | dict[str, str] | str | bytes  # of PTR, SRV, TXT, A and AAAA, and other records
 
 
 class Question(Struct, frozen=True):
     name: Name
     kind: int
-    alone: bool = False  # the answer may go to the asker alone
+    alone: bool = False  # the answer may be sent by unicast
 
 
 class Answer(Struct, frozen=True):
-    """One fact. ttl: seconds it holds; 0 takes it back. flush: it replaces what was known under this name and kind."""
+    """One record. ttl: seconds of validity; 0 withdraws it. flush: it replaces cached records of its name and kind."""
 
     name: Name
     kind: int
@@ -54,7 +54,7 @@ class Answer(Struct, frozen=True):
 
 
 class Packet(Struct, frozen=True, kw_only=True):
-    """Questions, or answers. `proposed` is what an asker would like to own (a probe)."""
+    """Questions or answers. `proposed`: the records that a probe wants to own."""
 
     id: int = 0
     is_response: bool = False
@@ -65,12 +65,12 @@ class Packet(Struct, frozen=True, kw_only=True):
 
 
 def name_of(text: str) -> Name:
-    """`_serval_queue._tcp.local.` as labels."""
+    """Split a name such as `_serval_queue._tcp.local.` into labels."""
     return tuple(text.rstrip(".").split("."))
 
 
 def folded(name: Name) -> Name:
-    """For comparing: names differ by more than upper and lower case."""
+    """The name in lower case, because names are compared without regard to case."""
     return tuple(label.lower() for label in name)
 
 
@@ -78,7 +78,7 @@ def folded(name: Name) -> Name:
 
 
 class _Writer:
-    """Bytes that grow, and where names already stand in them."""
+    """The encoded bytes so far, and the offsets of the names in them, for compression."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -95,7 +95,7 @@ class _Writer:
                 self._known[rest] = len(self.out)
             label = rest[0].encode()
             if not 0 < len(label) < 64:
-                raise ValueError(f"a label has 1 to 63 bytes, found {rest[0]!r}")
+                raise ValueError(f"expected a label of 1 to 63 bytes, found {rest[0]!r}")
             self.out += bytes([len(label)]) + label
         self.out.append(0)
 
@@ -129,7 +129,7 @@ class _Writer:
 
 
 def encode(packet: Packet) -> bytes:
-    """The packet as it travels."""
+    """Encode a packet."""
     writer = _Writer()
     counts = (len(packet.questions), len(packet.answers), len(packet.proposed), len(packet.more))
     writer.out += struct.pack("!HHHHHH", packet.id, RESPONSE if packet.is_response else 0, *counts)
@@ -182,7 +182,7 @@ class _Reader:
         kind, kind_class, ttl, size = self.unpack("!HHIH")
         end = self.at + size
         if end > len(self.raw):
-            raise BadPacket("cut short")
+            raise BadPacket("truncated")
         data = self._data(kind, end)
         self.at = end
         return Answer(name, kind, data, ttl, bool(kind_class & TOP_BIT))
@@ -213,12 +213,12 @@ class _Reader:
 
 
 def decode(raw: bytes) -> Packet:
-    """What the bytes say. Raises BadPacket."""
+    """Decode a packet. Raises BadPacket."""
     reader = _Reader(raw)
     try:
         id, flags, *counts = reader.unpack("!HHHHHH")
         if flags & 0x7800 or sum(counts) > 500:
-            raise BadPacket("no plain question or answer")
+            raise BadPacket("expected a standard query or response")
         questions = tuple(reader.question() for _ in range(counts[0]))
         answers: list[Sequence[Answer]] = [tuple(reader.answer() for _ in range(count)) for count in counts[1:]]
     except (IndexError, struct.error, ValueError) as error:

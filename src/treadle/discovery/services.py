@@ -1,7 +1,4 @@
-"""The kinds of service that are announced, and how a client picks a queue and a store for blobs among them.
-
-Without it a runner might work for one queue and fetch from the store of another.
-"""
+"""The announced kinds of service, and the choice of a queue with its own blob store."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from msgspec import Struct
 from treadle.discovery.browse import Browser, Found
 from treadle.discovery.link import Place
 
-# As clients of that queue look for it: as it was written down, with a colon, and as it was shipped, without.
+# The original clients search for two names: with a colon, as documented, and without, as released.
 QUEUES: Final = ("_serval:queue._tcp.local.", "_serval_queue._tcp.local.")
 BLOBS: Final = ("_serval_storage._tcp.local.",)
-A_STORE_MORE: Final = 1.0  # s one waits for a store, once there is a queue that has none itself
+A_STORE_MORE: Final = 1.0  # s to wait for a store after finding a queue without its own
 
 
 class Whereabouts(Struct, frozen=True):
@@ -28,7 +25,7 @@ class Whereabouts(Struct, frozen=True):
 async def find(timeout: float, where: Place) -> Whereabouts | None:
     """The first queue that answers, with the store of the same server, else any store, else the queue's own URL.
 
-    None if no queue was heard of within `timeout` seconds. Raises NoMulticast.
+    None if no queue answers within `timeout` seconds. Raises NoMulticast.
     """
     async with Browser((*QUEUES, *BLOBS), where) as browser:
         found = await browser.until(lambda all: any(each.type in QUEUES for each in all), timeout)

@@ -1,1 +1,1 @@
-"""Durable steps: code that goes on after a crash where it stopped."""
+"""Durable code: steps whose results are stored, so that after a crash the job continues behind the last one."""

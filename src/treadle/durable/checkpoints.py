@@ -1,11 +1,10 @@
-"""What a job remembers of its runs: one entry per step, and the order they were asked in.
+"""The checkpoints of a job: one entry per step, and the order in which its function takes the steps.
 
-Without it a run could not tell a step that was taken from one that is new, nor notice that the program has changed
-since the job began. Pure: nothing here waits.
+They show whether a step was taken before, and whether the program has changed since the job began. Nothing here waits.
 
-Every entry says which step was asked before it. So the order is checked where a program has one, and not where it has
-none: steps asked in branches that run side by side (tasks of `gather` or a TaskGroup) follow the step before the
-branches began. Forms of `after`:
+Each entry names the step asked before it, so the order is checked where the program has one. Steps in branches that run
+concurrently (tasks of `gather` or a TaskGroup) have no order among each other: they follow the step before the branches
+began. Forms of `after`:
 
     ""       the first step                  "a"      the step asked after a
     "a!E"    after a, which raised E         "a&"     the first in a branch begun after a
@@ -29,23 +28,23 @@ from treadle.core.model import Pairs
 from treadle.errors import UNREADABLE, BadStep, StepMismatch, TooLarge
 from treadle.tasks.options import Sizes
 
-OURS = "treadle:"  # entries of the memo that are no steps begin so
+OURS = "treadle:"  # prefix of checkpoints that are not steps
 
 
 class Entry(Struct, omit_defaults=True):
-    """What is remembered of one step. A sleep has `until`; a wait that was given up, `gave_up`."""
+    """The stored data of one step. A sleep has `until`; a wait that timed out has `gave_up`."""
 
     after: str = ""
-    value: Raw | UnsetType = UNSET  # JSON, as our own codec writes it
-    text: str | UnsetType = UNSET  # what a user's codec wrote, which may be anything
-    until: float | UnsetType = UNSET  # a moment by the storage's clock
-    left: int | UnsetType = UNSET  # the version of the run that went to sleep
+    value: Raw | UnsetType = UNSET  # JSON from Treadle's codec
+    text: str | UnsetType = UNSET  # text from a user's codec, in any format
+    until: float | UnsetType = UNSET  # an instant, by the storage's clock
+    left: int | UnsetType = UNSET  # the version of the run that began the sleep
     gave_up: bool = False
-    turn: int | UnsetType = UNSET  # which row of its signal a wait has used up
+    turn: int | UnsetType = UNSET  # for a wait, the number of the signal row that it used
 
     @property
     def result(self) -> str | None:
-        """The encoded value; None if this is no entry of a value."""
+        """The encoded value; None if the entry has none."""
         if isinstance(self.value, UnsetType):
             return None if isinstance(self.text, UnsetType) else self.text
         return bytes(self.value).decode()
@@ -55,19 +54,19 @@ read_entry = msgspec.json.Decoder(Entry).decode
 
 
 class Branch:
-    """One line of execution: steps asked in it have an order."""
+    """A branch of execution, in which steps have an order."""
 
-    __slots__ = ("last", "memo", "place")
+    __slots__ = ("checkpoints", "last", "place")
 
-    def __init__(self, memo: Checkpoints, place: object, last: str) -> None:
-        self.memo, self.place, self.last = memo, place, last
+    def __init__(self, checkpoints: Checkpoints, place: object, last: str) -> None:
+        self.checkpoints, self.place, self.last = checkpoints, place, last
 
 
-_branch: ContextVar[Branch | None] = ContextVar("treadle_strand", default=None)
+_branch: ContextVar[Branch | None] = ContextVar("treadle_branch", default=None)
 
 
 class Asked(Struct, frozen=True):
-    """A step as it was asked for: its key, what was before it, and what is remembered of it."""
+    """A step that the function asked for: its key, the step before it, and its stored entry."""
 
     key: str
     after: str
@@ -76,10 +75,10 @@ class Asked(Struct, frozen=True):
 
 
 class Checkpoints:
-    """The steps of one job, as far as they were stored, and those of this run."""
+    """The steps of one job: those stored before, and those of this run."""
 
     def __init__(self, job: str, stored: Pairs, sizes: Sizes, place: object = None) -> None:
-        """`place` is where the job's own function runs; None: wherever the first step is asked."""
+        """`place`: the task or thread that runs the job's function; None: the one that asks for the first step."""
         self.job, self._sizes = job, sizes
         self.entries: dict[str, Entry] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
@@ -91,25 +90,25 @@ class Checkpoints:
             try:
                 self.entries[key] = read_entry(text)
             except UNREADABLE as error:
-                raise BadStep(key, f"what is stored of it cannot be read: {error}") from None
+                raise BadStep(key, f"its checkpoint cannot be read: {error}") from None
         self._next = {entry.after: key for key, entry in self.entries.items() if not entry.after.endswith("&")}
         self._counts: dict[str, int] = {}
         self._owners: dict[str, Branch] = {}
-        self._failed: dict[str, str] = {}  # steps that raised in this run -> the exception's class
+        self._failed: dict[str, str] = {}  # steps that raised in this run, with the exception's class
         self._root = None if place is None else Branch(self, place, "")
 
-    # --- asking
+    # --- asking for steps
 
     def ask(self, name: str) -> Asked:
-        """The next step of that name. Raises BadStep, StepMismatch; TooLarge where there are too many."""
+        """The next step of that name. Raises BadStep, StepMismatch, and TooLarge if there are too many steps."""
         check_name(name)
         branch = self._here()
         owner = self._owners.setdefault(name, branch)
         if owner is not branch:
             raise BadStep(
                 name,
-                "is asked for in two places that have no order (branches side by side, steps within steps), so a "
-                f"later run could not tell them apart; give each a name of its own, such as f'{name}:{{i}}'",
+                "is taken in two branches or steps that have no order, so a later run could not tell them apart; give "
+                f"each its own name, such as f'{name}:{{i}}'",
             )
         count = self._counts[name] = self._counts.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
@@ -122,12 +121,12 @@ class Checkpoints:
         return Asked(key, after, entry, branch)
 
     def _here(self) -> Branch:
-        """The strand of the caller: its own, or a new one if it is a branch."""
+        """The branch of the caller: a known one, or a new one."""
         place = _place()
         if self._root is None:
             self._root = Branch(self, place, "")
         found = _branch.get()
-        if found is None or found.memo is not self:
+        if found is None or found.checkpoints is not self:
             found = self._root
         if found.place != place:
             last = found.last if found.last.endswith(("&", ">")) else f"{found.last}&"
@@ -142,7 +141,7 @@ class Checkpoints:
                 place = f"after {_shown(entry.after)!r}" if entry.after else "as the first"
                 raise StepMismatch(self.job, key, _shown(before), f"it {place}")
             return
-        # Before it runs: a step that was only renamed would do again what the other has done.
+        # Checked before the step runs: a renamed step would repeat the effects of the one it replaces.
         there = None if after.endswith("&") else self._next.get(after)
         if there is not None and there != key:
             raise StepMismatch(self.job, key, _shown(before), f"{there!r} at this point")
@@ -150,8 +149,8 @@ class Checkpoints:
             raise TooLarge(f"the list of steps of job {self.job}", len(self.entries) + 1, self._sizes.steps)
 
     def _went_another_way(self, after: str) -> bool:
-        """Whether a step before this point had raised when it was recorded, and has not raised the same now: then the
-        way here may differ, though the program is the same."""
+        """Whether a step before this point raised when this was recorded, and has not raised the same in this run. Then
+        the same program may have come here another way."""
         while after:
             key, _, raised = after.partition("!")
             if raised and self._failed.get(key) != raised:
@@ -162,7 +161,8 @@ class Checkpoints:
 
     @contextmanager
     def within(self, asked: Asked) -> Iterator[None]:
-        """While its function runs: steps asked in there are its own, and come no more once it is remembered."""
+        """While the step's function runs: steps asked inside belong to it, and are not asked again once it is
+        stored."""
         token = _branch.set(Branch(self, _place(), f"{asked.key}>"))
         running = _running.set(f"{self.job}:{asked.key}")
         try:
@@ -174,39 +174,41 @@ class Checkpoints:
             _running.reset(running)
             _branch.reset(token)
 
-    # --- remembering
+    # --- storing
 
     def keep(self, asked: Asked, entry: Entry) -> None:
-        """Remember it from now on. Raises TooLarge; nothing is remembered then."""
+        """Add the entry, to be stored. Raises TooLarge, and then adds nothing."""
         text = msgspec.json.encode(entry).decode()
         size = len(text.encode())
         if size > self._sizes.step:
-            raise TooLarge(f"what step {asked.key!r} of job {self.job} remembers", size, self._sizes.step)
+            raise TooLarge(f"the checkpoint of step {asked.key!r} of job {self.job}", size, self._sizes.step)
         before = self.entries.get(asked.key)
         known = 0 if before is None else len(msgspec.json.encode(before)) + len(asked.key.encode())
         whole = self._size - known + size + len(asked.key.encode())
-        if whole > self._sizes.memo:
-            raise TooLarge(f"what the steps of job {self.job} remember, with {asked.key!r},", whole, self._sizes.memo)
+        if whole > self._sizes.checkpoints:
+            raise TooLarge(
+                f"the sum of the checkpoints of job {self.job}, with {asked.key!r},", whole, self._sizes.checkpoints
+            )
         self._size = whole
         self.entries[asked.key] = entry
         self.unsaved[asked.key] = text
 
     def saved(self, pairs: Pairs) -> None:
-        """These are stored."""
+        """Note that these are stored."""
         for key, text in pairs:
             if self.unsaved.get(key) == text:
                 del self.unsaved[key]
 
 
 def valued(asked: Asked, text: str, own_codec: bool, turn: int | UnsetType = UNSET) -> Entry:
-    """The entry of a value that a codec has written."""
+    """The entry of an encoded value."""
     if own_codec:
         return Entry(asked.after, text=text, turn=turn)
     return Entry(asked.after, value=Raw(text.encode()), turn=turn)
 
 
 def check_name(name: Any) -> None:
-    """Raise BadStep for what cannot name a step."""
+    """Raise BadStep unless this can be the name of a step."""
     if (
         not isinstance(name, str)
         or not 0 < len(name) <= defaults.MAX_NAME
@@ -217,8 +219,8 @@ def check_name(name: Any) -> None:
     ):
         raise BadStep(
             str(name)[:60],
-            f"expected a name of 1-{defaults.MAX_NAME} printable characters without '#' (ours: the second step of a "
-            "name is 'name#2'), not ending in '&' or '>' nor beginning with 'treadle:'",
+            f"expected a name of 1-{defaults.MAX_NAME} printable characters without '#' (Treadle names the second "
+            "step of a name 'name#2'). It must not end in '&' or '>', or begin with 'treadle:'",
         )
 
 
@@ -226,12 +228,12 @@ _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)
 
 
 def running_step() -> str | None:
-    """The key of the step whose function runs here, the job in front."""
+    """The key of the step whose function runs here, prefixed with the job's id; None outside a step."""
     return _running.get()
 
 
 def _place() -> object:
-    """What cannot do two things at once: this task of the loop, or this thread."""
+    """The current task of the event loop, or this thread: the caller's branch, as neither runs two things at once."""
     try:
         return asyncio.current_task() or threading.get_ident()
     except RuntimeError:
@@ -239,7 +241,7 @@ def _place() -> object:
 
 
 def _plain(after: str) -> str:
-    """Without what the step before it raised, and side by side or not: the same step may follow both."""
+    """`after` without the marks for an exception and for a branch: the same step may follow with or without them."""
     return after.partition("!")[0].rstrip("&")
 
 

@@ -1,4 +1,4 @@
-"""`async with current().once(key)`: one job of the whole fleet gets True, until the mark expires."""
+"""`async with current().once(key)`: only one job gets True, until its mark expires."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Marks(Protocol):
-    """What `Once` needs of the durable code of its run."""
+    """The methods of a run's durable code that `Once` uses."""
 
     async def win(self, key: str, keep: float | timedelta) -> bool: ...
     async def give_back(self, key: str) -> None: ...
@@ -19,7 +19,7 @@ class Marks(Protocol):
 
 
 class Once(AbstractAsyncContextManager[bool]):
-    """`async with current().once(key) as first`; in threads `with`."""
+    """`async with current().once(key) as first`, or `with` in threads."""
 
     def __init__(self, durable: Marks, key: str, keep: float | timedelta) -> None:
         self._durable, self._key, self._keep = durable, key, keep

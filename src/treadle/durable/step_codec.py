@@ -1,4 +1,4 @@
-"""How the result of a step is encoded: by the return annotation of the function that the step calls."""
+"""The codec of a step's result: from the return annotation of the function that the step calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _known: WeakKeyDictionary[Any, dict[Codec | None, CallCodec]] = WeakKeyDictionar
 
 
 def signature_of(function: Callable[..., Any], name: str, codec: Codec | None) -> CallCodec:
-    """How a step's result becomes text: by the function's return annotation, if it has one."""
+    """The codec of a step's result, by the function's return annotation if it has one."""
     own: Any = getattr(function, "signature", None)
     if isinstance(own, CallCodec):
         return own
@@ -25,7 +25,7 @@ def signature_of(function: Callable[..., Any], name: str, codec: Codec | None) -
         return CallCodec(name, _untyped, codec)
     try:
         known = _known.setdefault(function, {})
-    except TypeError:  # it cannot be hashed or referred to weakly
+    except TypeError:  # not hashable, or without weak references
         return CallCodec(name, function, codec)
     if codec not in known:
         known[codec] = CallCodec(name, function, codec)

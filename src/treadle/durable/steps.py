@@ -1,11 +1,8 @@
-"""Durable code: steps that run once, sleeps and waits that free the slot, marks that one job in the fleet wins.
-
-Without it a function that was interrupted would begin again from its first line, and one that waits for a person would
-hold a slot for days.
+"""Durable code: steps that run once, sleeps and waits that free the slot, and marks that only one job gets.
 
 When `step` returns, its result is stored. If the worker dies after the function returns and before the step is stored,
-the function runs again. A sleep or a wait leaves the function by an exception of our own (`Suspend`); the next run
-starts at the top and finds its steps stored.
+the function runs again. A sleep or a wait ends the run with an exception (`Suspend`). The next run starts at the top,
+and each stored step returns its stored value.
 """
 
 from __future__ import annotations
@@ -45,13 +42,13 @@ from treadle.workflow.signals import (
 
 log = logging.getLogger("treadle")
 
-IN_BATCH = object()  # the place of an item of a batch: its function runs for others too
+IN_BATCH = object()  # the place of a batch item, whose function also runs for other items
 
-EARLY = 0.001  # s; what is left of a sleep below this is no reason to go to sleep again
+EARLY = 0.001  # s; a sleep that has less than this left is over
 
 
 class DurableRun(Protocol):
-    """What durable code needs of the context of its run."""
+    """The attributes of a run's context that durable code uses."""
 
     record: Record
     leaving: Outcome | None
@@ -60,7 +57,7 @@ class DurableRun(Protocol):
 
 
 class DurableBackend(Protocol):
-    """What durable code needs of the worker it runs in. Every call is made again until the storage answers."""
+    """The services of the worker that durable code uses. Each call is repeated until the storage answers."""
 
     loop: asyncio.AbstractEventLoop
     sizes: Sizes
@@ -75,11 +72,11 @@ class DurableBackend(Protocol):
 
 
 class Suspend(BaseException):
-    """Unwinds the function of a job that goes to sleep or waits. Not an Exception: `except Exception` lets it pass."""
+    """Ends the function of a job that sleeps or waits. Not an Exception, so `except Exception` does not catch it."""
 
 
 class Stopped(BaseException):
-    """Ends a function in a thread that waited for the storage when its run was cut short."""
+    """Ends a function in a thread that waits for the storage when its run is cancelled."""
 
 
 class Durable:
@@ -87,9 +84,9 @@ class Durable:
 
     def __init__(self, run: DurableRun, home: DurableBackend, codec: Codec | None) -> None:
         self.run, self.home = run, home
-        self.memo = Checkpoints(run.record.job.id, run.record.memo, home.sizes, run.place)
+        self.checkpoints = Checkpoints(run.record.job.id, run.record.checkpoints, home.sizes, run.place)
         self._codec = None if type(codec) is TaggedCodec else codec
-        self._waited: dict[str, int] = {}  # signals this run has received or given up -> the last turn of theirs
+        self._waited: dict[str, int] = {}  # signals received or no longer waited for -> the last row used
         self._received: set[str] = set()
         self._marks: dict[str, Record] = {}
         self._pending: concurrent.futures.Future[Any] | None = None
@@ -99,16 +96,16 @@ class Durable:
     # --- steps
 
     def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Coroutine[Any, Any, Any]:
-        """The place of a step in the order is where it is asked for, not where it is awaited."""
+        """Take the step. Its position in the order is where this is called, not where the result is awaited."""
         self._stay(name)
-        return self._step(self.memo.ask(name), function, args, kwargs)
+        return self._step(self.checkpoints.ask(name), function, args, kwargs)
 
     async def _step(self, asked: Asked, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._on_loop(asked.key)
         signature = self._signature(asked.key, function)
         if asked.entry is not None:
             return signature.decode_result(self._recorded(asked))
-        with self.memo.within(asked):
+        with self.checkpoints.within(asked):
             if _is_async(function):
                 value = await function(*args, **kwargs)
             else:
@@ -119,24 +116,24 @@ class Durable:
         return signature.decode_result(text)
 
     def step_here(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The same in a thread: the function runs in it."""
+        """Take the step in a thread; the function runs in this thread."""
         self._stay(name)
         if _is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
-        asked = self.memo.ask(name)
+        asked = self.checkpoints.ask(name)
         signature = self._signature(asked.key, function)
         if asked.entry is not None:
             return signature.decode_result(self._recorded(asked))
-        with self.memo.within(asked):
+        with self.checkpoints.within(asked):
             value = function(*args, **kwargs)
         text = self._keep(asked, signature, value)
         self.wait_here(self.home.save(self.run))
         return signature.decode_result(text)
 
     def _keep(self, asked: Asked, signature: CallCodec, value: object) -> str:
-        """What is returned is what a later run will read, so a value that changes on the way is seen at once."""
+        """Record the encoded value. Callers return it decoded, so a value that the codec changes is noticed at once."""
         text = signature.encode_result(value)
-        self.memo.keep(asked, valued(asked, text, self._codec is not None))
+        self.checkpoints.keep(asked, valued(asked, text, self._codec is not None))
         return text
 
     def _recorded(self, asked: Asked) -> str:
@@ -152,12 +149,12 @@ class Durable:
         return signature_of(function, f"{self.run.record.job.task}: step {name!r}", self._codec)
 
     def key(self, name: str | None) -> str:
-        """The idempotency key of a step: the same in every run, also after the job was dead and reopened."""
+        """The idempotency key of a step: the same in every run, also after a retry of a dead job."""
         if name is not None:
             return f"{self.run.record.job.id}:{name}"
         found = running_step()
         if found is None:
-            raise BadStep("step_key", "give the step's name, or ask from within the step's function")
+            raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
         return found
 
     # --- sleeping and waiting
@@ -165,12 +162,12 @@ class Durable:
     async def sleep(self, asked: Asked, length: float | timedelta | None, moment: datetime | None) -> None:
         now, entry, version = self._moment(), asked.entry, self.run.record.version
         if (length is None) == (moment is None):
-            raise BadOption("sleep", "give either seconds or until=")
+            raise BadOption("sleep", "give seconds or until=, not both")
         if entry is None:
             left = seconds(length, "sleep") if length is not None else until(moment, "sleep", now)
         elif isinstance(entry.until, float):
-            # The storage takes moments back that were written while its clock was ahead, but not this one.
-            came_due = entry.left == version - 2  # it went back in line, and this run claimed it from there
+            # After its clock was set back, the storage corrects the due times of rows, but not this one.
+            came_due = entry.left == version - 2  # it was queued again when due, and this run claimed it
             left = 0.0 if came_due else entry.until - now
             if length is not None:
                 left = min(left, seconds(length, "sleep"))
@@ -178,14 +175,14 @@ class Durable:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
         if left <= EARLY:
             return
-        self.memo.keep(asked, Entry(asked.after, until=now + left, left=version))
+        self.checkpoints.keep(asked, Entry(asked.after, until=now + left, left=version))
         self._leave(judge.asleep(self.run.record, left, now))
 
     async def wait_for(self, name: str, asked: Asked, timeout: float | timedelta | None, kind: Any) -> Any:
         entry = asked.entry
         if entry is None:
             entry = await self._arrived(name, asked, None if timeout is None else seconds(timeout, "timeout"))
-            self.memo.keep(asked, entry)
+            self.checkpoints.keep(asked, entry)
             await self.home.save(self.run)
         if isinstance(entry.turn, int):
             self._waited[name] = entry.turn
@@ -193,8 +190,8 @@ class Durable:
             job = self.run.record.job
             within = "in time" if timeout is None else f"within {seconds(timeout, 'timeout'):g} s"
             raise TimeoutError(
-                f"nobody gave the signal {name!r} to {job.task} {job.id} {within}; "
-                f"`treadle jobs signal {job.id} {name}` gives it to a later wait"
+                f"{job.task} {job.id} did not receive the signal {name!r} {within}; "
+                f"`treadle jobs signal {job.id} {name}` sends it to a later wait"
             )
         self._received.add(name)
         text = entry.result
@@ -203,17 +200,15 @@ class Durable:
         return decode_any(text) if kind is Any else _signature_of_kind(kind).decode_result(text)
 
     async def _arrived(self, name: str, asked: Asked, timeout: float | None) -> Entry:
-        """What has come of the signal, if anything has. Raises Leave to wait for it."""
+        """The entry for a signal that has arrived, or for a wait that timed out. Raises Suspend to wait for it."""
         if name in self._received:
-            raise BadStep(
-                name, f"this signal was received already, and comes once; wait for another name, such as '{name}:2'"
-            )
+            raise BadStep(name, f"this run has already received the signal; wait for another name, such as '{name}:2'")
         row, used = self.run.record, self._waited.get(name, 0)
         turn, found = await self._row(name, used, timeout is not None)
         if found is None and timeout != 0:
             left = None if row.deadline_at is None else max(EARLY, row.deadline_at - self._moment())
             limits = [each for each in (timeout, left) if each is not None]
-            # A row that is nobody's any more ends by itself: open, it would keep its whole workflow from being pruned.
+            # The row of an ended job ends at its deadline: while it is open, the workflow cannot be pruned.
             new = signal_row(row, name, turn, min(limits, default=defaults.SIGNAL_ROW))
             self._leave(judge.awaiting(row, (new.id,), (new,)))
         if found is not None and found.state is State.SUCCEEDED:
@@ -223,8 +218,8 @@ class Durable:
         return Entry(asked.after, gave_up=True, turn=turn if found is not None and found.state.final else used)
 
     async def _row(self, name: str, used: int, timed: bool) -> tuple[int, Record | None]:
-        """The row where this wait and the signal meet. A wait without a timeout goes on with the next one when the time
-        of a row is over."""
+        """The row in which this wait and the signal are joined. A wait without a timeout uses the next row when a row
+        has expired."""
         row, start = self.run.record, used + 1
         while True:
             turns = range(start, start + SEEN_AT_ONCE)
@@ -237,7 +232,7 @@ class Durable:
             start += SEEN_AT_ONCE
 
     def _moment(self) -> float:
-        """Now by the storage's clock, as far as the last claim tells: ours may be wrong, and only its steps count."""
+        """Now, by the storage's clock: the time of the last claim, plus the time since then by this process's clock."""
         now = self.home.now()
         claimed = self.run.record.started_at
         return now if claimed is None else claimed + max(0.0, now - self.run.began)
@@ -247,38 +242,38 @@ class Durable:
         raise Suspend
 
     def alone(self, what: str, here: bool = False) -> None:
-        """Raises BadStep unless this is the function itself: from a branch the others could not be put to sleep."""
+        """Raise BadStep unless the function itself calls: a sleep in one of its tasks could not suspend the others."""
         self._stay(what)
         if self.run.place is IN_BATCH:
-            raise BadStep(what, "one job of a batch cannot go to sleep; raise Defer in its place instead")
+            raise BadStep(what, "a job of a batch cannot sleep; return Defer(...) as its result instead")
         if here:
             return
         self._on_loop(what)
         if self.run.place is not None and asyncio.current_task() is not self.run.place:
-            # Noted, because whoever awaits the branch may never look at its error: asyncio.wait does not raise it.
+            # Stored, because the error of the task may never be retrieved: asyncio.wait does not raise it.
             self.misused = BadStep(
                 what,
-                "the whole function goes to sleep, so await it in the function itself, not in a task of gather, "
+                "this suspends the whole function, so await it in the function itself, not in a task of gather, "
                 "wait_for or a TaskGroup",
             )
             raise self.misused
 
     def _stay(self, step: str) -> None:
-        """Raises BadStep in a function that should have been left."""
+        """Raise BadStep if the function continues although the run has been suspended."""
         if self.run.leaving is not None:
             raise BadStep(step, SWALLOWED)
 
     # --- marks
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
-        """Whether this job holds the mark."""
+        """Whether this job holds the mark. Stores the mark if it is free."""
         job = self.run.record.job.id
         row, id = self.run.record, f"{ONCE}{os.urandom(8).hex()}"
         asked = mark(id, row, key, seconds(keep, "once.keep"))
         found = await self.home.store(asked)
         check_place(found, row.job.queue, None, None)
         if found.job.id != id and found.deadline_at is not None and found.deadline_at <= self._moment():
-            # Its time is over, and no claim has ended it yet. Of two runs that do, one wins the next mark.
+            # It has expired, but no claim has ended it yet. If two runs do this, one of them gets the next mark.
             await self.home.settle(
                 [Outcome(id=found.job.id, version=found.version, state=State.FAILED, reason=EXPIRED, error="over")]
             )
@@ -287,11 +282,11 @@ class Durable:
         if winner(found) != job:
             return False
         self._marks[key] = found
-        await self.home.save(self.run)  # who has lost his lease is told here, not after the effect
+        await self.home.save(self.run)  # raises here, before the effect, if the lease was lost
         return True
 
     async def give_back(self, *keys: str) -> None:
-        """Let others win these; without keys, all that this run has won."""
+        """Release these marks, or without keys all marks that this run got."""
         rows = [self._marks.pop(key) for key in keys or tuple(self._marks) if key in self._marks]
         if rows:
             await self.home.settle(
@@ -302,8 +297,8 @@ class Durable:
             )
 
     async def concluded(self, outcome: Outcome) -> Outcome:
-        """The outcome with what this run remembers and is not known to be stored. Marks won by an attempt that failed
-        are given back first: were that done after it, a crash in between would keep them from everybody."""
+        """The outcome with the checkpoints that are not known to be stored. If the attempt failed, its marks are
+        released first: after a crash in between, nobody could get them until they expire."""
         failed = outcome.state is State.FAILED
         if (
             self._marks
@@ -313,21 +308,23 @@ class Durable:
             try:
                 await self.give_back()
             except (asyncio.CancelledError, StorageError):
-                log.warning("marks of job %s are not given back; they are over after their time", outcome.id)
-        pairs = tuple(self.memo.unsaved.items())
-        return replace(outcome, memo=(*outcome.memo, *pairs)) if pairs else outcome
+                log.warning("could not release the once-marks of job %s; they will expire", outcome.id)
+        pairs = tuple(self.checkpoints.unsaved.items())
+        return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
 
     # --- threads
 
     def wait_here(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """In a thread: have the worker's loop do it, and wait."""
+        """In a thread: run the coroutine on the worker's event loop and wait for it."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             pass
         else:
             work.close()
-            raise BadStep("sync", "current().sync is for functions in threads; here, await the same of current()")
+            raise BadStep(
+                "sync", "current().sync is for functions in threads; here, await the same method of current()"
+            )
         self._pending = future = asyncio.run_coroutine_threadsafe(work, self.home.loop)
         if self._interrupted:
             future.cancel()
@@ -339,7 +336,7 @@ class Durable:
             self._pending = None
 
     def interrupt(self) -> None:
-        """The run is cut short: a thread that waits for the storage waits no more."""
+        """The run was cancelled: a thread that waits for the storage stops waiting."""
         self._interrupted = True
         if self._pending is not None:
             self._pending.cancel()
@@ -350,13 +347,13 @@ class Durable:
 
 
 SWALLOWED = (
-    "the function went on after sleep() or wait_for(), which leave it by an exception: an `except BaseException`, a "
-    "bare `except` or a `return` in a `finally` has caught that; catch Exception instead, or raise it again"
+    "the function continued after sleep() or wait_for(), which suspend it by an exception: an `except BaseException`, "
+    "a bare `except` or a `return` in a `finally` caught that; catch Exception instead, or raise it again"
 )
 
 
 def left_by(error: BaseException | None) -> bool:
-    """Whether this is our own leaving, or a group of nothing else."""
+    """Whether this is a Suspend, or an exception group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return all(left_by(each) for each in error.exceptions)
     return isinstance(error, Suspend)
@@ -365,5 +362,5 @@ def left_by(error: BaseException | None) -> bool:
 def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    function = getattr(function, "__wrapped__", function)  # a task stands for its function
+    function = getattr(function, "__wrapped__", function)  # of a task, its function
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

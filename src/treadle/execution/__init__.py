@@ -1,1 +1,1 @@
-"""The run of one job: its context, its middleware, its transaction."""
+"""Runs one job: its context, its middleware, its transaction."""

@@ -1,7 +1,4 @@
-"""What a running function may ask about its own job: `current()`.
-
-Without it a task would not know its id, its fencing token, or that it should stop.
-"""
+"""`current()`, through which a running function reads its own job, and takes steps."""
 
 from __future__ import annotations
 
@@ -38,12 +35,12 @@ class NotRunning(TreadleError, RuntimeError):
 
 
 Results = Callable[[Sequence[str]], Awaitable[list[Any]]]
-"""Ids to what became of them: a result, or the exception that says why there is none."""
+"""From ids of jobs to, for each, its result or the exception that says why it has none."""
 
 
 ENDED: Final = object()
-"""Where a function runs that has ended. A task holds its context variables, so one kept here would be a cycle, and each
-job something for the garbage collector: it took 4 us a job, and held the loop for 20-40 ms now and then."""
+"""The place of a function that has ended. Keeping its asyncio task would be a reference cycle, because a task holds its
+context variables. Collecting these cycles took 4 us a job, and sometimes blocked the loop for 20-40 ms."""
 
 
 _counting = threading.Lock()
@@ -51,32 +48,32 @@ _counting = threading.Lock()
 
 def _forked() -> None:
     global _counting  # noqa: PLW0603 - a fork changes it
-    _counting = threading.Lock()  # a thread that the fork did not copy may have held it
+    _counting = threading.Lock()  # a thread that the fork did not copy may hold the old one
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to make, a class of this width 0.35
-    """The job that runs here. Reading it costs nothing; `progress` reaches the storage with the next heartbeat."""
+class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to build; a class of this width: 0.35
+    """The job that runs here. Reading it costs nothing; `progress` is stored with the next heartbeat."""
 
     record: Record
     worker: str
     _noted: Callable[[], None]
     _results: Results | None = None
     _home: DurableBackend | None = None
-    durable: Durable | None = None  # made when it is first asked for
-    leaving: Outcome | None = None  # what becomes of it, once its function was left to sleep or wait
-    began: float = 0.0  # set when it runs, by our clock
-    place: object = None  # where the function runs, if it is async: the asyncio task; then ENDED
+    durable: Durable | None = None  # made at its first use
+    leaving: Outcome | None = None  # the outcome of a run whose function slept or waits
+    began: float = 0.0  # when the run began, by this process's clock
+    place: object = None  # for an async function, the asyncio task that runs it; then ENDED
     note: str | None = None
-    why: str | None = None  # why it is to stop: timeout, deadline, lost, stop
-    site: tuple[Storage, asyncio.AbstractEventLoop] | None = None  # where the job lives, and its worker's loop
+    why: str | None = None  # why it must stop: timeout, deadline, lost or stop
+    site: tuple[Storage, asyncio.AbstractEventLoop] | None = None  # the storage, and the worker's event loop
     open: Open | None = None  # its transaction
     _cancelled: threading.Event | None = None
     _stem: str = ""
-    _numbers: count[int] | None = None  # made with the first job made here: 0.1 us for each that makes none
+    _numbers: count[int] | None = None  # made with the first job made here, as it takes 0.1 us
     _process: str = ""  # the tag of the process that `_numbers` belongs to
 
     def __repr__(self) -> str:
@@ -84,7 +81,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
 
     @property
     def id(self) -> str:
-        """Stable across attempts: the idempotency key for effects outside."""
+        """The same in every attempt: an idempotency key for external effects."""
         return self.record.job.id
 
     @property
@@ -93,12 +90,12 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
 
     @property
     def attempt(self) -> int:
-        """1 for the first try; tries that were deferred or lost do not count."""
+        """1 for the first attempt; runs that were deferred or lost do not count."""
         return self.record.attempt + 1
 
     @property
     def lost(self) -> int:
-        """How many leases ran out on this job before."""
+        """How many leases of this job have expired."""
         return self.record.lost
 
     @property
@@ -108,7 +105,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
 
     @property
     def workflow(self) -> str:
-        """The id of the first job of this workflow; its own if it is that."""
+        """The id of the first job of this workflow, which may be this job."""
         return self.record.job.root or self.record.job.id
 
     @property
@@ -117,7 +114,8 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
 
     @property
     def after(self) -> tuple[str, ...]:
-        """The ids of the jobs it waited for. Where an id was known or a key was held: of the job that answered."""
+        """The ids of the jobs it waited for. If another row was returned for one (known id, held key), that row's
+        id."""
         return judge.upstreams(self.record)
 
     @property
@@ -127,7 +125,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
 
     @property
     def error(self) -> str | None:
-        """Why the last attempt failed, as stored; None on the first."""
+        """The stored error of the last attempt; None in the first one."""
         return self.record.error
 
     @property
@@ -140,12 +138,12 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
 
     @property
     def cancelled(self) -> bool:
-        """Whether the function should stop: time is up, the job was cancelled or lost, or the worker stops.
-        Async functions are cancelled; those in threads look here now and then, or `wait`."""
+        """Whether the function should stop: it timed out, the job was cancelled or lost, or the worker stops. Async
+        functions are cancelled; functions in threads must check this regularly, or use `wait`."""
         return self.why is not None
 
     def wait(self, timeout: float) -> bool:
-        """In a thread: sleep up to `timeout` seconds; True as soon as the function should stop."""
+        """In a thread: sleep up to `timeout` seconds. Returns True as soon as the function should stop."""
         if self._cancelled is None:
             self._cancelled = threading.Event()
             if self.why is not None:
@@ -153,25 +151,25 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
         return self._cancelled.wait(timeout)
 
     def stop(self, why: str) -> None:
-        """Tell the function to stop. The first reason stays; but that the worker stops gives way to any other."""
+        """Ask the function to stop. The first reason is kept, except that any other reason replaces "stop"."""
         if self.why in (None, "stop"):
             self.why = why
             if self._cancelled is not None:
                 self._cancelled.set()
 
     def transaction(self, timeout: float | timedelta = defaults.TRANSACTION) -> Scope:
-        """A block whose writes are committed with the job's ending, its children and all, or rolled back.
+        """A block whose writes are committed together with the job's ending and its children, or rolled back.
 
-        `async with current().transaction() as tx:`, in a thread `with`. `tx` is a connection to the database the jobs
-        live in: sqlite3.Connection; psycopg.AsyncConnection, or psycopg.Connection in a thread. Never commit it: that
-        is done when the function has returned. If it raises, if the lease was lost, or `timeout` seconds after the
-        block began, all is rolled back.
+        Use `async with current().transaction() as tx:`, or `with` in a thread. `tx` is a connection to the storage's
+        database: sqlite3.Connection; psycopg.AsyncConnection, or psycopg.Connection in a thread. Do not commit it: the
+        worker does, when the function has returned. If the function raises, if the lease was lost, or `timeout` seconds
+        after the block began, everything is rolled back.
 
-        Raises Unsupported on storages without transactions, Stale if the lease was lost, NestedTransaction for a
-        second block in one run, TimeoutError at the end of a block that took too long, StorageUnavailable.
+        Raises Unsupported on storages without transactions, Stale if the lease was lost, NestedTransaction for a second
+        block in one run, TimeoutError at the end of a block that took too long, and StorageUnavailable.
         """
         if self.site is None:
-            raise NotRunning("transaction() cannot be used in a process of its own; use a thread or a coroutine")
+            raise NotRunning('transaction() does not work in a function of kind="process"; use a thread or a coroutine')
         storage, loop = self.site
         return Scope(storage, self.record, seconds(timeout, "timeout"), loop, self)
 
@@ -186,47 +184,49 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        """Run a function once in the life of this job: `await current().step("charge", charge, order)`. Later runs are
-        answered what it returned. When this returns, that is stored; who dies before runs the function again.
+        """Run a function once in the life of this job: `await current().step("charge", charge, order)`. Its result is
+        stored when this returns, and later runs receive the stored value. If the worker dies before that, the function
+        runs again.
 
-        An async function is awaited, a plain one runs in a thread. The answer is what its codec gives back, by the
-        function's return annotation. A function that raises is not remembered. The second step of a name is "name#2".
-        Raises BadStep, StepMismatch, TooLarge, BadResult.
+        An async function is awaited, a plain one runs in a thread. The value returned is decoded from its stored form,
+        by the function's return annotation. Nothing is stored if the function raises. The second step of the same name
+        is "name#2". Raises BadStep, StepMismatch, TooLarge and BadResult.
         """
         return self._durably(name).step(name, function, args, kwargs)
 
     async def sleep(
         self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"
     ) -> None:
-        """Sleep for so many seconds, or until a moment, without a slot: the function is left here by an exception that
-        `except Exception` does not catch, and runs again from its top when it is time. Raises BadStep, StepMismatch."""
+        """Sleep for this many seconds, or until an instant, without using a slot. An exception that `except Exception`
+        does not catch ends the run, and the function runs again from its start when the time is over. Sleeping does not
+        count as an attempt. Raises BadStep and StepMismatch."""
         durable = self._durably(name)
         durable.alone(name)
-        await durable.sleep(durable.memo.ask(f"sleep:{name}"), length, until)
+        await durable.sleep(durable.checkpoints.ask(f"sleep:{name}"), length, until)
 
     @overload
     async def wait_for(self, name: str, timeout: float | timedelta | None = None) -> Any: ...
     @overload
     async def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> T: ...
     async def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
-        """The value of `app.jobs.signal(id, name, value)`, waited for without a slot, as `sleep` does; it may have come
-        before. `returns` is the type to read it as.
+        """The value of `app.jobs.signal(id, name, value)`, decoded as `returns`. The wait uses no slot, see `sleep`;
+        the signal may have been given before.
 
-        Raises TimeoutError after `timeout` seconds (the name may be waited for again), BadStep, StepMismatch.
+        Raises TimeoutError after `timeout` seconds (the run may wait for the name again), BadStep and StepMismatch.
         """
         durable = self._durably(name)
         durable.alone(name)
-        return await durable.wait_for(name, durable.memo.ask(f"wait:{name}"), timeout, returns)
+        return await durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns)
 
     def once(self, key: str, keep: float | timedelta = defaults.ONCE) -> Once:
-        """`async with current().once("report:monday") as first:`, in threads `with`. True for one job of all that ask
-        for this key within `keep` seconds; in later runs of that job too. Given back if the block raises or the attempt
-        fails."""
+        """`async with current().once("report:monday") as first:`, or `with` in a thread. `first` is True for only one
+        of all jobs that use this key within `keep` seconds, in later runs of that job too. The key is released if the
+        block raises or the attempt fails."""
         return Once(self._durably("once"), key, keep)
 
     def step_key(self, name: str | None = None) -> str:
-        """An idempotency key for a step's effects outside: the same in every run, and when a dead job is retried.
-        Without a name, that of the step whose function runs here."""
+        """An idempotency key for a step's external effects: the same in every run, also after a retry of a dead job.
+        Without a name, the key of the step whose function runs here."""
         return self._durably().key(name)
 
     @property
@@ -236,27 +236,27 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
 
     def _durably(self, step: str | None = None) -> Durable:
         if step is not None and self.open is not None:
-            # On storages with one writer it would wait for itself; on all, a sleep would undo what the block wrote.
+            # With a single writer the step would wait for itself; with any storage a sleep would roll back the block.
             raise NestedTransaction(
-                f"{step!r}: take steps, and sleep, before current().transaction(); what follows is the end of the job"
+                f"{step!r}: take steps and sleep before current().transaction(), whose commit ends the job"
             )
         if self.durable is None:
             if self._home is None:
                 raise NotRunning(
-                    "steps, sleeps and waits cannot be used in a process of its own: have an async task, or one in a "
-                    "thread, take the steps, and wait for jobs of this one"
+                    'steps, sleeps and waits do not work in a function of kind="process": take them in an async task '
+                    "or in one in a thread, and let that wait for jobs of this task"
                 )
             self.durable = Durable(self, self._home, self._home.codec(self.task))
         return self.durable
 
     def new_id(self) -> str:
-        """The id of the next job made here: the same for the same run, another one for the next, and rising, so that
-        jobs of one moment stand in line, and are folded, in the order they were made."""
+        """The id of the next job made here: derived from the run, and rising, so that jobs are queued, and their
+        results reduced, in the order in which they were made."""
         numbers = self._numbers
         if numbers is None or self._process is not forks.tag:
-            with _counting:  # a function may have threads of its own
+            with _counting:  # the function may use several threads
                 if self._numbers is None or self._process is not forks.tag:
-                    # Two processes of one run, as after a fork, count for themselves: their ids must differ.
+                    # After a fork, two processes of one run count separately: their ids must differ.
                     stem, tag = ids.derived(self.id, self.version), forks.tag
                     self._stem = f"{stem}-{tag}" if tag else stem
                     self._numbers, self._process = count(1), tag
@@ -264,16 +264,17 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
         return f"{self._stem}-{next(numbers):06d}"
 
     async def upstream(self) -> list[Any]:
-        """The results of the jobs it waited for, in the order of `after`. In the place of one that did not succeed
-        stands the exception its `result()` would raise. Raises StorageError."""
+        """The results of the jobs it waited for, in the order of `after`. A job that did not succeed is represented by
+        the exception that its `result()` would raise. Raises StorageError, and NotRunning in a separate process."""
         if not self.after:
             return []
         if self._results is None:
-            raise NotRunning("upstream() cannot be asked in a process of its own; use pass_result=True")
+            raise NotRunning('upstream() does not work in a function of kind="process"; use pass_result=True')
         return await self._results(self.after)
 
     async def progress(self, fraction: float, text: str = "") -> None:
-        """Note how far it is, 0 to 1, and a word about it; others see it in the row's `note` after a moment."""
+        """Report progress, 0 to 1, with a short text; the next heartbeat stores it in the row's `note`. Raises
+        BadOption."""
         self.report(fraction, text)
 
     def report(self, fraction: float, text: str = "") -> None:
@@ -281,17 +282,17 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
         found: object = fraction
         if not isinstance(found, int | float) or not 0 <= fraction <= 1:
             raise BadOption("progress", f"expected 0 to 1, found {fraction!r}")
-        shown = text.encode(errors="backslashreplace").decode()  # names of files may hold halves of characters
+        shown = text.encode(errors="backslashreplace").decode()  # file names may contain lone surrogates
         self.keep_note(msgspec.json.encode({"progress": float(fraction), "text": shown}).decode())
 
     def keep_note(self, note: str) -> None:
-        """Have a note saved by the next heartbeat."""
+        """Store a note with the next heartbeat."""
         self.note = note
         self._noted()
 
 
 class Synchronous:
-    """The durable code of a function in a thread: `current().sync`."""
+    """Durable code for functions in threads: `current().sync`."""
 
     def __init__(self, durable: Durable) -> None:
         self._durable = durable
@@ -307,7 +308,7 @@ class Synchronous:
         """As `current().sleep`."""
         durable = self._durable
         durable.alone(name, here=True)
-        durable.wait_here(durable.sleep(durable.memo.ask(f"sleep:{name}"), length, until))
+        durable.wait_here(durable.sleep(durable.checkpoints.ask(f"sleep:{name}"), length, until))
 
     @overload
     def wait_for(self, name: str, timeout: float | timedelta | None = None) -> Any: ...
@@ -317,7 +318,7 @@ class Synchronous:
         """As `current().wait_for`."""
         durable = self._durable
         durable.alone(name, here=True)
-        return durable.wait_here(durable.wait_for(name, durable.memo.ask(f"wait:{name}"), timeout, returns))
+        return durable.wait_here(durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns))
 
 
 enter: Callable[[Context], object] = ids.running.set
@@ -328,27 +329,27 @@ enter_batch = _batch.set
 
 
 def current() -> Context:
-    """The job this code runs in. Raises NotRunning outside of one."""
+    """The job that runs here. Raises NotRunning outside a job, and in a batch."""
     found: Context | None = ids.running.get(None)
     if found is None:
         if many := _batch.get():
             raise NotRunning(f"current() was called in a batch of {len(many)} jobs: use current_batch()")
-        raise NotRunning("current() was called outside a job: there is none running here")
+        raise NotRunning("current() was called outside a job: call it in a task while a worker runs it")
     return found
 
 
 def refuse_to_wait(what: str) -> None:
-    """Raise NestedTransaction where the job that runs here holds a transaction that what is asked would wait for."""
+    """Raise NestedTransaction if the job that runs here has a transaction open for which the operation would wait."""
     here: Context | None = ids.running.get(None)
     if here is not None and here.open is not None and here.open.alone:
         raise NestedTransaction(
-            f"{what} inside current().transaction() would wait for that transaction, as its storage knows one writer "
-            "at a time: give it within=tx, or do it in a job of its own"
+            f"{what} inside current().transaction() would wait for that transaction, because its storage has one "
+            "writer at a time: give it within=tx, or do it in another job"
         )
 
 
 def current_batch() -> tuple[Context, ...]:
-    """The jobs of the batch this code runs in, in the order of its items. Raises NotRunning outside of one."""
+    """The jobs of the batch that runs here, in the order of its items. Raises NotRunning outside a batch."""
     found = _batch.get()
     if not found:
         raise NotRunning("current_batch() was called outside a batch")
@@ -356,8 +357,8 @@ def current_batch() -> tuple[Context, ...]:
 
 
 class JobFilter(logging.Filter):
-    """Adds job, task, attempt and worker to log records; "-" outside a job. Values that a record brings
-    itself stay. `handler.addFilter(JobFilter())`."""
+    """Adds job, task, attempt and worker to log records; "-" outside a job. Attributes that a record already has are
+    kept. Use: `handler.addFilter(JobFilter())`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         here: Context | None = ids.running.get(None)

@@ -1,7 +1,4 @@
-"""Code around every enqueue and every run, in the order it was added: the first is the outermost.
-
-Without it tracing, tenancy and the like would have to be written into every task.
-"""
+"""Middleware: code around every enqueue and every run. The first one added is the outermost."""
 
 from __future__ import annotations
 
@@ -19,26 +16,27 @@ Run = Callable[[], Awaitable[Any]]
 
 
 class Middleware:
-    """Override one or both. What you raise before calling `proceed` stops the call; what it raises you see.
+    """Override one method or both. An exception raised before `proceed` stops the call, and an exception of `proceed`
+    passes through the middleware.
 
-    Raising inside `run` is a failed attempt like any other, so it backs off and is counted.
+    An exception raised in `run` is a failed attempt and is retried like one.
     """
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
-        """Around one call of enqueue; pass on the same specs or changed ones (`spec.with_headers(...)`).
+        """Wraps one enqueue call. Pass the specs to `proceed`, unchanged or changed (`spec.with_headers(...)`).
 
-        Jobs that a run returns, and the jobs of a schedule's ticks, pass here too, in the worker. `proceed` then
+        Jobs that a run returns, and the jobs of a schedule's ticks, pass through it too, in the worker. `proceed` then
         returns their handles, and they are stored with the outcome of the run.
         """
         return await proceed(specs)
 
     async def run(self, context: Context, proceed: Run) -> Any:
-        """Around one attempt; answer what `proceed` answers, or something else as the task's result."""
+        """Wraps one attempt. The value that it returns is the task's result: usually that of `proceed`."""
         return await proceed()
 
 
 def check(found: object) -> Middleware:
-    """An instance, or a class to make one of."""
+    """An instance of `found`, which is a Middleware class or instance. Raises BadTask."""
     instance = found() if isinstance(found, type) and issubclass(found, Middleware) else found
     if not isinstance(instance, Middleware):
         raise BadTask(f"expected a treadle.Middleware (a class or an instance), found {found!r}")
@@ -46,20 +44,20 @@ def check(found: object) -> Middleware:
 
 
 def overrides(layers: Sequence[Middleware], method: str) -> list[Middleware]:
-    """Those that have something to say, so that the others cost nothing."""
+    """The layers that override the method, so the others cost nothing."""
     own = getattr(Middleware, method)
     return [layer for layer in layers if getattr(type(layer), method) is not own]
 
 
 def around_enqueue(layers: Sequence[Middleware], send: Send) -> Send:
-    """One `send` that passes through all layers."""
+    """A `send` that passes through all layers."""
     for layer in reversed(overrides(layers, "enqueue")):
         send = _bind_send(layer, send)
     return send
 
 
 async def prepared(layers: Sequence[Middleware], jobs: Sequence[NewJob], sender: Sender) -> tuple[NewJob, ...]:
-    """These jobs as all layers let them through, for a caller that stores them itself. Raises what a layer raises."""
+    """The jobs after all layers, for a caller that stores them itself. Raises what a layer raises."""
     passed: list[NewJob] = []
 
     async def collect(specs: Specs) -> list[Job[Any, Any]]:
@@ -75,7 +73,7 @@ def _bind_send(layer: Middleware, inner: Send) -> Send:
 
 
 async def around_run(layers: Sequence[Middleware], context: Context, run: Run) -> Any:
-    """Run one attempt through all layers; `layers` are those that override `run`."""
+    """Run one attempt through all layers, each of which overrides `run`."""
     for layer in reversed(layers):
         run = _bind_run(layer, context, run)
     return await run()

@@ -1,6 +1,7 @@
-"""What a run asks of the storage while its own transaction keeps every other write waiting (SQLite).
+"""Refuses writes of a run whose open transaction blocks every other write to the storage (SQLite).
 
-Looking is free. A write would wait until that transaction is given up, and every other process with it.
+Such a write would wait until that transaction is rolled back, and block all other processes meanwhile. Reads are
+allowed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def is_alone() -> bool:
 
 
 def guarded(storage: Storage) -> Storage:
-    """The storage, or in a run with such a transaction one that refuses to write."""
+    """The storage. Inside a run with such a transaction, a proxy that refuses writes."""
     return cast("Storage", _Looking(storage)) if is_alone() else storage
 
 
@@ -46,14 +47,14 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 
 def refuse(what: str) -> NoReturn:
     raise NestedTransaction(
-        f"{what} inside current().transaction() would wait for that transaction, as its storage knows one writer at a "
-        "time: do it before the block, or in a job that you enqueue in it with within=tx"
+        f"{what} inside current().transaction() would wait for that transaction, because its storage has one writer at "
+        "a time: do it before the block, or in a job that you enqueue in the block with within=tx"
     )
 
 
 def _called() -> str:
-    """The method of the app that was called: the outermost frame of such a module. Frames of awaited coroutines are
-    on the stack."""
+    """The method of the app that was called: the outermost frame in one of its modules. The frames of awaiting
+    coroutines are on the stack too."""
     frame: FrameType | None = sys._getframe(2)
     name = "a write to the storage"
     while frame is not None:

@@ -1,6 +1,6 @@
-"""The run of one job, top to bottom: decode, call, encode, judge. What comes out is an Outcome.
+"""Runs one job: decodes the arguments, calls the function, encodes the result, and decides the Outcome.
 
-Without it a claimed job would stay claimed. Nothing here touches the storage.
+Nothing here writes to the storage.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ log = logging.getLogger("treadle")
 AnyTask = Task[..., Any, Any]
 
 
-class OwnTask:
-    """A task of Treadle's own: it answers its outcome itself, from the row and the storage's moment.
+class SystemTask:
+    """A system task: it computes its outcome from the row and the storage's time.
 
-    One that fails was kept from its work by the storage or by a fault of ours; it is tried again without end.
+    If it raises, the storage or a bug is the cause, so it is retried without end.
     """
 
-    __slots__ = ("decide", "name", "serves", "tends")
+    __slots__ = ("by_leader", "decide", "name", "serves")
 
     def __init__(
         self,
         name: str,
         decide: Callable[[Record, float], Awaitable[Outcome]],
         serves: str | None = None,
-        tends: bool = False,
+        by_leader: bool = False,
     ) -> None:
         self.name, self.decide = name, decide
-        self.tends = tends  # one worker for all is enough: where there are roles, it is left to the leader
-        self.serves = serves  # the task it works for: workers that run only others leave it alone
+        self.by_leader = by_leader  # one worker is enough: with roles, only the leader runs it
+        self.serves = serves  # the task that it works for; workers that do not run that task do not claim it
 
     retry = Retry(attempts=None)
     timeout: None = None
@@ -63,36 +63,36 @@ class OwnTask:
     max_lost = 0
 
 
-FIRM = ("timeout", "deadline", "lost")  # why a run ends whatever its function still says; "stop" takes its result
+FIRM = ("timeout", "deadline", "lost")  # reasons that end a run in any case; with "stop" the result counts
 
 
 class Processes(Protocol):
-    """Runs the tasks of kind "process"; cancelled, it kills the process."""
+    """Runs tasks of kind "process". Cancelling the call kills the process."""
 
     async def run(self, task: AnyTask, record: Record) -> str | Next: ...
 
 
 class Threads(Protocol):
-    """Calls plain functions in threads. The future answers (value, None) or (None, what was raised)."""
+    """Calls plain functions in threads. The future's result is (value, None) or (None, exception)."""
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[tuple[Any, BaseException | None]]: ...
 
 
 class Batches(Protocol):
-    """Gathers the jobs of batch tasks into calls."""
+    """Collects the jobs of batch tasks into calls."""
 
     async def join(self, task: BatchTask[Any, Any], context: Context, item: Any) -> Any: ...
 
 
 class Pools(Protocol):
-    """Where functions run that are not async; each is made when the first job needs it."""
+    """The executors of functions that are not async; each is created for the first job that needs it."""
 
     def threads(self) -> Threads: ...
     def processes(self) -> Processes: ...
 
 
 class RunnerHost(Protocol):
-    """What a runner needs of its app."""
+    """The attributes of the app that a runner uses."""
 
     layers: list[middleware.Middleware]
     on_error: judge.OnError | None
@@ -105,7 +105,7 @@ class RunnerHost(Protocol):
 
 
 class Runner:
-    """How this worker runs jobs. One for all of them; what belongs to one job is in its Context."""
+    """Runs all jobs of a worker. The state of a single job is in its Context."""
 
     def __init__(
         self, app: RunnerHost, pools: Pools, batches: Batches, troubles: dict[Context, BaseException | None]
@@ -119,10 +119,10 @@ class Runner:
             app.sizes.result,
         )
         self._threads, self._processes, self._batches = pools.threads, pools.processes, batches
-        self._troubles = troubles  # for the log: the runs that did not succeed, and what they raised
+        self._troubles = troubles  # for the log: runs that did not succeed, with their errors
 
-    async def run_own(self, task: OwnTask, context: Context, rules: judge.Rules) -> Outcome:
-        """One run of a task of Treadle's own. Raises nothing of Exception's."""
+    async def run_system_task(self, task: SystemTask, context: Context, rules: judge.Rules) -> Outcome:
+        """Run a system task once. Raises no Exception."""
         record, began = context.record, self._now()
         try:
             outcome = await task.decide(record, began if record.started_at is None else record.started_at)
@@ -130,18 +130,19 @@ class Runner:
                 self._troubles[context] = None
             return outcome
         except StorageError as error:
-            log.warning("%s %s could not be run now: %s", task.name, record.job.id, error)
+            log.warning("could not run %s %s now: %s", task.name, record.job.id, error)
             return judge.handed_back(record, defaults.POLL)
         except Exception as error:
             log.exception("%s %s failed", task.name, record.job.id)
             return judge.failed(record, rules, error, None, record.started_at or began, self._chance())
 
     async def run(self, task: AnyTask, context: Context, rules: judge.Rules) -> Outcome | None:
-        """One attempt. None: the job is no longer ours, nothing may be written about it.
+        """Run one attempt. None: the lease was lost, and nothing may be settled.
 
-        Raises nothing. A KeyboardInterrupt is a failed attempt, and interrupts the loop too if Ctrl-C may have been it.
+        Raises nothing. A KeyboardInterrupt is a failed attempt, and also interrupts the loop if it may come from
+        Ctrl-C.
         """
-        # The storage's clock decides; ours may be wrong, so only how far it has moved since the claim counts.
+        # The storage's clock decides. This process's clock may be wrong, so only the time since the claim is used.
         began, process = self._now(), forks.tag
         context.began = began
         enter(context)
@@ -161,9 +162,6 @@ class Runner:
             return self._raised(task, context, rules, error, began)
         if forks.tag is not process:
             forks.end()
-        durable = context.durable
-        if durable is not None and durable.misused is not None and context.why not in FIRM:
-            return self._failed(task, context, rules, durable.misused, began)  # it has not waited, whatever it returned
         if context.why is not None and context.why in FIRM:
             return self._stopped(task, context, rules, None, began)
         if context.durable is not None and (context.leaving is not None or context.durable.misused is not None):
@@ -177,7 +175,7 @@ class Runner:
     ) -> Outcome | None:
         if isinstance(error, asyncio.CancelledError):
             return self._stopped(task, context, rules, error, began)
-        # `asyncio.run` and `Worker.run` handle the signal: there only the function can have raised this.
+        # `asyncio.run` and `Worker.run` handle the signal; under them only the function can raise this.
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             asyncio.get_running_loop().call_soon(_interrupt)
         if context.why in FIRM or (context.why == "stop" and not isinstance(error, Defer | Abort | Suspend)):
@@ -187,7 +185,7 @@ class Runner:
         return self._failed(task, context, rules, error, began)
 
     async def _passed_on(self, task: AnyTask, following: Next) -> Next:
-        """The jobs that a run returned, as the middleware lets them through."""
+        """The jobs that a run returned, after the middleware."""
         for words in await self._sender.mistyped(following.jobs):
             log.warning("a job that task %s returned: %s", task.name, words)
         if not following.jobs or not self._sending:
@@ -204,7 +202,7 @@ class Runner:
         return continued(record, following.jobs, following.plan, following.own, left, context.note, rules.marks)
 
     async def _result(self, task: AnyTask, context: Context, rules: judge.Rules) -> str | Next:
-        """Decode, call, encode. Raises whatever the function raises, BadArgument, BadResult, TooLarge."""
+        """Decode, call, encode. Raises the function's errors, BadArgument, BadResult and TooLarge."""
         first: object = MISSING
         if rules.pass_result:
             first = await _passed(task, context, rules.pass_result)
@@ -229,7 +227,7 @@ class Runner:
         return next_of(value, task.signature.encode_result, self._result_limit, task.source)
 
     async def _wrapped(self, task: AnyTask, context: Context, first: object) -> str | Next:
-        """Through the middleware; what comes out at the outer end is the result."""
+        """Run through the middleware; the value that the outermost layer returns is the result."""
         record = context.record
         if task.kind == "process":
             if first is not MISSING:
@@ -251,7 +249,7 @@ class Runner:
         return self._encode(task, await middleware.around_run(self._layers, context, call))
 
     async def _in_process(self, task: AnyTask, record: Record) -> Any:
-        """The value, for the middleware: it is not to see the text of it."""
+        """The value, decoded for the middleware, which must not see its text."""
         text = await self._processes().run(task, record)
         return text if isinstance(text, Next) else task.signature.decode_result(text)
 
@@ -261,7 +259,7 @@ class Runner:
         return await self._in_thread(task, context, args, kwargs)
 
     async def _in_thread(self, task: AnyTask, context: Context, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """In a thread with this job's context. A thread cannot be cancelled: the slot is free when it has returned."""
+        """Run in a thread with this job's context. A thread cannot be cancelled: it uses the slot until it returns."""
         here = contextvars.copy_context()
 
         def interrupt() -> None:
@@ -274,7 +272,7 @@ class Runner:
     def _stopped(
         self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException | None, began: float
     ) -> Outcome | None:
-        """The run was cut short, or had been told to stop and did not."""
+        """The outcome of a run that was cancelled, or that continued after `stop`."""
         record, why = context.record, context.why
         if why == "lost":
             return None
@@ -293,12 +291,11 @@ class Runner:
     def _left(
         self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException | None, began: float
     ) -> Outcome:
-        """It went to sleep, or waits; unless it has caught what was to take it there, and done who knows what since."""
+        """The outcome of a run that sleeps or waits. It fails if the function caught the exception that ends the
+        run."""
         if context.durable is not None and context.durable.misused is not None:
             return self._failed(task, context, rules, context.durable.misused, began)  # it has not waited
         assert context.leaving is not None
-        if context.durable is not None and context.durable.misused is not None:
-            return self._failed(task, context, rules, context.durable.misused, began)
         if left_by(error):
             self._troubles[context] = None
             return replace(context.leaving, note=context.note)
@@ -312,7 +309,7 @@ class Runner:
     ) -> Outcome:
         record, verdict, now = context.record, None, self._now()
         self._troubles[context] = error
-        if not isinstance(error, Defer | Abort):  # who says it himself is not asked about it
+        if not isinstance(error, Defer | Abort):  # Defer and Abort already are verdicts
             ask = self._ask
             verdict = ask(task.on_error, error, context, rules) or ask(self._on_error, error, context, rules)
         moment = now if record.started_at is None else record.started_at + max(0.0, now - began)
@@ -321,7 +318,7 @@ class Runner:
     def _ask(
         self, on_error: judge.OnError | None, error: BaseException, context: Context, rules: judge.Rules
     ) -> judge.Verdict:
-        """What the user's classifier says. One that raises is reported and has said nothing."""
+        """The verdict of the user's classifier. If it raises, the error is logged and there is no verdict."""
         if on_error is None:
             return None
         record, attempts = context.record, rules.retry.attempts
@@ -338,7 +335,7 @@ class Runner:
                 f"expected Retry.now(), Defer(...), Abort(...) or None from a plain function, found {said!r}"
             )
         except (Exception, SystemExit):
-            log.exception("on_error failed for %s %s; the default is taken", record.job.task, record.job.id)
+            log.exception("on_error failed for %s %s; using the default", record.job.task, record.job.id)
             return None
 
 
@@ -353,42 +350,43 @@ async def in_thread(
     counts: Callable[[], bool],
     interrupt: Callable[[], None] = lambda: None,
 ) -> Any:
-    """What `call` answers in a thread. Cancelled, it tells (`interrupt`) and waits all the same; `counts` says then
-    whether the answer does."""
+    """The result of `call` in a thread. If cancelled, it calls `interrupt` and still waits for the thread; `counts`
+    then says whether the result is used."""
     future = threads.run(call)
     try:
         value, error = await asyncio.shield(future)
     except asyncio.CancelledError:
         interrupt()
-        # Giving the job back while the function still runs would make two of it.
+        # Releasing the job while its function still runs could run it twice at once.
         await asyncio.wait([future])
         value, error = future.result()
         if error is not None:
-            log.info("%s raised after it was told to stop", name, exc_info=error)
+            log.info("%s raised an exception after its cancellation", name, exc_info=error)
             raise
         if not counts():
             raise
     if isinstance(error, KeyboardInterrupt):
-        raise RuntimeError("KeyboardInterrupt was raised in a thread") from error  # not meant for the loop
+        raise RuntimeError("KeyboardInterrupt was raised in a thread") from error  # it must not reach the loop
     if error is not None:
         raise error
     return value
 
 
 async def _passed(task: AnyTask, context: Context, how: bool | Literal["list"]) -> object:
-    """The result of the one job it waited for, None if that did not succeed; or the list of those that did."""
+    """The result of the one job it waited for, or None if that did not succeed. With "list": the results of those that
+    succeeded."""
     try:
         found = await context.upstream()
-    except AnswerTooLarge as error:  # one row alone: waiting does not make it smaller
-        wrong = BadArgument(task.name, None, f"a result it waited for cannot be read: {error}")
+    except AnswerTooLarge as error:  # a single row: waiting does not make it smaller
+        wrong = BadArgument(task.name, None, f"the result of a job in after= cannot be read: {error}")
         wrong.permanent = True
         raise wrong from error
     except StorageError as error:
-        raise Defer(defaults.POLL) from error  # not the job's fault: not an attempt
+        raise Defer(defaults.POLL) from error  # the storage's fault, so it does not count as an attempt
     if how == "list":
         return [each for each in found if not isinstance(each, JobNotDone | UnknownJob)]
     if len(found) != 1:
-        wrong = BadArgument(task.name, None, f"pass_result needs exactly one job to wait for, found {len(found)}")
+        wrong = BadArgument(task.name, None, f"pass_result needs exactly one job in after=, found {len(found)}")
         wrong.permanent = True
         raise wrong
     return None if isinstance(found[0], JobNotDone | UnknownJob) else found[0]

@@ -1,7 +1,7 @@
-"""`current().transaction()`: what a run writes, and its ending, as one commit.
+"""`current().transaction()`: commits the writes of a run and the ending of its job together.
 
-Without it a task that writes to the database its jobs live in would write twice when it is run twice. The block holds
-the writes open; the settling of the job joins them when the function has returned. If it raises, all is rolled back.
+The transaction stays open after the block. When the function has returned, the job is settled in it. If the function
+raises, everything is rolled back, so a task that runs twice writes once.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Protocol, TypeVar
 
 from treadle.core.model import Outcome, Record, Settled
 from treadle.errors import NestedTransaction, Stale
+from treadle.storage.capabilities import transactional
 from treadle.storage.contract import Storage, Transaction
-from treadle.storage.user_session import transactional
 
 T = TypeVar("T")
 
 
 class Open:
-    """The transaction of one run, from the beginning of the block to the end of the job."""
+    """The transaction of one run, from the start of the block to the end of the job."""
 
     def __init__(self, made: Transaction, record: Record, timeout: float) -> None:
         self._made, self._record, self._timeout = made, record, timeout
@@ -33,21 +33,21 @@ class Open:
 
     @property
     def over(self) -> TimeoutError | None:
-        """Why nothing of it will be committed, if so."""
+        """The error if the transaction has timed out, so that nothing will be committed."""
         if self._expired is None:
             return None
-        alone = "; it kept every other write to the storage waiting" if self.alone else ""
+        alone = "; every other write to the storage waited for it" if self.alone else ""
         return TimeoutError(f"the transaction was open for more than {self._timeout:g} s and was rolled back{alone}")
 
     async def check(self) -> None:
-        """Raise Stale if the lease was lost: what the block wrote must not be committed."""
+        """Raise Stale if the lease was lost, so that the writes of the block are not committed."""
         id = self._record.job.id
         [row] = await self._made.bound.get([id])
         if row is None or row.version != self._record.version:
-            raise Stale(id, "not there any more" if row is None else f"{row.state} at version {row.version}")
+            raise Stale(id, "not stored any more" if row is None else f"{row.state} at version {row.version}")
 
     async def settle(self, outcome: Outcome) -> Settled:
-        """Add the job's ending; nothing is durable yet."""
+        """Settle the job inside the transaction; nothing is durable yet."""
         [settled] = await self._made.bound.settle([outcome])
         return settled
 
@@ -58,7 +58,7 @@ class Open:
         await self._made.commit()
 
     async def close(self) -> None:
-        """Undo what is not committed, let go of the connection."""
+        """Roll back unless committed, and release the connection."""
         self._timer.cancel()
         try:
             if self._expired is not None:
@@ -68,13 +68,13 @@ class Open:
 
 
 class Holder(Protocol):
-    """Where a run keeps its transaction between the end of the block and that of the job: its context."""
+    """The context of a run, which keeps its transaction between the end of the block and the end of the job."""
 
     open: Open | None
 
 
 class Scope:
-    """What `current().transaction()` answers: a block, `async with` in a coroutine and `with` in a thread."""
+    """The block that `current().transaction()` returns: `async with` in a coroutine, `with` in a thread."""
 
     def __init__(
         self, storage: Storage, record: Record, timeout: float, loop: asyncio.AbstractEventLoop, run: Holder
@@ -101,7 +101,7 @@ class Scope:
         except RuntimeError:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
         work.close()
-        raise NestedTransaction("in a coroutine it is `async with current().transaction() as tx:`")
+        raise NestedTransaction("in a coroutine, write `async with current().transaction() as tx:`")
 
     async def _begin(self, sync: bool) -> Any:
         storage = transactional(
@@ -110,7 +110,9 @@ class Scope:
             "use SQLite or PostgreSQL, or make the task's writes repeatable: `current().version` is a fencing token",
         )
         if self._run.open is not None:
-            raise NestedTransaction("this run has a transaction already, which is open until the function has returned")
+            raise NestedTransaction(
+                "this run already has a transaction, which stays open until the function has returned"
+            )
         opened = Open(await storage.begin(sync), self._record, self._timeout)
         try:
             await opened.check()

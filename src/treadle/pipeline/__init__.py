@@ -1,7 +1,6 @@
-"""Flows over named queues: steps in a row, children of a step, and one state that travels along.
+"""Pipelines: workflows over named queues, whose steps run in order, may have children, and share one state per run.
 
-Without it each such flow would be a set of tasks that hand the same dictionary around. It is nothing but that: tasks,
-flows and labels, through what everybody may use of an app.
+A pipeline consists of ordinary tasks, flows and labels, and uses only the public API of an app.
 """
 
 from treadle.pipeline.pipeline import Pipeline

@@ -1,4 +1,4 @@
-"""A batch handler as a batch task: one call for the jobs of many runs, each with its own state and its own answer.
+"""Makes a batch handler a batch task: one call for jobs of many runs, each with its own state and its own result.
 
 A job whose fields do not fit fails alone; the function is called with the others.
 """
@@ -25,7 +25,7 @@ from treadle.tasks.batch import answers, item_function
 
 
 class BatchHandler:
-    """A function of a list of items, for a step or (`child`) for a child of one."""
+    """The handler of a step, or (`child`) of a child of it, that takes a list of items."""
 
     def __init__(self, pipeline: PipelineJobs, step: Step, child: str, function: Handler) -> None:
         self._pipeline, self._step, self._child, self._function = pipeline, step, child, function
@@ -35,8 +35,8 @@ class BatchHandler:
         self._signature = CallCodec(self._name, one)
 
     def item(self, travel: Travel) -> Any:
-        """What the function gets of this job: the fields of the run, and those of the child, as its annotation says.
-        Raises BadArgument."""
+        """The item of this job: the fields of the run and those of the child, converted to the annotated type. Raises
+        BadArgument."""
         fields = travel.fields | travel.given
         if self._fields is not None:
             fields = {each: fields[each] for each in self._fields if each in fields}
@@ -61,7 +61,8 @@ class BatchHandler:
         return run_here
 
     async def _arrived(self, travels: Sequence[Travel], contexts: Sequence[Context]) -> list[Travel | BaseException]:
-        """What each job carries, with what the children of the step before came to; or why that cannot be read."""
+        """The state of each job, with the results of the previous step's children; or the error if it cannot be
+        read."""
         if all(travel.from_step is None for travel in travels):
             return [*travels]
         return await asyncio.gather(
@@ -76,7 +77,7 @@ class BatchHandler:
         return answers(self._name, found, count)
 
     def end(self, travel: Travel, answer: Any) -> Any:
-        """What becomes of one job; an exception fails it alone."""
+        """The outcome of one job; an exception fails that job alone."""
         if self._child or isinstance(answer, Exception):
             return answer
         try:
@@ -86,13 +87,13 @@ class BatchHandler:
 
 
 class _Call:
-    """The jobs of one call. `items` are those the function is called with; `current_batch()` names their jobs."""
+    """The jobs of one call. `items` are the arguments of the function; `current_batch()` returns their jobs."""
 
     def __init__(
         self, handler: BatchHandler, contexts: Sequence[Context], arrived: Sequence[Travel | BaseException]
     ) -> None:
         self._handler, self.items = handler, list[Any]()
-        self._places: list[Travel | BaseException] = []  # of each job what it carries, or why it is not called
+        self._places: list[Travel | BaseException] = []  # per job its state, or the error that excludes it
         kept: list[Context] = []
         for context, travel in zip(contexts, arrived, strict=True):
             place = travel
@@ -106,13 +107,13 @@ class _Call:
         enter_batch(tuple(kept))
 
     def ends(self, found: object) -> list[Any]:
-        """What becomes of each job. Raises BadResult if the function returned another number of answers."""
+        """The outcome of each job. Raises BadResult unless the function returned one result per item."""
         rest = iter(self._handler.answered(found, len(self.items)))
         return [self._handler.end(each, next(rest)) if isinstance(each, Travel) else each for each in self._places]
 
 
 def _fields_of(name: str, kind: Any) -> list[str] | None:
-    """The fields an item of this type names; None: it takes all. Raises BadOption for a type without fields."""
+    """The fields of this item type; None: it takes all. Raises BadOption for a type without fields."""
     origin = typing.get_origin(kind) or kind
     if origin is Any or origin in (dict, Mapping):
         return None
@@ -124,5 +125,5 @@ def _fields_of(name: str, kind: Any) -> list[str] | None:
         return list(typing.get_type_hints(origin))
     raise BadOption(
         "batch_handler",
-        f"{name}: expected a list of dict, TypedDict, dataclass or Struct, one for each run, found a list of {kind!r}",
+        f"{name}: expected a list of dict, TypedDict, dataclass or Struct, one per run, found a list of {kind!r}",
     )

@@ -1,7 +1,7 @@
-"""A handler as a task: it gets the fields it names, what it returns is merged, and the next step is stored with its
-ending.
+"""Makes a handler a task: it passes the fields that the handler's parameters name, merges the mapping that the handler
+returns, and stores the next step together with the ending of this one.
 
-Without it each handler would have to carry the state on by itself, and a crash between two steps would lose a run.
+A crash between two steps therefore never loses a run.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Handler = Callable[..., Any]
 
 
 def chosen(function: Handler, name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What picks the arguments of this handler from the fields of a run: those its parameters name, as their
-    annotations say. Raises BadArgument for one that is missing or does not fit."""
+    """A function that picks the handler's arguments from the fields of a run, by parameter name, and converts them to
+    the annotated types. It raises BadArgument for one that is missing or does not fit."""
     signature = CallCodec(name, function)
     parameters = inspect.signature(function).parameters.values()
     every = any(each.kind is each.VAR_KEYWORD for each in parameters)
     names = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     if any(each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) for each in parameters):
-        raise BadOption("handler", f"{name}: the parameters of a handler are given by name")
+        raise BadOption("handler", f"{name}: expected parameters that can be given by name, found a positional one")
 
     def pick(fields: Mapping[str, Any]) -> dict[str, Any]:
         given = dict(fields) if every else {each: fields[each] for each in names if each in fields}
@@ -52,10 +52,10 @@ def chosen(function: Handler, name: str) -> Callable[[Mapping[str, Any]], dict[s
 
 
 def step_function(pipeline: PipelineJobs, step: Step, function: Handler | None) -> Callable[..., Any]:
-    """The function of a step's task. Without a handler each child gets the whole state, once."""
+    """The function of a step's task. Without a handler, each child gets one job with the whole state."""
     if function is None:
         if not step.children:
-            raise BadOption("handler", f"step {step.name!r} has neither a handler nor children")
+            raise BadOption("handler", f"step {step.name!r} needs a handler or children")
 
         async def fan_out(travel: Travel) -> Any:
             travel = await arrived(pipeline, travel)
@@ -79,7 +79,7 @@ def step_function(pipeline: PipelineJobs, step: Step, function: Handler | None) 
 
 
 def end_function(pipeline: PipelineJobs) -> Callable[..., Any]:
-    """The function of what stands behind the children of a last step: the state with what they came to."""
+    """The function of the job behind the children of a last step: it returns the state with their results."""
 
     async def end(travel: Travel) -> Any:
         return (await arrived(pipeline, travel)).fields
@@ -88,7 +88,7 @@ def end_function(pipeline: PipelineJobs) -> Callable[..., Any]:
 
 
 def child_function(pipeline: PipelineJobs, name: str, function: Handler) -> Callable[..., Any]:
-    """The function of a child's task: its result is what the handler returns."""
+    """The function of a child's task; its result is the handler's result."""
     pick = chosen(function, f"{pipeline.name}.{name}")
     if inspect.iscoroutinefunction(function):
 
@@ -104,7 +104,7 @@ def child_function(pipeline: PipelineJobs, name: str, function: Handler) -> Call
 
 
 def arrived(pipeline: PipelineJobs, travel: Travel) -> Coroutine[Any, Any, Travel]:
-    """The state a step begins with: what the children of the step before came to is merged in."""
+    """The state with which a step begins: the results of the previous step's children are merged in."""
     return arrived_after(pipeline, travel, current().after)
 
 
@@ -115,25 +115,27 @@ async def arrived_after(pipeline: PipelineJobs, travel: Travel, after: Sequence[
     client, found = pipeline.app.client, []
     for row in await rows_of(client.get, after):
         child = pipeline.child_of(row.job.task)
-        if child is not None:  # who watches over the children is none of them
+        if child is not None:  # the guard of the children is not one of them
             result = client.decode(row, row.result) if has_result(row) and row.result is not None else None
             found.append(child_result(row, child, travel_of(pipeline.app, row).given, result))
     return Travel({**travel.fields, results_name(travel.from_step): found}, travel.priority)
 
 
 def travel_of(app: App, row: Record) -> Travel:
-    """What a job of a pipeline carries, read from its row, also where its handler is not installed."""
+    """The state in the row of a pipeline's job, also if its handler is not installed here."""
     payload = app.jobs.arguments(row)[0][0]
     return payload if isinstance(payload, Travel) else msgspec.convert(payload, Travel)
 
 
 def goes_on(pipeline: PipelineJobs, step: Step, travel: Travel, answer: object) -> Any:
-    """What becomes of the run after a handler returned: the state in the end, or the jobs that follow."""
+    """The continuation of a run after a handler returned: the final state, or the jobs that follow."""
     told = _mapping(pipeline, step, answer)
     children = told.pop("children", None)
     name = told.pop("next_step") if "next_step" in told else following(pipeline.steps, step.name)
     if name is not None and name not in pipeline.steps:
-        raise Abort(f"{pipeline.name}.{step.name}: next_step: there is no step {name!r}; there are {[*pipeline.steps]}")
+        raise Abort(
+            f"{pipeline.name}.{step.name}: next_step: unknown step {name!r}; expected one of {[*pipeline.steps]}"
+        )
     priority = priority_of(told.pop("priority", travel.priority))
     fields = {**travel.fields, **told}
     specs = _children(pipeline, step, Travel(fields, priority), children)
@@ -146,8 +148,8 @@ def goes_on(pipeline: PipelineJobs, step: Step, travel: Travel, answer: object) 
 
 
 def _behind(step: Step, specs: list[JobSpec[Any, Any]], then: JobSpec[Any, Any]) -> Flow[Any, Any]:
-    """The children, and the next step when they have ended; if they are to be cancelled at the first failure, who does
-    so stands beside them."""
+    """The children, and the next step, which waits for them. With on_child_failure="cancel", a guard row cancels the
+    children at the first failure."""
     if step.on_child_failure == "continue":
         return flow(specs).then(then, when=all_done())
     if step.on_child_failure == "fail":
@@ -155,7 +157,7 @@ def _behind(step: Step, specs: list[JobSpec[Any, Any]], then: JobSpec[Any, Any])
     first = specs[0]
     assert first.source is not None
     ids = [spec.id for spec in specs]
-    guard = replace(root_of(first.source.fresh_id(), Plan(guard=True), ids, queue=step.queue_name), slack=0)
+    guard = replace(root_of(first.source.fresh_id(), Plan(guard=True), ids, queue=step.queue_name), failures_allowed=0)
     watch: JobSpec[Any, Any] = JobSpec(guard, source=first.source)
     return flow([*specs, watch]).then(then)
 
@@ -171,7 +173,8 @@ def _children(pipeline: PipelineJobs, step: Step, travel: Travel, children: obje
     for name, many in children.items():
         if name not in step.children:
             raise BadResult(
-                f"{pipeline.name}.{step.name}", f"children: there is no child {name!r}; there are {list(step.children)}"
+                f"{pipeline.name}.{step.name}",
+                f"children: unknown child {name!r}; expected one of {list(step.children)}",
             )
         each = [many] if isinstance(many, Mapping) else many
         specs += [pipeline.child_job(step, name, Travel(travel.fields, travel.priority, dict(own))) for own in each]
@@ -179,11 +182,9 @@ def _children(pipeline: PipelineJobs, step: Step, travel: Travel, children: obje
 
 
 def _mapping(pipeline: PipelineJobs, step: Step, answer: object) -> dict[str, Any]:
-    """What a handler returned; nothing is nothing to merge."""
+    """The mapping that a handler returned; {} for None. Raises BadResult for anything else."""
     if answer is None:
         return {}
     if not isinstance(answer, Mapping) or not all(isinstance(name, str) for name in answer):
-        raise BadResult(
-            f"{pipeline.name}.{step.name}", f"is not a mapping of fields to be merged, or None: found {answer!r}"
-        )
+        raise BadResult(f"{pipeline.name}.{step.name}", f"must be a mapping of fields or None, found {answer!r}")
     return dict(answer)

@@ -1,4 +1,4 @@
-"""What handlers need of the pipeline they belong to: its steps, its app, and the jobs that come next."""
+"""The interface between handlers and their pipeline: its steps, its app, and the jobs that follow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle.pipeline.steps import Step, Travel
 
 
 class PipelineJobs(Protocol):
-    """The side of `Pipeline` that its handlers use."""
+    """The part of `Pipeline` that its handlers use."""
 
     name: str
     app: App

@@ -1,7 +1,4 @@
-"""A pipeline: named steps, handlers for them, and the runs that go through.
-
-Without it users of named queues would have to name queues, tasks and labels by hand, and keep them alike everywhere.
-"""
+"""A pipeline: named steps, their handlers, and its runs. It names queues, tasks and labels consistently."""
 
 from __future__ import annotations
 
@@ -40,25 +37,25 @@ from treadle.worker import Worker
 
 H = TypeVar("H", bound=Callable[..., Any])
 
-END = "(end)"  # what stands behind the children of a last step
+END = "(end)"  # the job behind the children of a last step
 
 
 @spelled
 class Pipeline:
-    """Steps in a row, each on a queue of its own, and one state per run that each step adds to.
+    """Steps that run in order, each on its own queue, with one state per run to which each step adds fields.
 
     name    of the pipeline; its tasks are called "name.step" and "name.step:child"
     steps   in order; the queue of a step has its name, that of a child "step:child"
-    labels  the fields a run can be found by: texts, whole numbers, or lists of them, as it is started with them
-    app     the app whose storage and workers it uses; None: one of its own, as `App()` would make it here
-    Raises BadOption for steps that cannot be.
+    labels  the fields by which a run can be found: texts, integers, or lists of them, with the values at its start
+    app     the app whose storage and workers it uses; None: a new one, as `App()` would create it here
+    Raises BadOption for invalid steps.
     """
 
     def __init__(self, name: str, steps: Iterable[Step], labels: Iterable[str] = (), *, app: App | None = None) -> None:
         self.name = name_of(name, "pipeline")
         self.steps = checked(steps)
         if isinstance(labels, str):
-            raise BadOption("labels", f"expected a list of names, found the one text {labels!r}")
+            raise BadOption("labels", f"expected a list of names, found the text {labels!r}")
         self.labels = tuple(labels)
         self.app = app if app is not None else App(config.storage_url(None, config.caller_file()))
         self._children = {
@@ -73,13 +70,14 @@ class Pipeline:
     # --- handlers
 
     def handler(self, name: str) -> Callable[[H], H]:
-        """The function of a step ("access-check") or of a child of one ("access-check:discord").
+        """Register a function as the handler of a step ("access-check") or of one of its children
+        ("access-check:discord").
 
-        Its parameters name the fields it gets; a child gets those it was given too. A step returns a mapping to be
-        merged into the state (field by field, the last writer wins), or None. In it have a meaning of their own:
-        `next_step` (a step, or None: the run ends here), `children` ({name: [{field: value}, ...]}: a job each) and
-        `priority`. What a child returns is its result.
-        Raises BadOption for a name that is no step, or has a handler, and for a task in place of a function.
+        Its parameters name the fields that it gets; a child also gets its own fields. A step returns a mapping that is
+        merged into the state (field by field, the last writer wins), or None. Three fields of the mapping are special:
+        `next_step` (a step, or None: the run ends here), `children` ({name: [{field: value}, ...]}: one job each) and
+        `priority`. The return value of a child is its result.
+        Raises BadOption for an unknown step, for a second handler, and for a task in place of a function.
         """
         step, child = self._free(name)
 
@@ -103,15 +101,15 @@ class Pipeline:
         max_wait: float | timedelta = defaults.BATCH_WAIT,
         by: Callable[[Any], Hashable] | None = None,
     ) -> Callable[[H], H]:
-        """The function of a step, or of a child of one, that takes many runs at a time: a list with an item for each.
+        """Register a function as the handler of a step, or of a child of it, that takes a list with one item per run.
 
-        An item holds the fields of its run, and those of the child, as the element type of the list says: a dict, or
-        the fields that a TypedDict, a dataclass or a Struct names. The function returns a list with an answer for each
-        item, in order, as a handler would; an exception in a place fails that job alone.
+        An item has the fields of its run and of the child, as the element type of the list says: a dict has all of
+        them, a TypedDict, a dataclass or a Struct those that it names. The function returns a list with one result per
+        item, in order, each as a handler returns it; an exception in place of a result fails that job alone.
 
-        size      most items of one call
-        max_wait  s the first item of a call waits for others
-        by        (item) -> a key; only items of one key go into one call. Results of children are not in the item yet.
+        size      items per call at most
+        max_wait  s for which the first item of a call waits for others
+        by        (item) -> a key; only items with the same key share a call. It does not see results of children.
         Raises BadOption as `handler` does, and for items without fields; BadTask.
         """
         step, child = self._free(name)
@@ -129,27 +127,27 @@ class Pipeline:
         return register
 
     def _free(self, name: str) -> tuple[Step, str]:
-        """The step of this name and the child, which have no handler yet. Raises BadOption."""
+        """The step and the child of this name, if it has no handler yet. Raises BadOption."""
         step, _, child = name.partition(":")
         if step not in self.steps or (child and child not in self.steps[step].children):
             known = [*self.steps, *self._children.values()]
-            raise BadOption("handler", f"{self.name} has no step {name!r}; there are {', '.join(known)}")
+            raise BadOption("handler", f"{self.name} has no step {name!r}; expected one of {', '.join(known)}")
         if name in self._handled:
-            raise BadOption("handler", f"{self.name}: {name!r} has a handler already")
+            raise BadOption("handler", f"{self.name}: {name!r} already has a handler")
         return self.steps[step], child
 
     def _check_function(self, name: str, function: object) -> None:
         if not isinstance(function, Task):
             return
-        advice = "the pipeline makes a task of the function"
+        advice = "decorate the function itself, of which the pipeline makes a task"
         if isinstance(function, BatchTask):
-            advice = f"for many runs in one call, put @{self.name}.batch_handler({name!r}) over the function"
+            advice = f"for many runs in one call, decorate the function with @{self.name}.batch_handler({name!r})"
         raise BadOption(
             "handler", f"{self.name}: expected a function for {name!r}, found the task {function.name!r}; {advice}"
         )
 
     def worker(self, **settings: Any) -> Worker:
-        """A worker for all its steps: `async with access.worker(): ...`. Settings are those of Worker. Raises
+        """A worker for all its steps: `async with access.worker(): ...`. The settings are those of Worker. Raises
         BadOption for a step without a handler."""
         self.complete()
         queues = [step.queue_name for step in self.steps.values()]
@@ -158,14 +156,14 @@ class Pipeline:
         return Worker(self.app, **{"queues": list(dict.fromkeys(queues)), "tasks": tasks, **settings})
 
     def complete(self) -> None:
-        """Check that every step can be run, and register what needs no handler. A worker made without `worker()` needs
-        it. Raises BadOption."""
+        """Check that every step can run, and register the tasks without handlers. Call it before using a Worker that
+        `worker()` has not created. Raises BadOption."""
         if self._complete:
             return
         lacking = [name for name in self._children.values() if name not in self._handled]
         lacking += [step.name for step in self.steps.values() if step.name not in self._handled and not step.children]
         if lacking:
-            raise BadOption("handler", f"{self.name}: {', '.join(lacking)} lack a handler")
+            raise BadOption("handler", f"{self.name}: these steps need a handler: {', '.join(lacking)}")
         for step in self.steps.values():
             if step.name not in self._handled:
                 self.app.task(name=self.task_of(step.name), **step.options())(step_function(self, step, None))
@@ -175,29 +173,29 @@ class Pipeline:
     # --- runs
 
     async def start(self, *, priority: int = URGENT, **fields: Any) -> PipelineRun:
-        """Begin a run with these fields; stored when it returns. priority: 1 is the most urgent. Raises BadOption,
-        BadArgument for a field that cannot be stored, StorageError."""
+        """Start a run with these fields; it is stored when this returns. priority: 1 is the most urgent. Raises
+        BadOption, BadArgument for a field that cannot be stored, and StorageError."""
         first = next(iter(self.steps))
         spec = self.enter(first, Travel(fields, priority_of(priority)))
         job = await self.app.enqueue(spec.changed(labels=labels_of(self.name, self.labels, fields)))
         return PipelineRun(self.app, job.id, self.step_of, job)
 
     def run(self, id: str) -> PipelineRun:
-        """A run by its id."""
+        """The handle of the run with this id. Reads nothing."""
         return PipelineRun(self.app, id, self.step_of)
 
     async def find(self, **fields: Any) -> list[PipelineRun]:
-        """The runs that were started with all of these values, newest first; of a list it is enough to have it.
-        Raises BadOption for a field that is not among `labels`."""
+        """The runs that were started with all of these values, newest first; for a field with a list, the value must be
+        in the list. Raises BadOption for a field that is not among `labels`."""
         wanted = []
         for name, value in fields.items():
             if name not in self.labels:
                 raise BadOption(
-                    name, f"{self.name} is not looked up by it; it is by {', '.join(self.labels) or 'nothing'}"
+                    name, f"expected a field among labels= of {self.name}: {', '.join(self.labels) or 'none'}"
                 )
             wanted.append(label(self.name, name, value))
         if not wanted:
-            raise BadOption("find", "give at least one field to look for")
+            raise BadOption("find", "give at least one field")
         found: list[PipelineRun] = []
         cursor: str | None = None
         while True:
@@ -208,7 +206,7 @@ class Pipeline:
                 return found
 
     async def stats(self) -> dict[str, StepStats]:
-        """Figures of each step, and of each child as "step:child"."""
+        """Job counts of each step, and of each child as "step:child"."""
         counted: dict[str, dict[str, int]] = {}
         for count in (await self.app.queues.stats()).counts:
             name = self._steps.get(count.task) or self._children.get(count.task)
@@ -216,8 +214,8 @@ class Pipeline:
                 continue
             into = counted.setdefault(name, {})
             if count.state is State.READY:
-                _add(into, "waiting", count.in_line + count.parked)
-                _add(into, "delayed", count.jobs - count.in_line - count.parked)
+                _add(into, "waiting", count.queued + count.blocked)
+                _add(into, "delayed", count.jobs - count.queued - count.blocked)
             elif count.state in _SHOWN:
                 _add(into, _SHOWN[count.state], count.jobs)
         queues = {name: self.steps[step].queue_name + colon + child for name, step, colon, child in self._named()}
@@ -233,16 +231,16 @@ class Pipeline:
         return f"{self.name}.{step}:{child}" if child else f"{self.name}.{step}"
 
     def step_of(self, task: str) -> str | None:
-        """The step a task belongs to; None for children and for what is not ours."""
+        """The step of this task; None for children and for tasks of others."""
         return self._steps.get(task) or (END if task == f"{self.name}.{END}" else None)
 
     def child_of(self, task: str) -> str | None:
-        """The child queue a task belongs to, without its step."""
+        """The name of the child of this task, without its step; None for other tasks."""
         name = self._children.get(task)
         return None if name is None else name.partition(":")[2]
 
     def enter(self, name: str, travel: Travel) -> JobSpec[Any, Any]:
-        """The job of a step that is to come."""
+        """The job of a following step."""
         step = self.steps[name]
         travel = Travel(travel.fields, shifted(travel.priority, step), travel.given, travel.from_step)
         return self._job(self.task_of(name), step, step.options(), travel, delay=step.delay)
@@ -251,11 +249,11 @@ class Pipeline:
         return self._job(self.task_of(step.name, child), step, step.options(child), travel)
 
     def finish(self, step: Step, travel: Travel) -> JobSpec[Any, Any]:
-        """What gathers the children of a last step."""
+        """The job that collects the results of a last step's children."""
         return self._job(f"{self.name}.{END}", step, step.options(), travel)
 
     def _job(self, task: str, step: Step, declared: Options, travel: Travel, **more: Any) -> JobSpec[Any, Any]:
-        # Its retries and timeout are not put into the row: a deploy changes them for runs that are under way.
+        # Retries and timeout are not stored in the row, so a deploy changes them for runs that have begun.
         kept: Any = {name: value for name, value in declared.items() if name in ("queue", "lease")}
         if step.limits:
             kept["limits"] = [partition(each, travel) for each in step.limits]

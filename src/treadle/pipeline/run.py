@@ -1,7 +1,4 @@
-"""One run of a pipeline: where it is, what it has come to, and how to be rid of it.
-
-Without it whoever started a run would have to follow its jobs by hand.
-"""
+"""The handle of one run of a pipeline: its state, its result, and how to cancel and delete it."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class RunState(Struct, frozen=True, kw_only=True):
-    """Where a run is.
+    """The state of a run.
 
-    step      the step it is at, or ended in
-    state     of the job of that step; of the run, once that has ended
-    fields    the shared state as that step got it; when the run has succeeded, as it is in the end
+    step      the step that it has reached, or in which it ended
+    state     the state of that step's job; once the run has ended, that of the run
+    fields    the shared state when that step began; of a run that has succeeded, the final state
     priority  1 is the most urgent
     error     why it failed
     """
@@ -42,7 +39,7 @@ Finished = dict[str, Any]  # the shared state of a run that has succeeded
 
 
 class PipelineRun:
-    """A run that was started. Its id is that of the job of its first step."""
+    """A run that was started. Its id is the id of its first step's job."""
 
     def __init__(
         self, app: App, id: str, step_of: Callable[[str], str | None], job: Job[Any, Any] | None = None
@@ -51,13 +48,13 @@ class PipelineRun:
         self._job = job or Job[Any, Any](id, "", app.client, None)
 
     async def result(self, timeout: float | timedelta | None = None) -> Finished:
-        """The shared state at its end. Raises WorkflowFailed, naming the steps and children that failed, JobCancelled,
-        UnknownJob, TimeoutError."""
+        """The shared state at its end; `timeout` in seconds. Raises WorkflowFailed, which names the steps and children
+        that failed, JobCancelled, UnknownJob and TimeoutError."""
         found: Finished = await self._job.workflow.result(timeout)
         return found
 
     async def state(self) -> RunState:
-        """Where it is now. Raises UnknownJob."""
+        """Its current state. Raises UnknownJob."""
         root, row = await self._now()
         travel = travel_of(self._app, row)
         fields, state, error = travel.fields, row.state, row.error
@@ -69,29 +66,30 @@ class PipelineRun:
         return RunState(id=self.id, step=step, state=state, fields=fields, priority=travel.priority, error=error)
 
     async def position(self) -> int | None:
-        """How many jobs stand before it in the line of the step it is at; None where it is not in line. Raises
+        """How many jobs are queued ahead of the job of its current step; None if that job is not queued. Raises
         UnknownJob."""
         _, row = await self._now()
-        return await self._app.jobs.position(row.job.id) if row.place is not None else None
+        return await self._app.jobs.position(row.job.id) if row.queue_position is not None else None
 
     async def cancel(self) -> int:
-        """Cancel what of it has not ended; answers how many jobs that were. Raises UnknownJob."""
+        """Cancel its unfinished jobs. Returns their number. Raises UnknownJob."""
         return await self._app.jobs.cancel(self.id)
 
     async def delete(self) -> None:
-        """Cancel what has not ended, and let all of it go within a minute or so. Raises UnknownJob."""
+        """Cancel its unfinished jobs, and let all its rows be pruned within about a minute. Raises UnknownJob."""
         await self.cancel()
         await self._app.jobs.delete(workflow=self.id)
 
     async def _now(self) -> tuple[Record, Record]:
-        """Its first job, and that of the step it is at: from each the last of those it went on as."""
+        """The job of its first step and that of its current one. Each step is the last job in the `after` of the one
+        before."""
         root = row = await self._app.jobs.get(self.id)
-        while row.ran and row.after:
+        while row.function_done and row.after:
             [after] = await self._app.client.get([row.after[-1]])
             if after is None or self._step_of(after.job.task) is None:
                 break
             if after.state is State.CANCELLED and row.state is State.FAILED:
-                break  # it never began, because of the children of this one
+                break  # it was cancelled before it began, because a child of this step failed
             row = after
         return root, row
 

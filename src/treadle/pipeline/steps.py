@@ -1,6 +1,6 @@
-"""The steps of a pipeline as they are written, and what travels from one to the next.
+"""The declaration of a pipeline's steps, and the state that its jobs pass on.
 
-Pure: without it a step that names an unknown one would be found by a worker at night, not where it was written.
+An invalid step raises BadOption when the pipeline is created.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ OnChildFailure = Literal["continue", "fail", "cancel"]
 
 URGENT: Final = 1  # the most urgent priority of a pipeline
 LEAST: Final = -defaults.PRIORITY_RANGE[0]  # the least urgent
-MOST_LABELS: Final = 100  # declared values one run may be found by
+MOST_LABELS: Final = 100  # values of declared fields by which one run can be found
 
 
 class Step(Struct, frozen=True):
-    """One step of a pipeline: a queue, and the policy of the jobs in it.
+    """One step of a pipeline: a queue, and the policy of its jobs.
 
-    name              the step, and unless `queue` says otherwise its queue; a child's is "step:child"
-    children          the child queues it may fan out to
-    on_child_failure  "continue": the next step gets what the children came to, and which failed; "fail": the run
-                      fails, the other children go on; "cancel": it fails, and the other children are cancelled
-    next              the step after it, where it is not the next one in the list; None: the run ends
-    priority_shift    added to the run's priority on entering the step: 1 is the most urgent, so -1 is more urgent
-    retry, timeout, lease   as for a task; they hold for its children too
+    name              of the step, and of its queue unless `queue` is set; a child's queue is "step:child"
+    children          the names of its children
+    on_child_failure  "continue": the next step gets the results of all children, including failures; "fail": the run
+                      fails, the other children continue; "cancel": it fails, and the other children are cancelled
+    next              the following step, if it is not the next one in the list; None: the run ends
+    priority_shift    added to the run's priority at this step: 1 is the most urgent, so -1 makes it more urgent
+    retry, timeout, lease   as for a task; they apply to its children too
     limits            as for a task; "discord:{guildId}" is the partition of the limit "discord" for that field's value
-    delay             s between the step before it and this one
+    delay             s between the previous step and this one
     """
 
     name: str
@@ -56,7 +56,7 @@ class Step(Struct, frozen=True):
         return self.queue or self.name
 
     def options(self, child: str | None = None) -> Options:
-        """What its tasks are declared with."""
+        """The options of its task, or of the task of a child."""
         found: Options = {"queue": self.queue_name if child is None else f"{self.queue_name}:{child}"}
         if self.retry is not None:
             found["retry"] = self.retry
@@ -70,10 +70,10 @@ class Step(Struct, frozen=True):
 
 
 class Travel(Struct, frozen=True, omit_defaults=True):
-    """What a job of a pipeline carries: the state as the step before left it.
+    """The payload of a pipeline's job: the state after the previous step.
 
-    given      of a child: the fields that are its own
-    from_step  the step whose children it waited for; their results are merged in when it runs
+    given      a child's own fields
+    from_step  the step whose children this job waited for; their results are merged in when it runs
     """
 
     fields: dict[str, Any]
@@ -83,12 +83,13 @@ class Travel(Struct, frozen=True, omit_defaults=True):
 
 
 class StepStats(Struct, frozen=True, kw_only=True):
-    """How many jobs of a step (or a child of one) are where.
+    """The number of jobs of a step (or of a child of it) by condition.
 
-    waiting     in line, or standing aside for a limit
-    processing  at a worker
+    waiting     queued, or blocked by a limit
+    processing  running on a worker
     delayed     not due yet
-    blocked     done, or not begun, and waiting for others: children, or the rest of their run
+    blocked     waiting for other jobs: its function is done and its children or the rest of the run are not, or it has
+                not begun
     failed      dead letters
     """
 
@@ -101,7 +102,7 @@ class StepStats(Struct, frozen=True, kw_only=True):
 
 
 def checked(steps: Iterable[Step]) -> dict[str, Step]:
-    """The steps by name. Raises BadOption for what cannot be a pipeline."""
+    """The steps by name. Raises BadOption for invalid ones."""
     found: dict[str, Step] = {}
     for step in steps:
         made: object = step
@@ -109,9 +110,12 @@ def checked(steps: Iterable[Step]) -> dict[str, Step]:
             raise BadOption("steps", f"expected Step(...), found {step!r}")
         name_of(step.name, "step")
         if ":" in step.name:
-            raise BadOption("steps", f"{step.name!r}: a colon divides a step from its child: use children=")
+            raise BadOption(
+                "steps",
+                f"{step.name!r}: expected a name without a colon, which separates a step and its child: use children=",
+            )
         if step.name in found:
-            raise BadOption("steps", f"there are two steps {step.name!r}")
+            raise BadOption("steps", f"expected different names, found two steps {step.name!r}")
         if isinstance(step.children, str) or len(set(step.children)) != len(step.children):
             raise BadOption("children", f"expected a list of different names, found {step.children!r}")
         for child in step.children:
@@ -121,15 +125,17 @@ def checked(steps: Iterable[Step]) -> dict[str, Step]:
             raise BadOption("on_child_failure", problem)
         found[step.name] = step
     if not found:
-        raise BadOption("steps", "a pipeline needs at least one step")
+        raise BadOption("steps", "expected at least one step, found none")
     for step in found.values():
         if step.next and step.next not in found:
-            raise BadOption("next", f"{step.name!r} goes on to {step.next!r}, which is no step; there are {[*found]}")
+            raise BadOption(
+                "next", f"{step.name!r} continues with the unknown step {step.next!r}; expected one of {[*found]}"
+            )
     return found
 
 
 def following(steps: Mapping[str, Step], name: str) -> str | None:
-    """The step after this one, if nobody chooses."""
+    """The step after this one, unless a handler chooses; None: the run ends."""
     step = steps[name]
     if step.next != "":
         return step.next
@@ -139,19 +145,19 @@ def following(steps: Mapping[str, Step], name: str) -> str | None:
 
 
 def shifted(priority: int, step: Step) -> int:
-    """The priority of a run on entering a step: 1 at the most urgent."""
+    """The priority of a run at this step, limited to the range of priorities."""
     return min(max(priority + step.priority_shift, URGENT), LEAST)
 
 
 def priority_of(value: object) -> int:
-    """Raise BadOption unless it is a priority of a pipeline: 1, the most urgent, or more."""
+    """The value, if it is a priority of a pipeline: 1, the most urgent, or more. Raises BadOption if not."""
     if isinstance(value, bool) or not isinstance(value, int) or not URGENT <= value <= LEAST:
         raise BadOption("priority", f"expected {URGENT} (the most urgent) to {LEAST:,}, found {value!r}")
     return value
 
 
 def labels_of(pipeline: str, names: Iterable[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a run is found by: the declared fields it begins with; each element of a list by itself."""
+    """The labels of a run: one for each declared field at its start; of a list, one for each element."""
     found: dict[str, None] = {}
     for name in names:
         value = fields.get(name)
@@ -159,32 +165,32 @@ def labels_of(pipeline: str, names: Iterable[str], fields: Mapping[str, Any]) ->
             if each is not None:
                 found[label(pipeline, name, each)] = None
     if len(found) > MOST_LABELS:
-        raise BadOption("labels", f"a run is found by at most {MOST_LABELS} values, found {len(found)}")
+        raise BadOption("labels", f"expected at most {MOST_LABELS} values in the fields of labels=, found {len(found)}")
     return tuple(found)
 
 
 def partition(limit: str, travel: Travel) -> str:
-    """The name of a limit, with the fields it names. Raises BadOption for one the run has not."""
+    """The limit's name, with the run's values in place of field names. Raises BadOption for a missing field."""
     try:
         return limit.format_map(travel.fields | travel.given)
     except (KeyError, ValueError, IndexError) as error:
-        raise BadOption("limits", f"{limit!r} needs a field the run has not: {error}") from None
+        raise BadOption("limits", f"{limit!r} needs a field that the run does not have: {error}") from None
 
 
 def label(pipeline: str, name: str, value: object) -> str:
-    """The label of a run whose field has this value."""
+    """The label of runs in which this field has this value. Raises BadOption."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise BadOption(name, f"a run is found by texts and whole numbers, and lists of them; found {value!r}")
+        raise BadOption(name, f"expected str or int, or a list of them, for a field of labels=, found {value!r}")
     return name_of(f"{pipeline}.{name}={value}", name)
 
 
 def results_name(step: str) -> str:
-    """The field in which the next step finds what the children of this one came to."""
+    """The field in which the next step finds the results of this step's children."""
     return f"{re.sub(r'[^0-9A-Za-z_]', '_', step)}_results"
 
 
 def child_result(row: Record, child: str, given: dict[str, Any], result: Any) -> dict[str, Any]:
-    """What the next step is told of a child: which, what it was given, and what became of it."""
+    """The entry for one child in that field: its name, its own fields, its state and its result."""
     found = {"child": child, "given": given, "state": str(row.state), "result": result}
     if row.state is not State.SUCCEEDED:
         found |= {"reason": row.reason, "error": error_line(row.error)}

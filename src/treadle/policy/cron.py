@@ -1,6 +1,6 @@
-"""When a schedule fires: cron lines, intervals and functions, in any zone, over the days the clocks change. Pure.
+"""When a schedule fires: cron lines, intervals and functions, in any time zone.
 
-Without it an hour that happens twice would send the nightly mail twice, and an hour that never happens, not at all.
+When clocks change, a schedule with fixed hours fires exactly once: in an hour that is skipped, and in one that repeats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treadle.errors import BadOption
 from treadle.policy.retry import seconds
 
 Next = Callable[[datetime], datetime | None]
-"""From a moment to the next one after it; None: never again."""
+"""From an aware datetime to the next instant after it; None: never again."""
 
 MACROS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -34,20 +34,20 @@ MACROS: Final = {
 }
 DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _LAST = re.compile(rf"\b({'|'.join(DAYS)})L\b", re.IGNORECASE)
-LEAST_EVERY: Final = 0.1  # s; a tick is a stored job: closer together it is a loop, not a schedule
-WINDOWS: Final = (60.0, 3600.0, 86_400.0, 40 * 86_400.0, 370 * 86_400.0)  # s looked back for the newest tick
-SHIFT: Final = timedelta(hours=26)  # more than any clock was ever moved
-LATE: Final = 60.0  # s a tick may be late and still counts as on time, for catch_up="skip"
+LEAST_EVERY: Final = 0.1  # s; each tick is stored as a job
+WINDOWS: Final = (60.0, 3600.0, 86_400.0, 40 * 86_400.0, 370 * 86_400.0)  # s to look back for the newest tick
+SHIFT: Final = timedelta(hours=26)  # more than any time zone has ever shifted
+LATE: Final = 60.0  # s by which a tick may be late and still fires with catch_up="skip"
 
 
 class Cron(Struct, frozen=True, tag="cron"):
-    """A cron line of 5 fields, or of 6 with seconds first, in a zone."""
+    """A cron line of 5 fields, or of 6 with seconds first, in a time zone."""
 
     line: str
     tz: str = "UTC"
 
     def after(self, at: float) -> Iterator[float]:
-        """The moments after `at`, one by one."""
+        """The instants after `at`, in order."""
         zone, line = zone_of(self.tz), expanded(self.line)
         if zone is UTC:
             return (each.timestamp() for each in CronSim(line, moment(at)))
@@ -58,12 +58,12 @@ class Cron(Struct, frozen=True, tag="cron"):
 
 
 class Every(Struct, frozen=True, tag="every"):
-    """A fixed interval, counted from the last tick, or from when the schedule was made."""
+    """A fixed interval, counted from the last tick, first from the creation of the schedule."""
 
     seconds: float
 
     def after(self, at: float) -> Iterator[float]:
-        """The moments after `at`, one by one."""
+        """The instants after `at`, in order."""
         while True:
             at += self.seconds
             yield at
@@ -73,7 +73,7 @@ class Every(Struct, frozen=True, tag="every"):
 
 
 class Asked(Struct, frozen=True, tag="function"):
-    """A function in code, asked each time for the next moment. What is stored is only that there is one."""
+    """A function that returns the next instant. Only the fact that there is one is stored, not the function."""
 
     def __str__(self) -> str:
         return "a function"
@@ -83,31 +83,31 @@ Timing = Cron | Every | Asked
 
 
 def cron(line: object, tz: object = "UTC") -> Cron:
-    """A checked cron line. Raises BadOption for one that cannot be read, or that never fires, and for unknown zones."""
+    """A checked cron line. Raises BadOption for a line that is invalid or never fires, and for an unknown time zone."""
     if not isinstance(line, str):
         raise BadOption("cron", f'expected a line such as "0 3 * * *", found {line!r}')
     name = tz.key if isinstance(tz, ZoneInfo) else tz
     if not isinstance(name, str):
-        raise BadOption("tz", f'expected the name of a zone such as "Europe/Paris", found {tz!r}')
+        raise BadOption("tz", f'expected the name of a time zone such as "Europe/Paris", found {tz!r}')
     zone_of(name)
     found = Cron(" ".join(line.split()), name)
     try:
         first = next(found.after(0.0), None)
     except BadOption:
         raise
-    except Exception as error:  # what a line can do to its parser is not ours to list
+    except Exception as error:  # the parser may raise anything
         if _no_such_day(found):
-            raise BadOption("cron", f"{line!r} never fires: none of its months has such a day") from None
+            raise BadOption("cron", f"{line!r} never fires: none of its months has that day") from None
         fields = '5 fields "minute hour day month weekday", 6 with seconds first'
         problem = f"{line!r} cannot be read ({error}); expected {fields}, or one of {', '.join(MACROS)}"
         raise BadOption("cron", problem) from None
     if first is None:
-        raise BadOption("cron", f"{line!r} never fires: there is no such day")
+        raise BadOption("cron", f"{line!r} never fires: that day does not exist")
     return found
 
 
 def _no_such_day(cron: Cron) -> bool:
-    """Whether a line that cannot be read could be with any other month, and with any other day: "0 0 30 2 *"."""
+    """Whether a line is invalid only because no month in it has such a day: "0 0 30 2 *"."""
     fields = expanded(cron.line).split()
     return len(fields) in (5, 6) and all(_fires([*fields[:at], "*", *fields[at:][1:]], cron.tz) for at in (-2, -3))
 
@@ -120,7 +120,7 @@ def _fires(fields: list[str], tz: str) -> bool:
 
 
 def every(interval: object) -> Every:
-    """A checked interval. Raises BadOption below a tenth of a second."""
+    """A checked interval. Raises BadOption for less than 0.1 s."""
     length = seconds(interval, "every")
     if length < LEAST_EVERY:
         raise BadOption("every", f"expected at least {LEAST_EVERY:g} s, found {interval!r}")
@@ -128,23 +128,24 @@ def every(interval: object) -> Every:
 
 
 def check(timing: Timing) -> None:
-    """Raise BadOption for a stored interval that no public call would have stored."""
+    """Raise BadOption for a stored interval out of range, which no public call stores."""
     if isinstance(timing, Every) and not LEAST_EVERY <= timing.seconds <= defaults.MAX_DELAY:
         raise BadOption("every", f"expected {LEAST_EVERY:g} s to a hundred years, found {timing.seconds!r:.60}")
 
 
 def zone_of(name: str) -> tzinfo:
-    """The zone of that name. Raises BadOption."""
+    """The time zone of that name. Raises BadOption."""
     if name == "UTC":
         return UTC
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown; no name at all; a folder of the zone data
-        raise BadOption("tz", f'expected the name of a zone such as "Europe/Paris", found {name!r}') from None
+    except (KeyError, ValueError, OSError):  # unknown; not a name; a folder of the zone data
+        raise BadOption("tz", f'expected the name of a time zone such as "Europe/Paris", found {name!r}') from None
 
 
 def expanded(line: str) -> str:
-    """The fields a macro stands for; "FRIL", the last Friday, as the parser writes it."""
+    """The fields of a macro; "FRIL", the last Friday, in the parser's notation. Raises BadOption for an unknown
+    macro."""
     if not line.startswith("@"):
         return _LAST.sub(lambda found: f"{DAYS.index(found[1].upper())}L", line)
     found = MACROS.get(line.lower())
@@ -154,15 +155,14 @@ def expanded(line: str) -> str:
 
 
 def _at_fixed_hours(line: str) -> bool:
-    """Whether it names hours of the day ("30 2 * * *", "*/20 2 * * *"), which are the wall's, and not a rhythm
-    ("30 * * * *", "0 */2 * * *")."""
+    """Whether a line names hours of the day ("30 2 * * *", "*/20 2 * * *"), instead of a rhythm ("30 * * * *",
+    "0 */2 * * *")."""
     fields = line.split()
     return len(fields) not in (5, 6) or not fields[-4].startswith("*")
 
 
 def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
-    """Times of day as a clock on the wall shows them: one that is skipped fires when the gap ends, one that comes
-    twice fires the first time only."""
+    """Local times of day: a time that is skipped fires when the gap ends, a time that repeats fires once."""
     last = at
     for wall in CronSim(line, moment(at).astimezone(zone).replace(tzinfo=None) - SHIFT):
         here = wall.replace(tzinfo=zone, fold=0)
@@ -175,8 +175,8 @@ def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
 
 
 def _by_rhythm(line: str, zone: tzinfo, at: float) -> Iterator[float]:
-    """Every moment at which a clock on the wall shows such a time: an hour that comes twice counts twice, a time that
-    is skipped not at all. Walls are walked through with one offset until it changes."""
+    """Every instant whose local time matches: in an hour that repeats twice, a time that is skipped not at all. Local
+    times are computed with one offset until it changes."""
     start = moment(at).astimezone(zone).replace(tzinfo=None)
     while True:
         offset = _offset(at, zone)
@@ -184,7 +184,7 @@ def _by_rhythm(line: str, zone: tzinfo, at: float) -> Iterator[float]:
             found = (wall - offset).replace(tzinfo=UTC).timestamp()
             if _offset(found, zone) != offset:
                 at = _first_change(at, found, zone)
-                start = moment(at).astimezone(zone).replace(tzinfo=None) - timedelta(seconds=1)  # that moment counts
+                start = moment(at).astimezone(zone).replace(tzinfo=None) - timedelta(seconds=1)  # that one counts
                 break
             at = found
             yield found
@@ -197,7 +197,7 @@ def _offset(at: float, zone: tzinfo) -> timedelta:
 
 
 def _first_change(low: float, high: float, zone: tzinfo) -> float:
-    """The moment at which the offset of `low` ends, which `high` no longer has."""
+    """The first instant whose offset is no longer that of `low`; `high` has another one."""
     before, at, end = _offset(low, zone), int(low), math.ceil(high)
     while end - at > 1:
         middle = (at + end) // 2
@@ -209,10 +209,10 @@ def _first_change(low: float, high: float, zone: tzinfo) -> float:
 
 
 def _end_of_gap(later: float, zone: tzinfo) -> float:
-    """The first moment after the clocks went forward; `later` is what a time within the gap was read as."""
+    """The first instant after the clocks went forward; `later` is the instant computed for a time within the gap."""
     low, high = int(later) - int(SHIFT.total_seconds()), int(later)
     after = datetime.fromtimestamp(high, zone).utcoffset()
-    while high - low > 1:  # offsets change once in between: the gap we are in
+    while high - low > 1:  # only the offset change of this gap lies in between
         middle = (low + high) // 2
         if datetime.fromtimestamp(middle, zone).utcoffset() == after:
             high = middle
@@ -222,7 +222,7 @@ def _end_of_gap(later: float, zone: tzinfo) -> float:
 
 
 def after(timing: Timing, ask: Next | None, at: float) -> Iterator[float]:
-    """The moments after `at`. `ask` is the function of a schedule that has one; raises what it raises."""
+    """The instants after `at`. `ask` is the function of a schedule that has one; its errors are raised."""
     return timing.after(at) if not isinstance(timing, Asked) else _asked(ask, at)
 
 
@@ -232,9 +232,9 @@ def _asked(ask: Next | None, at: float) -> Iterator[float]:
         if found is None:
             return
         if not isinstance(found, datetime) or found.utcoffset() is None:
-            raise BadOption("schedule", f"expected the function to answer an aware moment or None, found {found!r}")
+            raise BadOption("schedule", f"expected the function to return an aware datetime or None, found {found!r}")
         if found.timestamp() <= at:
-            raise BadOption("schedule", f"expected a moment after {moment(at)}, found {found}")
+            raise BadOption("schedule", f"expected a time after {moment(at)}, found {found}")
         at = found.timestamp()
         yield at
 
@@ -242,9 +242,9 @@ def _asked(ask: Next | None, at: float) -> Iterator[float]:
 def due(
     timing: Timing, ask: Next | None, cursor: float, now: float, catch_up: str, most: int = defaults.TICKS_STEP
 ) -> tuple[list[float], float]:
-    """The ticks to make now, and the new cursor: every moment up to it has been dealt with.
+    """The ticks to store now, and the new cursor: the instant up to which all ticks are handled.
 
-    At most `most` with "all"; a cursor that is still behind says that there is more.
+    With "all", at most `most` ticks; a cursor before `now` then means that there may be more.
     """
     if catch_up == "all":
         found: list[float] = []
@@ -260,7 +260,8 @@ def due(
 
 
 def _newest(timing: Timing, ask: Next | None, cursor: float, now: float) -> float | None:
-    """The last moment after the cursor that has come. A week of seconds is not walked through for it."""
+    """The last tick between the cursor and `now`. It looks back in growing windows instead of walking through all
+    ticks."""
     if isinstance(timing, Every):
         steps = int((now - cursor) // timing.seconds)
         return cursor + steps * timing.seconds if steps > 0 else None
@@ -276,5 +277,5 @@ def _newest(timing: Timing, ask: Next | None, cursor: float, now: float) -> floa
 
 
 def stamp(at: float) -> str:
-    """A moment as it stands in the id of its tick, to the millisecond."""
+    """An instant as it is written in the id of its tick, to the millisecond."""
     return moment(at).astimezone(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3].removesuffix(".000") + "Z"

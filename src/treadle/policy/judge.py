@@ -1,7 +1,6 @@
-"""What becomes of a job that was run, or could not be: all policy, in pure functions.
+"""Computes the outcome of a job that has run, or could not run: all policy, in pure functions.
 
-Without it nothing would decide between another try and the end. Storages never judge; workers and the HTTP server
-both ask here.
+Workers and the HTTP server use it; storages do not decide.
 """
 
 from __future__ import annotations
@@ -21,36 +20,36 @@ from treadle.core.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob,
 from treadle.errors import UNREADABLE, BadArgument, RemoteFailure
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
 
-SUMMARY = 300  # characters of the line that sums up an error
-FEW = re.compile("[0-9]{1,9}")  # a number of leases, as it is noted
-HOLD = "treadle.limit"  # the task of our own that shuts a limit for a while
+SUMMARY = 300  # characters of an error's summary line
+FEW = re.compile("[0-9]{1,9}")  # a stored number of leases
+HOLD = "treadle.limit"  # the system task that pauses a limit for some time
 
 Verdict = RetryNow | Defer | Abort | None
-AFTER = "treadle:after"  # the memo entry with the answered ids of `after`, of a job that waits for others in its run
-FORGIVEN = "treadle:lost"  # the memo entry of that name: round and number of the leases lost that count no more
+AFTER = "treadle:after"  # checkpoint with the returned ids of `after`, for a job that waits for others in its run
+FORGIVEN = "treadle:lost"  # checkpoint with the number of lost leases that no longer count, and their round
 
 OnError = Callable[[BaseException, "Failure"], Verdict]
 
 
 class Failure(Struct, frozen=True):
-    """What `on_error` is told beside the exception."""
+    """The second argument of `on_error`, after the exception."""
 
     id: str
     task: str
-    attempt: int  # this one: 1 is the first
-    attempts: int | None  # as many as it may have; None: without end
+    attempt: int  # the number of this attempt, from 1
+    attempts: int | None  # as many as it may have; None: no limit
     record: Record
 
 
 class Held(Struct, frozen=True):
-    """What a hold is asked to do."""
+    """The payload of a `treadle.limit` job: the limit, and the seconds to pause it."""
 
     limit: str
     seconds: float
 
 
 class Rules(Struct, frozen=True):
-    """The policy one job is judged by, complete."""
+    """The complete policy for one job."""
 
     retry: Retry
     timeout: float | None
@@ -60,7 +59,7 @@ class Rules(Struct, frozen=True):
 
 
 def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int) -> Rules:
-    """What the row asks for, over the task's policy, over the default."""
+    """The job's own policy, over the task's, over the default."""
     policy = read_policy(record.job.retry)
     own = retry if policy.retry is UNSET else policy.retry.over(retry)
     return Rules(
@@ -72,22 +71,23 @@ def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int
     )
 
 
-def succeeded(record: Record, result: str, memo: Pairs = (), note: str | None = None) -> Outcome:
+def succeeded(record: Record, result: str, checkpoints: Pairs = (), note: str | None = None) -> Outcome:
     return Outcome(
         id=record.job.id,
         version=record.version,
         state=State.SUCCEEDED,
         attempt=record.attempt + 1,
         result=result,
-        memo=memo,
+        checkpoints=checkpoints,
         note=note,
     )
 
 
 def handed_back(
-    record: Record, delay: float = 0.0, memo: Pairs = (), note: str | None = None, reason: str | None = None
+    record: Record, delay: float = 0.0, checkpoints: Pairs = (), note: str | None = None, reason: str | None = None
 ) -> Outcome:
-    """Later, uncounted; with delay 0 it keeps its turn. The last error stays."""
+    """Run again after `delay` s, not counted as an attempt; with 0 it keeps its queue position. The last error
+    stays."""
     return Outcome(
         id=record.job.id,
         version=record.version,
@@ -97,13 +97,13 @@ def handed_back(
         result=record.result,
         error=record.error,
         reason=reason,
-        memo=memo,
+        checkpoints=checkpoints,
         note=note,
     )
 
 
-def ended(record: Record, reason: str, error: str, memo: Pairs = (), note: str | None = None) -> Outcome:
-    """Failed, for good."""
+def ended(record: Record, reason: str, error: str, checkpoints: Pairs = (), note: str | None = None) -> Outcome:
+    """Failed, without a retry."""
     return Outcome(
         id=record.job.id,
         version=record.version,
@@ -111,20 +111,20 @@ def ended(record: Record, reason: str, error: str, memo: Pairs = (), note: str |
         attempt=record.attempt + 1,
         reason=reason,
         error=error,
-        memo=memo,
+        checkpoints=checkpoints,
         note=note,
     )
 
 
 def asleep(record: Record, delay: float, now: float) -> Outcome:
-    """Back in so many seconds, uncounted; one that would sleep beyond its deadline has expired."""
+    """Run again after `delay` s, not counted; expired if that is after its deadline."""
     if _too_late(record, now + delay):
         return ended(record, EXPIRED, "it would sleep beyond its deadline")
     return handed_back(record, max(delay, 0.001), _forgiving(record))
 
 
-def awaiting(record: Record, after: tuple[str, ...], then: tuple[NewJob, ...] = ()) -> Outcome:
-    """Again when these have ended, however; uncounted."""
+def awaiting(record: Record, after: tuple[str, ...], followups: tuple[NewJob, ...] = ()) -> Outcome:
+    """Run again when these jobs have ended in any state; not counted."""
     return Outcome(
         id=record.job.id,
         version=record.version,
@@ -132,18 +132,18 @@ def awaiting(record: Record, after: tuple[str, ...], then: tuple[NewJob, ...] = 
         attempt=record.attempt,
         error=record.error,
         after=after,
-        then=then,
-        memo=(*_forgiving(record), *kept_upstreams(record)),
+        followups=followups,
+        checkpoints=(*_forgiving(record), *kept_upstreams(record)),
     )
 
 
 def upstreams(record: Record) -> tuple[str, ...]:
-    """The rows this job waited for before it ran, in the order of its `after`: of an id that was known, or a key that
-    was held, the row that answered."""
+    """The jobs that this job waited for before it ran, in the order of its `after`. If another row was returned for an
+    id, because the id was known or its key held, that row's id."""
     asked = record.job.after
     if not asked:
         return ()
-    noted = dict(record.memo).get(AFTER)
+    noted = dict(record.checkpoints).get(AFTER)
     if noted is None:
         return record.after
     try:
@@ -154,31 +154,31 @@ def upstreams(record: Record) -> tuple[str, ...]:
 
 
 def kept_upstreams(record: Record) -> Pairs:
-    """The memo entry for an outcome that makes a job wait for others: its row names those from then on."""
+    """The checkpoint with the ids of `after`, for an outcome that replaces `Record.after` by other jobs."""
     asked = record.job.after
-    if not asked or AFTER in dict(record.memo):
+    if not asked or AFTER in dict(record.checkpoints):
         return ()
     answers = {up: row for up, row in zip(asked, record.after, strict=False) if up != row}
     return ((AFTER, msgspec.json.encode(answers).decode()),)
 
 
 def _forgiving(record: Record) -> Pairs:
-    """Leases lost up to here count no more: a job that sleeps for a year may meet more than three deploys, and one
-    that gets on does not take its workers down. They count again in another round."""
-    return ((FORGIVEN, f"{record.round}:{record.lost}"),) if record.lost else ()
+    """Leases that were lost until now no longer count: the job has made progress, and one that sleeps for a year may
+    lose more than three leases to deploys. After a reopening they count again."""
+    return ((FORGIVEN, f"{record.reopenings}:{record.lost}"),) if record.lost else ()
 
 
 def _forgiven(record: Record) -> int:
-    round, _, lost = dict(record.memo).get(FORGIVEN, "").partition(":")
-    return int(lost) if round == str(record.round) and FEW.fullmatch(lost) else 0
+    round, _, lost = dict(record.checkpoints).get(FORGIVEN, "").partition(":")
+    return int(lost) if round == str(record.reopenings) and FEW.fullmatch(lost) else 0
 
 
 def lost_too_often(record: Record, rules: Rules) -> Outcome | None:
-    """The ending of a job whose leases keep running out: it seems to take its workers down with it."""
+    """The ending of a job that has lost too many leases, because it may be crashing its workers."""
     lost = record.lost - _forgiven(record)
     if lost < rules.max_lost or rules.max_lost == 0:
         return None
-    text = f"{lost} workers were lost while they ran it; it was not run again (max_lost={rules.max_lost})"
+    text = f"{lost} workers were lost while they ran the job; it will not run again (max_lost={rules.max_lost})"
     return Outcome(
         id=record.job.id, version=record.version, state=State.FAILED, attempt=record.attempt, reason=LOST, error=text
     )
@@ -191,35 +191,35 @@ def failed(
     verdict: Verdict,
     now: float,
     chance: float,
-    memo: Pairs = (),
+    checkpoints: Pairs = (),
     note: str | None = None,
 ) -> Outcome:
-    """What becomes of a run that raised. `verdict` is what `on_error` said; Defer and Abort raised by the task win.
-    Anything else a classifier answers counts as nothing said. Stored arguments that do not fit the task are not tried
-    again unless it asks for that.
+    """The outcome of a run that raised. `verdict` is the result of `on_error`; a Defer or Abort that the task raised
+    wins, and anything that is not a verdict is ignored. Stored arguments that do not fit the task are retried only if
+    the verdict is `Retry.now()`.
 
-    now     the storage's moment, to hold the next try against the deadline
+    now     the storage's time, to compare the next attempt with the deadline
     chance  0 to 1, for the jitter
     """
     said = error if isinstance(error, Defer | Abort) else verdict
     text = text_of(error)
     if isinstance(said, Abort):
-        return ended(record, ABORTED, _aborted(said, error, text), memo, note)
+        return ended(record, ABORTED, _aborted(said, error, text), checkpoints, note)
     if isinstance(said, Defer):
         delay = said.delay(now)
         if _too_late(record, now + delay):
-            return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", memo, note)
-        # READY with delay 0 would keep its turn and be claimed again before everybody else, for ever.
-        out = handed_back(record, max(delay, 0.001), memo, note)
-        return out if said.limit is None or not delay else replace(out, then=(_hold(record, said.limit, delay),))
+            return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", checkpoints, note)
+        # READY with delay 0 would return to its queue position, and be claimed again ahead of all others, for ever.
+        out = handed_back(record, max(delay, 0.001), checkpoints, note)
+        return out if said.limit is None or not delay else replace(out, followups=(_hold(record, said.limit, delay),))
     if isinstance(error, BadArgument) and error.permanent and not isinstance(said, RetryNow):
-        return ended(record, ARGUMENTS, text, memo, note)
+        return ended(record, ARGUMENTS, text, checkpoints, note)
     attempt, attempts = record.attempt + 1, rules.retry.attempts
     if isinstance(attempts, int) and attempt >= attempts:
-        return ended(record, ERROR, text, memo, note)
+        return ended(record, ERROR, text, checkpoints, note)
     delay = 0.0 if isinstance(said, RetryNow) else rules.retry.delay(attempt, chance)
     if _too_late(record, now + delay):
-        return ended(record, EXPIRED, f"the next try would be after its deadline; {text}", memo, note)
+        return ended(record, EXPIRED, f"the next attempt would be after its deadline; {text}", checkpoints, note)
     return Outcome(
         id=record.job.id,
         version=record.version,
@@ -227,17 +227,17 @@ def failed(
         delay=delay,
         attempt=attempt,
         error=text,
-        memo=memo,
+        checkpoints=checkpoints,
         note=note,
     )
 
 
 def _hold(record: Record, limit: str, delay: float) -> NewJob:
-    """The job that shuts a limit for so long; while one is under way, a newer one takes its place."""
+    """The job that pauses a limit for `delay` s; it replaces an unfinished one for the same limit."""
     return NewJob(
         id=f"treadle:hold:{ids.digest(record.job.id, record.version, limit)}",
         task=HOLD,
-        queue=defaults.OWN_QUEUE,
+        queue=defaults.SYSTEM_QUEUE,
         payload=msgspec.json.encode(Held(limit, delay)).decode(),
         key=f"{HOLD} {limit}",
         key_conflict="replace",
@@ -252,7 +252,7 @@ def _too_late(record: Record, moment: float) -> bool:
 
 
 def _aborted(said: Abort, error: BaseException, text: str) -> str:
-    """The words of whoever aborted; with the traceback of what was behind it, if anything was."""
+    """The message of an Abort, with the traceback of the error that caused it, if there is one."""
     if said is error:
         return text if error.__cause__ is not None else cut(message_of(error))
     words = message_of(said)
@@ -260,10 +260,10 @@ def _aborted(said: Abort, error: BaseException, text: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """An exception as the row keeps it: a line with its type and the first line of its message, then its traceback
-    without Treadle's own lines; at most 10,000 characters. `errors.error_line` reads the first line."""
+    """An exception as stored in the row: a line with its type and the first line of its message, then its traceback
+    without Treadle's own frames; at most 10,000 characters. `errors.error_line` reads the first line."""
     if isinstance(error, RemoteFailure):
-        return cut(error.text)  # the process it was raised in has made it so
+        return cut(error.text)  # the process that raised it has formatted it
     try:
         found = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
         _without_ours(found)
@@ -274,7 +274,7 @@ def text_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What `str` says of an exception; empty if that raises."""
+    """`str` of an exception; "" if that raises."""
     try:
         return str(error)
     except BaseException:  # also SystemExit
@@ -282,7 +282,7 @@ def message_of(error: BaseException) -> str:
 
 
 def _summary(error: BaseException) -> str:
-    """Its type and the first line of its message; of a group, also the first exception in it."""
+    """The type and the first line of the message; for a group, also those of its first exception."""
     module, name = type(error).__module__, type(error).__qualname__
     if module not in ("builtins", "__main__"):
         name = f"{module}.{name}"
@@ -294,7 +294,7 @@ def _summary(error: BaseException) -> str:
 
 
 def cut(text: str) -> str:
-    """At most 10,000 characters, begin and end kept; what UTF-8 cannot carry is replaced."""
+    """The text, shortened in the middle to 10,000 characters; characters that UTF-8 cannot encode are replaced."""
     text = text.encode("utf-8", "replace").decode()
     if len(text) > defaults.MAX_ERROR:
         half = defaults.MAX_ERROR // 2 - 20
@@ -306,7 +306,7 @@ _HERE = str(Path(__file__).parents[1])
 
 
 def _without_ours(found: traceback.TracebackException) -> None:
-    """Take our lines out, in everything that hangs on it: the runner's, a middleware's way in."""
+    """Remove Treadle's own frames, also from causes, contexts and groups."""
     every: list[traceback.TracebackException | None] = [found]
     while every:
         each = every.pop()

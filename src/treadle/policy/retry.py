@@ -1,6 +1,6 @@
-"""How often a job is tried again and when; and the three words a task may fail with.
+"""When and how often a failed job is retried, and the exceptions by which a task decides itself.
 
-Without it a policy could not be merged field by field, nor carried in a row for a runner in another language.
+A policy is stored in the row as JSON and merged field by field, so runners in other languages can read it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from treadle.errors import UNREADABLE, BadOption, TreadleError
 
 
 def seconds(value: object, option: str) -> float:
-    """A duration as seconds; raises BadOption for what is none, or is negative."""
+    """A duration in seconds. Raises BadOption for a value that is negative, above 100 years, or not a duration."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= defaults.MAX_DELAY:
@@ -29,12 +29,12 @@ def seconds(value: object, option: str) -> float:
 
 
 def until(value: object, option: str, now: float) -> float:
-    """Seconds from now to a moment; the past is now. Raises BadOption for a moment without a zone."""
+    """Seconds from now to an aware datetime; 0 if it is past. Raises BadOption for one without a time zone."""
     if not isinstance(value, datetime):
         raise BadOption(option, f"expected a datetime, found {value!r}")
     if value.utcoffset() is None:
         aware = value.replace(tzinfo=UTC)
-        raise BadOption(option, f"expected a moment with a zone, such as {aware!r}, found {value!r}")
+        raise BadOption(option, f"expected a datetime with a time zone, such as {aware!r}, found {value!r}")
     return max(0.0, min(value.timestamp() - now, defaults.MAX_DELAY))
 
 
@@ -47,17 +47,18 @@ def _is_count(value: object) -> bool:
 
 
 class RetryNow(Struct, frozen=True):
-    """A counted retry without delay; what `Retry.now()` answers."""
+    """Retry at once; the attempt counts. `Retry.now()` returns it."""
 
 
 class Retry(Spelled, frozen=True, omit_defaults=True):
-    """When a failed attempt is tried again. A field not given is taken from the app's `retry`, then the default.
+    """When a failed attempt is retried. Fields that are not set come from the app's `retry`, then from the defaults.
 
-    attempts  tries in all, the first included (default 5); None: without end
-    base      s before the second try (1)
-    factor    each wait is that much longer than the last (2)
-    max       s a wait lasts at most (300)
-    jitter    share of the wait that chance may take off (0.5): it only shortens
+    attempts  at most, including the first one (5); None: no limit
+    base      s before the second attempt (1)
+    factor    ratio of each wait to the one before (2)
+    max       s of a wait at most (300)
+    jitter    share of the wait, at most, that is subtracted at random, 0 to 1 (0.5)
+    Raises BadOption.
     """
 
     attempts: int | UnsetType | None = UNSET
@@ -85,16 +86,16 @@ class Retry(Spelled, frozen=True, omit_defaults=True):
 
     @staticmethod
     def now() -> RetryNow:
-        """For `on_error=`: try again at once; the attempt counts."""
+        """For `on_error=`: retry at once; the attempt counts."""
         return RetryNow()
 
     def over(self, below: Retry) -> Retry:
-        """This policy where it says something, `below` where it does not."""
+        """This policy, completed with the fields of `below`."""
         mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(below)
         return Retry(**{name: theirs[name] if value is UNSET else value for name, value in mine.items()})
 
     def delay(self, failed: int, chance: float) -> float:
-        """Seconds before the next try after `failed` failed ones; `chance` is 0 to 1. The policy must be complete."""
+        """Seconds before the next attempt after `failed` failed ones; `chance` is 0 to 1. All fields must be set."""
         base, factor, longest, jitter = self.base, self.factor, self.max, self.jitter
         assert isinstance(base, float)
         assert isinstance(longest, float)
@@ -117,14 +118,15 @@ DEFAULT = Retry(
 
 
 class Policy(Struct, frozen=True, omit_defaults=True):
-    """What one job asked for differently from its task, as it stands in the row (JSON text)."""
+    """The policy of one job as far as it differs from its task's; stored in the row as JSON text."""
 
     retry: Retry | UnsetType = UNSET
     timeout: float | UnsetType | None = UNSET
     max_lost: int | UnsetType = UNSET
-    # The payload lacks the first argument: it is the result of the job waited for; "list": those of all that succeeded.
+    # The payload lacks the first argument: it is the result of the job waited for; "list": results of all that
+    # succeeded.
     pass_result: bool | Literal["list"] = False
-    marks: bool = False  # somebody waits for its run alone: if it goes on as other jobs, it leaves a mark
+    marks: bool = False  # another job waits for its run alone: if the run continues as other jobs, it stores a mark
 
     def __post_init__(self) -> None:
         timeout, lost = self.timeout, self.max_lost
@@ -134,7 +136,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
             raise BadOption("max_lost", f"expected 1 or more, or 0 for any number, found {lost!r:.60}")
 
     def text(self) -> str | None:
-        """For the row; None where nothing differs."""
+        """The JSON text for the row; None if nothing differs."""
         return None if self == Policy() else msgspec.json.encode(self).decode()
 
 
@@ -142,7 +144,7 @@ _read = msgspec.json.Decoder(Policy).decode
 
 
 def read_policy(text: str | None) -> Policy:
-    """The policy of a row. One that cannot be read counts as none: a bad row must not stop a worker."""
+    """The policy of a row. One that cannot be read counts as none, because a bad row must not stop a worker."""
     if text is None:
         return Policy()
     try:
@@ -153,11 +155,13 @@ def read_policy(text: str | None) -> Policy:
 
 @spelled
 class Defer(TreadleError):
-    """Raise it (or return it from `on_error`): run again later; the attempt does not count.
+    """Raise it (or return it from `on_error`) to run again later; the attempt does not count.
 
-    seconds  from now, or `until` an aware moment
-    limit    a limit that rests as long, for everybody: after a 429, nothing that names it starts before the time is
-             over. A partition ("tenant:42") rests alone.
+    seconds  from now, or `until` an aware datetime
+    limit    a limit to pause for the same time: after a 429, no job that names it starts before the time is over. With
+    a
+             partition ("tenant:42"), only this partition is paused.
+    Raises BadOption.
     """
 
     def __init__(
@@ -170,11 +174,11 @@ class Defer(TreadleError):
             raise BadOption("Defer", f"limit: expected the name of a limit, found {limit!r}")
         moment: object = until
         if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
-            raise BadOption("Defer", f"until: expected a moment with a zone, found {until!r}")
+            raise BadOption("Defer", f"until: expected a datetime with a time zone, found {until!r}")
         super().__init__(f"deferred {f'until {until}' if until else f'for {self.seconds:g} s'}")
 
     def delay(self, now: float) -> float:
-        """Seconds from `now`; a moment in the past is now, and nothing is later than a hundred years."""
+        """Seconds from `now`; 0 for a datetime in the past, at most 100 years."""
         return self.seconds if self.until is None else until(self.until, "Defer", now)
 
 
@@ -183,7 +187,7 @@ ABORT = "aborted"
 
 @spelled
 class Abort(TreadleError):
-    """Raise it (or return it from `on_error`): the job has failed, now and for good."""
+    """Raise it (or return it from `on_error`) to fail the job at once, without retries."""
 
     def __init__(self, message: str = ABORT) -> None:
         super().__init__(message)

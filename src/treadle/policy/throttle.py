@@ -1,6 +1,6 @@
-"""A throttle that listens: slower while attempts fail, faster while they succeed.
+"""A throttle that slows a worker down while attempts fail, and speeds it up while they succeed.
 
-Without it a service that is down would be called at full speed until every job has used up its attempts.
+It keeps a failing service from being called at full speed until the jobs have used up their attempts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ FAILED: Final = ("retrying", "failed")  # each failed attempt, not only the last
 
 @spelled
 class AIMD:
-    """Additive increase, multiplicative decrease: `Worker(app, throttle=AIMD())`. One for one worker.
+    """Additive increase, multiplicative decrease: `Worker(app, throttle=AIMD())`. Each worker needs its own instance.
 
-    After each pause claims pass for a moment; then what the attempts of this process came to decides on the next pause.
+    After each pause, claims pass for 0.1 s. The attempts of this process since the last decision set the next pause.
 
-    max_fail_rate  share of attempts that may fail without slowing down, 0 to 1
-    base, factor   s of the first pause; each further one is `factor` times as long while too many fail
-    max            s a pause lasts at most
-    step           s a pause gets shorter while it goes well; None: `base`
-    tasks          look at these only (tasks or names); None: at all
+    max_fail_rate  share of attempts that may fail without a slow-down, 0 to 1
+    base, factor   s of the first pause; the next is `factor` times as long, while too many attempts fail
+    max            s of a pause at most
+    step           s by which a pause gets shorter while attempts succeed; None: `base`
+    tasks          tasks, or their names, whose attempts count; None: all
+    Raises BadOption.
     """
 
     def __init__(
@@ -53,15 +54,15 @@ class AIMD:
         self._tasks = None if tasks is None else {task if isinstance(task, str) else task.name for task in tasks}
         self._good = self._bad = 0
         self._paused = False
-        self.delay = 0.0  # s of the last pause; 0: at full speed
+        self.delay = 0.0  # s of the last pause; 0: full speed
 
     def attach(self, emitter: Emitter) -> None:
-        """Listen. The worker does so when it starts."""
+        """Register for the events. The worker does this when it starts."""
         for name in (*SUCCEEDED, *FAILED):
             emitter.on(name, self._take)
 
     def detach(self, emitter: Emitter) -> None:
-        """Listen no more."""
+        """Unregister."""
         for name in (*SUCCEEDED, *FAILED):
             emitter.off(name, self._take)
 
@@ -73,9 +74,9 @@ class AIMD:
                 self._bad += 1
 
     async def __call__(self) -> float:
-        """Seconds to pause now."""
+        """Decide on the next pause, in seconds; 0: none."""
         if self._paused:
-            self._paused = False  # a pause is over: let some pass, or nothing would ever show that it is well again
+            self._paused = False  # a pause is over: some claims must pass, because only attempts can show a recovery
             return 0.0
         tried, bad = self._good + self._bad, self._bad
         self._good = self._bad = 0

@@ -1,1 +1,1 @@
-"""Schedules: what is declared, and the ticks that are due."""
+"""Schedules: their declaration, and the jobs of the ticks that are due."""

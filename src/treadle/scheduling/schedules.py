@@ -1,7 +1,4 @@
-"""`app.schedules`: declaring what is to run again and again, looking at it, and changing it while it lives.
-
-Without it a schedule could be written in code only, and stopping the nightly job would need a deploy.
-"""
+"""`app.schedules`: declares schedules in code, and lists, changes, pauses and deletes them at run time."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from treadle.core.job import Job, JobSpec
 from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, State
 from treadle.core.must_await import Awaited
 from treadle.errors import BadOption, Stale, UnknownSchedule
-from treadle.execution.runner import OwnTask
+from treadle.execution.runner import SystemTask
 from treadle.policy import cron as when
 from treadle.policy.cron import Next, Timing
 from treadle.scheduling import ticker
@@ -30,32 +27,32 @@ from treadle.scheduling.ticker import CatchUp, Declared, Definition, Entry, Over
 from treadle.storage.contract import Storage
 from treadle.tasks.task import Task
 
-TRIES: Final = 10  # a schedule that ticks between look and change is looked at again this often
+TRIES: Final = 10  # times that a change is repeated if the schedule ticks between read and write
 
 Send = Callable[[Sequence[JobSpec[Any]]], Awaitable[list[Job[Any, Any]]]]
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
-    """A schedule as it is now."""
+    """A schedule and its current state."""
 
     name: str
-    timing: str  # its cron line and zone, its interval, or "a function"
+    timing: str  # its cron line and time zone, its interval, or "a function"
     task: str
     catch_up: CatchUp
     overlap: Overlap
     paused: bool
-    next_at: datetime | None  # None: paused, or a function is still to be asked, or said never again
+    next_at: datetime | None  # None: paused, or its function was not called yet or returned None
     last: str | None  # the id of its last job
     error: str | None  # why its last job could not be made
-    id: str  # of its row
+    id: str  # id of its row
 
 
 class Schedules(
     Awaited, Stays, call="app.schedules", sync="app.sync.schedules.{name}(...)", more={"store": "{through}"}
 ):
-    """The schedules of the storage. Those declared in code are stored when a worker with that code starts."""
+    """The schedules of the storage. A worker stores those that its code declares when it starts."""
 
-    looks = frozenset({"list", "get", "store"})  # `store` has nothing to store where code declares none
+    looks = frozenset({"list", "get", "store"})  # `store` does nothing where code declares none
 
     def __init__(
         self,
@@ -71,7 +68,7 @@ class Schedules(
         self._storage, self._send, self._new_id, self._handle = storage, send, new_id, handle
         self._declared: dict[str, Declared] = {}
         self._ticker = Ticker(storage, self._declared, tell, prepare)
-        self.tasks: dict[str, OwnTask] = {ticker.TASK: OwnTask(ticker.TASK, self._ticker.run, tends=True)}
+        self.tasks: dict[str, SystemTask] = {ticker.TASK: SystemTask(ticker.TASK, self._ticker.run, by_leader=True)}
 
     # --- declaring
 
@@ -86,17 +83,18 @@ class Schedules(
         catch_up: CatchUp,
         overlap: Overlap,
     ) -> None:
-        """Write a schedule down in this process. Raises BadOption, and BadArgument if the task cannot be called so."""
+        """Declare a schedule in this process. Raises BadOption, and BadArgument if the arguments do not fit the
+        task."""
         found, named = name or task.name, dict(kwargs or {})
         ticker.check(found, catch_up, overlap)
         known = self._declared.get(found)
         if known is not None and (known.task is task or known.task.name != task.name):
-            raise BadOption("name", f"there is a schedule {found!r} already; give one of them name=")
+            raise BadOption("name", f"a schedule named {found!r} is already declared; give one of the two name=")
         task.signature.encode_call(tuple(args), named)
         definition = Definition(found, timing, task.name, catch_up, overlap)
         self._declared[found] = Declared(definition, task, tuple(args), named, ask)
         own = ticker.task_name(found, declared=True)
-        self.tasks[own] = OwnTask(own, self._ticker.run, serves=task.name, tends=True)
+        self.tasks[own] = SystemTask(own, self._ticker.run, serves=task.name, by_leader=True)
 
     @property
     def declares(self) -> bool:
@@ -104,8 +102,8 @@ class Schedules(
         return bool(self._declared)
 
     async def store(self) -> None:
-        """Store what was declared here, and take over what was declared differently before. Any number of workers
-        may do so at the same time: there is one row per name. Raises StorageError."""
+        """Store the schedules declared here, and update those whose declaration has changed. Any number of workers may
+        do this concurrently: there is one row per name. Raises StorageError."""
         if not self._declared:
             return
         storage, known = await self._storage(), list(self._declared.values())
@@ -119,24 +117,24 @@ class Schedules(
     async def _take_over(self, storage: Storage, definition: Definition, row: Record) -> None:
         for _ in range(TRIES):
             entry, text = Entry(row), definition.text()
-            if row.job.task != ticker.task_name(definition.name, declared=True):  # it was made by `upsert` once
+            if row.job.task != ticker.task_name(definition.name, declared=True):  # `upsert` has created it
                 out = _replaced(row, self._row(definition, declared=True))
             elif entry.code != text:
-                memo = {"definition": text, "code": text}
+                checkpoints = {"definition": text, "code": text}
                 same = entry.definition.timing == definition.timing
                 later = defaults.MAX_DELAY if entry.rests else 0.0
-                out = ticker.changed(row, memo if same else memo | {"cursor": ""}, later)
+                out = ticker.changed(row, checkpoints if same else checkpoints | {"cursor": ""}, later)
             else:
                 return
             [answer] = await storage.settle([out])
             if answer.status == "applied":
                 return
-            [row] = await storage.enqueue([self._row(definition, declared=True)])  # as it is now
+            [row] = await storage.enqueue([self._row(definition, declared=True)])  # its current row
 
-    # --- looking
+    # --- reading
 
     async def list(self) -> list[Schedule]:
-        """All of them, by name. Rows that are no schedules are left out; `treadle doctor` names them. Raises
+        """All schedules, by name. Rows that cannot be read are left out; `treadle doctor` reports them. Raises
         StorageError."""
         found = []
         async for row in self._rows():
@@ -146,7 +144,7 @@ class Schedules(
         return sorted(found, key=lambda each: each.name)
 
     async def get(self, name: str) -> Schedule:
-        """One of them. Raises UnknownSchedule."""
+        """One schedule. Raises UnknownSchedule."""
         found = _shown(await self._entry(name))
         await self._moved.looked("app.schedules.get")
         return found
@@ -156,13 +154,15 @@ class Schedules(
         try:
             return Entry(row)
         except ticker.UNREADABLE as error:
-            what = f"the row of {name!r} is no schedule ({error}): `treadle doctor --repair` takes it away"
+            what = f"the row of {name!r} is not a valid schedule ({error}): `treadle doctor --repair` removes it"
             raise BadOption("schedule", what) from error
 
     async def _rows(self) -> AsyncIterator[Record]:
         cursor: str | None = None
         while True:
-            query = Query(queue=defaults.OWN_QUEUE, state=ticker.UNFINISHED, order="oldest", limit=500, cursor=cursor)
+            query = Query(
+                queue=defaults.SYSTEM_QUEUE, state=ticker.UNFINISHED, order="oldest", limit=500, cursor=cursor
+            )
             page = await (await self._storage()).find(query)
             for row in page.records:
                 if row.job.task.partition(":")[0] == ticker.TASK:
@@ -172,40 +172,40 @@ class Schedules(
                 return
 
     async def _find(self, name: str) -> Record:
-        """Its row. Raises UnknownSchedule, with the stored name that is nearest."""
-        query = Query(queue=defaults.OWN_QUEUE, state=ticker.UNFINISHED, label=ticker.label(name), limit=10)
+        """Its row. Raises UnknownSchedule, with the most similar stored name."""
+        query = Query(queue=defaults.SYSTEM_QUEUE, state=ticker.UNFINISHED, label=ticker.label(name), limit=10)
         for row in (await (await self._storage()).find(query)).records:
             if row.job.task.partition(":")[0] == ticker.TASK:
                 return row
         known = [shown async for row in self._rows() for shown in _names(row)]
         raise UnknownSchedule(name, closest(name, known))
 
-    # --- acting
+    # --- changing
 
     async def pause(self, name: str) -> None:
-        """No ticks until it is resumed; deploys do not resume it. Raises UnknownSchedule."""
+        """Stop its ticks until it is resumed; deploys do not resume it. Raises UnknownSchedule."""
         await self._change(name, lambda entry: ticker.changed(entry.row, {"paused": "1"}, defaults.MAX_DELAY))
 
     async def resume(self, name: str) -> None:
-        """Tick again, from now on: what fell into the pause is not made up for. Raises UnknownSchedule."""
+        """Tick again, from now on; ticks missed during the pause are not made up. Raises UnknownSchedule."""
         await self._change(
             name, lambda entry: ticker.changed(entry.row, {"paused": "", "cursor": ""}) if entry.rests else None
         )
 
     async def delete(self, name: str) -> None:
-        """Let it go; jobs it made stay. One that code declares is stored again when a worker with that code starts.
+        """Delete it; its jobs stay. If code declares it, the next worker with that code that starts stores it again.
         Raises UnknownSchedule."""
         await self._change(name, lambda entry: _gone(entry.row))
 
     async def trigger(self, name: str) -> Job[Any, Any]:
-        """One job of it now, beside its ticks, paused or not. Raises UnknownSchedule; BadOption for one whose jobs are
-        made by code that is not here."""
+        """Enqueue one job of it now, in addition to its ticks, even if it is paused. Raises UnknownSchedule, and
+        BadOption if only code that is not loaded here can make its jobs."""
         entry = await self._entry(name)
         known, job = self._declared.get(name), entry.definition.job
         if known is not None:
             job = known.job()
         if job is None:
-            raise BadOption("schedule", f"the jobs of {name!r} are made by code; give the app that declares it")
+            raise BadOption("schedule", f"code makes the jobs of {name!r}: use the app that declares it (--app)")
         spec: JobSpec[Any] = JobSpec(ticker.a_tick(job, name, self._new_id(), None), lambda text: text)
         [sent] = await self._send([spec])
         [row] = await (await self._storage()).get([sent.id])
@@ -222,11 +222,11 @@ class Schedules(
         catch_up: CatchUp | None = None,
         overlap: Overlap | None = None,
     ) -> Schedule:
-        """Make a schedule, or change the one of that name, at once and everywhere.
+        """Create a schedule, or change the one of that name, for all workers at once.
 
-        spec        the job each tick is: `task.options(...).job(...)`; needed for a new one, and its task's code only
-                    where it runs. Of a schedule declared in code only the rest can be changed.
-        cron, every one of them, for a new one; not given, the timing stays
+        spec        the job of each tick: `task.options(...).job(...)`; required for a new schedule. The task's code is
+                    needed only where it runs. The spec of a schedule that code declares cannot be changed.
+        cron, every exactly one of them for a new schedule; without them the timing stays
         Raises BadOption.
         """
         ticker.check(name, catch_up or "one", overlap or "allow")
@@ -241,7 +241,7 @@ class Schedules(
             except UnknownSchedule as error:
                 if spec is None or timing is None:
                     like = "" if error.like is None else f"; did you mean {error.like!r}?"
-                    what = f"{name!r} is new{like}: give the job it makes, and cron= or every="
+                    what = f"{name!r} is not stored{like}; a new one needs the job of each tick, and cron= or every="
                     raise BadOption("upsert", what) from None
                 definition = Definition(name, timing, spec.new.task, catch_up or "one", overlap or "allow", spec.new)
                 made = self._row(definition, declared=False)
@@ -251,7 +251,7 @@ class Schedules(
                     return _shown(entry)
             if await self._settle(self._edited(entry, spec, timing, catch_up, overlap)):
                 return await self.get(name)
-        raise Stale(name, "it is being changed all the time")
+        raise Stale(name, "other calls keep changing it; repeat the call")
 
     def _edited(
         self,
@@ -263,7 +263,9 @@ class Schedules(
     ) -> Outcome:
         old = entry.definition
         if spec is not None and old.job is None:
-            raise BadOption("upsert", f"{old.name!r} is declared in code, which makes its jobs: change the rest only")
+            raise BadOption(
+                "upsert", f"{old.name!r} is declared in code, which makes its jobs: change its other fields only"
+            )
         new = replace(
             old,
             timing=timing or old.timing,
@@ -272,15 +274,15 @@ class Schedules(
             job=old.job if spec is None else spec.new,
             task=old.task if spec is None else spec.new.task,
         )
-        memo = {"definition": new.text()} | ({} if new.timing == old.timing else {"cursor": ""})
-        return ticker.changed(entry.row, memo, defaults.MAX_DELAY if entry.rests else 0.0)
+        checkpoints = {"definition": new.text()} | ({} if new.timing == old.timing else {"cursor": ""})
+        return ticker.changed(entry.row, checkpoints, defaults.MAX_DELAY if entry.rests else 0.0)
 
     async def _change(self, name: str, act: Callable[[Entry], Outcome | None]) -> None:
         for _ in range(TRIES):
             out = act(await self._entry(name))
             if out is None or await self._settle(out):
                 return
-        raise Stale(name, "it is being changed all the time")
+        raise Stale(name, "other calls keep changing it; repeat the call")
 
     async def _settle(self, out: Outcome) -> bool:
         [answer] = await (await self._storage()).settle([out])
@@ -288,7 +290,9 @@ class Schedules(
 
 
 def _replaced(row: Record, new: NewJob) -> Outcome:
-    return Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, reason=SUPERSEDED, then=(new,), keep=0.0)
+    return Outcome(
+        id=row.job.id, version=row.version, state=State.CANCELLED, reason=SUPERSEDED, followups=(new,), keep=0.0
+    )
 
 
 def _gone(row: Record) -> Outcome:
@@ -296,7 +300,7 @@ def _gone(row: Record) -> Outcome:
 
 
 def _names(row: Record) -> list[str]:
-    """The name of a schedule's row; none for a row that cannot be read."""
+    """The name of a schedule's row, as a list; empty if the row cannot be read."""
     try:
         return [Entry(row).definition.name]
     except ticker.UNREADABLE:
@@ -320,7 +324,7 @@ def _shown(entry: Entry) -> Schedule:
 
 
 def _next_at(entry: Entry) -> datetime | None:
-    """The next moment by its line; of a function, what it said last."""
+    """The next instant of its cron line or interval; for a function, the one that it returned last."""
     if entry.rests:
         return None
     if isinstance(entry.definition.timing, when.Asked):

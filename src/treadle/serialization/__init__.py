@@ -1,1 +1,1 @@
-"""Calls, arguments and results as JSON text, and the check that they fit the function's annotations."""
+"""Calls, arguments and results as JSON text, and their checks against the function's annotations."""

@@ -1,7 +1,4 @@
-"""The shapes of annotations: what a task says of its parameters and its result, compiled once.
-
-Without this file a call could only be checked after it was stored, by a worker that can no longer ask anybody.
-"""
+"""Compiles the annotations of a task's parameters and result to type checks, once per task."""
 
 from __future__ import annotations
 
@@ -38,15 +35,15 @@ from treadle.serialization.type_check import (
 )
 
 _Free = Mapping[Any, Any]
-_KEYS: Final = (str, int, UUID, date, datetime)  # what comes back from the text of a JSON key as it was
+_KEYS: Final = (str, int, UUID, date, datetime)  # JSON keys of these types are restored exactly from their text
 _LIVE: Final = (bytes, datetime, date, time, timedelta, Decimal, UUID)
 _LISTS: Final = (abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection)
 _SETS: Final = (abc.Set, abc.MutableSet)
 
 
 class AnnotationCompiler:
-    """Compiles annotations, and collects the classes they name: the only ones the tagged form may make. `ours`: the
-    text is in our own forms, which cannot carry everything."""
+    """Compiles annotations, and collects the classes that they name: only these may be made from tagged text. `ours`:
+    values are stored in Treadle's own formats, which cannot represent everything."""
 
     def __init__(self, ours: bool) -> None:
         self.ours = ours
@@ -55,7 +52,7 @@ class AnnotationCompiler:
         self._made: dict[Any, TypeCheck] = {}
 
     def of(self, hint: Any, free: _Free = MappingProxyType({})) -> TypeCheck:
-        """The shape of an annotation; `free` says what the type variables around it stand for."""
+        """The check of an annotation; `free` maps the type variables around it to types."""
         hint = _unwrap(hint, free)
         origin, args = get_origin(hint), get_args(hint)
         if hasattr(hint, "__value__") and hasattr(hint, "__type_params__"):  # `type X = ...`, new in 3.12
@@ -79,7 +76,7 @@ class AnnotationCompiler:
 
     def _alias(self, hint: Any) -> TypeCheck:
         if hint not in self._made:
-            self._made[hint] = inside = TypeCheck(says(hint), loose=True)  # for an alias that names itself
+            self._made[hint] = inside = TypeCheck(says(hint), loose=True)  # for a recursive alias
             self._made[hint] = whole = self.of(hint.__value__)
             inside.check = whole.check
         return self._made[hint]
@@ -91,7 +88,7 @@ class AnnotationCompiler:
             if tagged_json.is_plain(value):
                 return True
             if self.ours:
-                tagged_json.tag(value, self.names)  # raises for what the tagged form cannot carry either
+                tagged_json.tag(value, self.names)  # raises for values that the tagged form cannot represent
             return False
 
         shape.check = check
@@ -105,7 +102,7 @@ class AnnotationCompiler:
         outer = get_origin(base.wire)
         rule = _subscript(Annotated, (base.wire if outer in (None, Union, UnionType, Literal) else outer, *limits))
         if not is_usable(rule):
-            return base  # limits msgspec cannot apply here, to a union it refuses for one
+            return base  # msgspec cannot apply these limits, for example to a union that it does not support
         shape = TypeCheck(base.says, _subscript(Annotated, (base.wire, *limits)), base.loose)
 
         def check(value: Any, depth: int) -> bool:
@@ -136,7 +133,7 @@ class AnnotationCompiler:
         if any(part.untyped for part in parts):
             return self._anything()
         wires = [part.wire for part in parts]
-        blurred = Decimal in wires and (int in wires or float in wires)  # a Decimal is read from numbers too
+        blurred = Decimal in wires and (int in wires or float in wires)  # a Decimal is decoded from numbers too
         shape = TypeCheck(says(hint), _subscript(Union, tuple(wires)), any(part.loose for part in parts))
         shape.exact = NOTHING.union(*(part.exact for part in parts))
         others = [part for part in parts if NoneType not in part.exact]
@@ -149,7 +146,7 @@ class AnnotationCompiler:
                     return part.check(value, depth)
                 except Unstorable as error:
                     if error.path and len(others) == 1:
-                        raise  # X | None: what is wrong inside the X says more
+                        raise  # X | None: the error inside X is more precise
             return shape.refuse(value, depth)
 
         shape.check = check
@@ -213,14 +210,14 @@ class AnnotationCompiler:
         if known in self._made:
             return self._made[known]
         if issubclass(kind, Continuation):
-            return opaque(kind)  # a spec is no data
+            return opaque(kind)  # a spec is not data
         if issubclass(kind, Enum):
             self._name(kind)
             return instances(kind, frozenset((kind,))).settle(not issubclass(kind, Flag))
         if tags.is_model(kind):
             self._made[known] = shape = instances(kind).settle()
             self._name(kind)
-            for field in kind.model_fields.values():  # its enums, should the tagged form have to carry one
+            for field in kind.model_fields.values():  # its enums, in case the tagged form is needed
                 self.of(field.annotation)
             return shape
         free = dict(zip(getattr(kind, "__parameters__", ()), args, strict=False))
@@ -236,7 +233,7 @@ class AnnotationCompiler:
         return opaque(kind)
 
     def _record(self, hint: Any, known: Any, kind: Any, free: _Free) -> TypeCheck:
-        self._made[known] = shape = TypeCheck(says(hint), hint)  # first, for classes that hold themselves
+        self._made[known] = shape = TypeCheck(says(hint), hint)  # stored first, for recursive classes
         hints = typing.get_type_hints(kind, include_extras=True)
         fields = [(name, f".{name}", self.of(hints.get(name, Any), free)) for name in tagged_json.field_names(kind)]
 
@@ -278,7 +275,7 @@ class AnnotationCompiler:
 
 
 def _unwrap(hint: Any, free: _Free) -> Any:
-    """The annotation without what says nothing about values: NewType, Required, Final, type variables."""
+    """The annotation without wrappers that do not restrict values: NewType, Required, Final, type variables."""
     for _ in range(tags.MAX_DEPTH):
         if isinstance(hint, typing.TypeVar):
             hint = free.get(hint) or hint.__bound__ or Any
@@ -304,7 +301,7 @@ def _subscript(form: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _is_key(wire: Any) -> bool:
-    """Whether an enum or Literal is all text or all whole numbers, and so comes back from a JSON key."""
+    """Whether the values of an enum or Literal are all texts or all integers, so JSON keys restore them exactly."""
     values = get_args(wire) if get_origin(wire) is Literal else ()
     if isinstance(wire, type) and issubclass(wire, Enum):
         values = tuple(one.value for one in wire)

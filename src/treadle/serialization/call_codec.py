@@ -1,21 +1,19 @@
-"""What a call and a result look like as text, and whether they fit the function before anything is stored.
-
-Without this file a wrong argument would fail in a worker at night instead of raising where the call was made, and
-nobody else could read what a job carries.
+"""Encodes calls and results as text, and checks that they fit the function before anything is stored.
 
 The payload of a call is JSON: an array of the positional arguments, ``[]`` for none; or, when arguments can only be
-given by name, ``{"args": [...], "kwargs": {...}}``. Keywords that continue the positional ones are stored among them;
-defaults are not stored. Annotated values are in the plain form msgspec gives them: datetimes, dates, times and
+given by name, ``{"args": [...], "kwargs": {...}}``. Keywords that continue the positional arguments are stored as
+positional ones; defaults are not stored. Annotated values have the plain form of msgspec: datetimes, dates, times and
 durations as ISO 8601, bytes as base64, Decimal and UUID as text, enum members as their values, sets and tuples as
-arrays, dataclasses, Structs and models as objects. A result is such a value by itself. A text in which ``"$t"``
-occurs is tagged from end to end instead (`serialization/tagged_json.py`): Treadle writes it only where the plain form
+arrays, dataclasses, Structs and models as objects. A result is such a value by itself. A text that contains ``"$t"`` is
+tagged as a whole instead (`serialization/tagged_json.py`). Treadle writes the tagged form only where the plain form
 would lose something, and reads it for every parameter, annotated or not.
 
-What fits. Instances, not look-alikes: a str is no datetime, a dict no dataclass, a tuple no list, a str no sequence,
-a datetime no date, a bool no int, a member's value no member. An int is a float where it converts exactly; subclasses
-fit str and int (and lose their class), not other classes. Abstract annotations take list and tuple (``Iterable`` and
-``Collection`` also sets), give back a list, set or dict, and never consume an iterator. What is read back is more
-lenient, since anybody may have written it: there a value may also be the JSON form of its annotation.
+A value fits if it is an instance of the annotated type. A str does not fit datetime, a dict no dataclass, a tuple no
+list, a str no sequence, a datetime no date, a bool no int, and a member's value no enum. An int fits float if it
+converts exactly. Subclasses fit str and int (and lose their class), but not other types. Abstract annotations accept
+list and tuple (``Iterable`` and ``Collection`` also sets), return a list, set or dict, and never consume an iterator.
+Decoding is more lenient, because other programs also write payloads: there a value may also be the JSON form of its
+annotation.
 """
 
 from __future__ import annotations
@@ -65,8 +63,8 @@ __all__ = [
 ]
 
 
-# What a class raises because of its arguments, and so at each attempt. Another error, such as one of the network, may
-# be over by the next.
+# Errors that the arguments cause, so each attempt raises them again. Any other error, such as one of the network, may
+# not occur in the next attempt.
 UNFIT: Final = (
     msgspec.MsgspecError,
     TypeError,
@@ -83,13 +81,14 @@ Folds = Callable[[Any], Any]
 
 
 class CallCodec:
-    """What the arguments and the result of one task look like as text. Built once per task; cheap to call.
+    """Encodes and decodes the arguments and the result of one task. Built once per task; cheap to call.
 
-    `codec` replaces the forms described above by the user's own; arguments and results are still checked. Raises
-    BadTask for a function without a signature or with annotations that mean nothing. Names that are not known yet
-    (a class further down the module) are looked up again at the first use, which raises BadTask if they still are not;
-    an unknown name in the return annotation only leaves the result untyped. `folds` says of which type the value of
-    its workflow is, given that of what its children contribute; None: of the same."""
+    `codec` replaces the forms described above by the user's own; arguments and results are still checked. `folds` maps
+    the type of the children's values to the type of the workflow's value; None: the same type.
+
+    Raises BadTask for a function without a signature or with invalid annotations. Names that are not defined yet (a
+    class further down the module) are looked up again at the first use, which raises BadTask if they are still unknown.
+    An unknown name in the return annotation only leaves the result untyped."""
 
     def __init__(
         self, name: str, function: Callable[..., object], codec: Codec | None = None, folds: Folds | None = None
@@ -103,15 +102,15 @@ class CallCodec:
         self._rest: Parameters | None = None
         self._result: Param | None = None
         self._value: Param | None = None
-        self._whole: Callable[[str], tuple[Any, ...]] | None = None  # reads an ordinary call, if nothing is in the way
-        self._exact: frozenset[type] = frozenset()  # results of these types are what plain JSON says
-        with suppress(NameError, AttributeError):  # a forward reference: the first use looks again
+        self._whole: Callable[[str], tuple[Any, ...]] | None = None  # decodes an ordinary call, if that is possible
+        self._exact: frozenset[type] = frozenset()  # types of results that plain JSON represents exactly
+        with suppress(NameError, AttributeError):  # a forward reference: resolved at the first use
             self._resolve()
 
     def encode_call(self, args: Sequence[object], kwargs: Mapping[str, object], *, first_later: bool = False) -> str:
-        """The payload of a call. `first_later`: the first positional argument is handed in at run time, and the
-        rest is what is given here. The values are not changed. Raises BadArgument naming the parameter that is
-        missing, unknown, given twice, of the wrong type or cannot be stored. 0.4 us for one int."""
+        """The payload of a call. `first_later`: the first positional argument is passed at run time, and `args` are the
+        others. The values are not changed. Raises BadArgument, with the name of the parameter that is missing, unknown,
+        given twice, of the wrong type, or cannot be stored. 0.4 us for one int."""
         plan = self._late() if first_later else self._plan or self._ready()
         by_place = plan.positional
         if kwargs or not plan.low <= len(args) <= plan.high or not plan.simple:
@@ -142,14 +141,14 @@ class CallCodec:
         return write_call(self.name, trees, named)
 
     def decode_call(self, text: str, *, first: object = MISSING) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The arguments of a payload, whoever wrote it, as values of their annotated types. `first` is the value
-        for a payload made with `first_later`: checked (or read as the JSON form of its annotation) and put in
-        front. Raises BadArgument, and nothing else, for a payload that does not fit; it is `permanent` unless a user's
-        codec raised, or a user's class an error that has nothing to do with its arguments. 0.6 us for one int."""
+        """The arguments of any payload as values of their annotated types. `first` is the first argument for a payload
+        made with `first_later`; it is checked (or decoded from the JSON form of its annotation). Raises only
+        BadArgument, for a payload that does not fit. The error is `permanent`, unless a user's codec raised, or a
+        user's class raised an error that its arguments do not cause. 0.6 us for one int."""
         if self._whole is not None and first is MISSING and text[:1] == "[" and "$" not in text:
             try:
                 return self._whole(text), {}
-            except Exception:  # the long way finds out what is wrong; `suppress` would cost 0.15 us
+            except Exception:  # the slow path finds the error; `suppress` would cost 0.15 us
                 pass
         plan = (self._plan or self._ready()) if first is MISSING else self._late()
         tree = MISSING if self._codec is None else self._from_codec(text)
@@ -163,33 +162,33 @@ class CallCodec:
         return args, kwargs
 
     def encode_result(self, value: object) -> str:
-        """The text of what the function returned. Raises BadResult if it does not match the return annotation, or,
-        without one, cannot be stored."""
-        if type(value) in self._exact:  # 0.5 us less than the long way
+        """The text of the function's result. Raises BadResult if it does not match the return annotation, or, without
+        one, cannot be stored."""
+        if type(value) in self._exact:  # 0.5 us less than the slow path
             text = plain_json(value)
             if text is not None:
                 return text
         return self._encode(self._returns().shape, value)
 
     def encode_value(self, value: object) -> str:
-        """The text of what its children's results were folded to, as `encode_result`."""
+        """The text of the workflow's value, as `encode_result`."""
         self._ready()
         return self._encode(typing.cast("Param", self._value).shape, value)
 
     def check_late(self, text: str) -> None:
-        """Raise BadArgument unless the payload lacks nothing but the first argument, which is handed in at run
-        time. It was made without saying so: an argument given by place was meant for the first parameter."""
+        """Raise BadArgument unless the payload lacks only the first argument, which is passed at run time. The payload
+        was made without `first_later`, so a positional argument in it was meant for the first parameter."""
         args, _ = self._arguments(self._late(), text)
         if args:
             raise BadArgument(
                 self.name,
                 None,
-                f"in a chain the first argument is the result before it, found {args[0]!r} in its "
-                f"place; {self.by_name(len(args))}, or say that it follows: options(pass_result=True).job(...)",
+                f"in a chain the first argument is the result of the job before, found {args[0]!r} there; "
+                f"{self.by_name(len(args))}, or use options(pass_result=True).job(...)",
             )
 
     def by_name(self, count: int) -> str:
-        """What to write in a chain for so many arguments that follow the result."""
+        """Advice for a chain: how to give this number of arguments by name."""
         names = [param.name for param in self._late().positional[:count]] or ["name"]
         return f"give the rest by name: {self.name}.job({', '.join(f'{name}=...' for name in names)})"
 
@@ -207,16 +206,16 @@ class CallCodec:
             return tagged_json.write_tagged(tagged_json.tag(value, self._names, flatten=not untyped))
         except Unstorable as error:
             raise BadResult(self.name, str(error)) from None
-        except Exception as error:  # a user's codec, or a value too deep to be looked at from here
+        except Exception as error:  # of a user's codec, or for a value nested too deeply
             raise BadResult(self.name, f"cannot be stored: {type(error).__name__}: {error}") from error
 
     def decode_result(self, text: str) -> object:
-        """The value `encode_result` was given, or the one another worker wrote in the JSON form of the return
+        """The value that `encode_result` encoded, or that another worker wrote in the JSON form of the return
         annotation. Raises BadResult for any other text."""
         return self._decode(self._returns(), text)
 
     def decode_value(self, text: str) -> object:
-        """The value `encode_value` was given. Raises BadResult."""
+        """The value that `encode_value` encoded. Raises BadResult."""
         self._ready()
         return self._decode(typing.cast("Param", self._value), text)
 
@@ -228,9 +227,9 @@ class CallCodec:
                 return result.shape.accept(decode_any(text, self._classes))
             return result.shape.accept(result.decode(text)) if result.shape.loose else result.decode(text)
         except Unstorable as error:
-            raise BadResult(self.name, f"as it is stored: {error}") from None
-        except Exception as error:  # constructors are the user's, and so is a codec
-            raise BadResult(self.name, f"as it is stored: {Unstorable(*reason(error))}") from None
+            raise BadResult(self.name, f"as stored: {error}") from None
+        except Exception as error:  # constructors and codecs are user code
+            raise BadResult(self.name, f"as stored: {Unstorable(*reason(error))}") from None
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -240,7 +239,7 @@ class CallCodec:
                 self._resolve(final=True)
             except (NameError, AttributeError) as error:
                 raise BadTask(
-                    f"{self.name}: an annotation names what cannot be found where the function is defined: "
+                    f"{self.name}: an annotation uses a name that is unknown where the function is defined: "
                     f"{error}; define or import it at module level, outside TYPE_CHECKING"
                 ) from error
         return typing.cast("Parameters", self._plan)
@@ -289,13 +288,15 @@ class CallCodec:
     def _only_later(self, kwargs: Mapping[str, object]) -> None:
         plan = self._ready()
         if plan.positional and plan.positional[0].name in kwargs and plan.positional[0].name in plan.named:
-            raise BadArgument(self.name, plan.positional[0].name, "is given here, and is to come from the job before")
+            raise BadArgument(
+                self.name, plan.positional[0].name, "is given, but its value is the result of the job before"
+            )
 
     # --- arguments to text ----------------------------------------------------------------------------------------
 
     def _misfit(self, name: str | None, error: Exception) -> BadArgument:
         deep = isinstance(error, RecursionError)
-        return BadArgument(self.name, name, "is nested too deep to be checked from here" if deep else str(error))
+        return BadArgument(self.name, name, "is nested too deep to be checked" if deep else str(error))
 
     def _tag(self, param: Param, value: object, name: str | None = None) -> object:
         try:
@@ -321,16 +322,16 @@ class CallCodec:
             except UNREADABLE as error:
                 if isinstance(error, BadArgument):
                     raise
-                raise BadArgument(self.name, None, f"has a payload that is not JSON: {error}") from None
+                raise BadArgument(self.name, None, f"expected a payload of JSON: {error}") from None
         if plan.whole is not None and text[:1] == "[":
-            with suppress(Exception):  # the long way finds out what is wrong
+            with suppress(Exception):  # the slow path finds the error
                 return plan.whole(text), {}
         elif text == "[]" and plan.simple:
             return (), {}
         return self._one_by_one(plan, text)
 
     def _one_by_one(self, plan: Parameters, text: str) -> _Call:
-        """Each argument by its own decoder, for calls with keywords and to say which one is wrong."""
+        """Decode each argument by itself: for calls with keywords, and to find the wrong argument."""
         try:
             if text.lstrip()[:1] == "[":
                 envelope = Envelope(_read_array(text))
@@ -351,11 +352,11 @@ class CallCodec:
         try:
             value = param.decode(raw)
             return param.shape.accept(value) if param.shape.loose else value
-        except Exception as error:  # the constructors of annotated classes are the user's
+        except Exception as error:  # the constructors of annotated classes are user code
             self._refuse(name or param.name, error)
 
     def _read_tree(self, plan: Parameters, tree: object, tags: bool = False) -> _Call:
-        """Arguments from a tagged text or a user's codec: values already, or trees that hold tags."""
+        """Arguments from a tagged text or a user's codec: values, or trees that contain tags."""
         args, kwargs = (tree, {}) if isinstance(tree, list) else _envelope(tree)
         if not isinstance(args, list) or not isinstance(kwargs, dict) or not all(type(k) is str for k in kwargs):
             raise BadArgument(self.name, None, f"expected a payload of args and kwargs, got {found(tree)}")
@@ -366,11 +367,11 @@ class CallCodec:
     def _accept(self, param: Param, value: object, name: str | None = None, tags: bool = False) -> object:
         try:
             return param.shape.accept(tagged_reader.untag(value, self._classes) if tags else value)
-        except Exception as error:  # what comparing or making the user's classes raises
+        except Exception as error:  # user code compares and creates these values
             self._refuse(name or param.name, error)
 
     def _refuse(self, parameter: str, error: Exception) -> NoReturn:
-        """An argument that does not fit; with the error as its cause where another attempt may not meet it."""
+        """Raise BadArgument. The error is its cause if another attempt may succeed."""
         why = error if isinstance(error, Unstorable) else Unstorable(*reason(error))
         raise BadArgument(self.name, parameter, str(why)) from None if isinstance(error, UNFIT) else error
 
@@ -384,7 +385,7 @@ class CallCodec:
 
 
 def _hints(function: Any, final: bool) -> dict[str, Any]:
-    """The annotations of a function, method, partial or callable object, evaluated. Raises NameError."""
+    """The evaluated annotations of a function, method, partial or callable object. Raises NameError."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)

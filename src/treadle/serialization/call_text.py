@@ -1,4 +1,4 @@
-"""The text of a call: with annotations or without, as plain JSON or tagged."""
+"""The text of a call whose signature is not known, and the plain JSON of checked values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _read_object = msgspec.json.Decoder(Envelope).decode
 
 
 def encode_foreign_call(args: Sequence[object], kwargs: Mapping[str, object], name: str = "stub") -> str:
-    """The payload of a call whose signature is not known here: values in tagged JSON, which every task reads, also
-    for annotated parameters. `name` is the task's, for messages. Raises BadArgument."""
+    """The payload of a call whose signature is not known here: values in tagged JSON, which every task reads, also for
+    annotated parameters. `name`: the task, for messages. Raises BadArgument."""
     if tagged_json.is_plain([*args, *kwargs.values()]):
         text = plain_json({"args": args, "kwargs": dict(kwargs)} if kwargs else args)
         if text is not None:
@@ -36,7 +36,7 @@ def encode_foreign_call(args: Sequence[object], kwargs: Mapping[str, object], na
 
 
 def decode_foreign_call(text: str) -> tuple[tuple[object, ...], dict[str, object]]:
-    """The arguments of a payload as plain values, where the task's code is not installed. Raises Unstorable."""
+    """The arguments of a payload as plain values, without the task's code. Raises Unstorable."""
     tree = decode_any(text)
     args, kwargs = (tree, {}) if isinstance(tree, list) else _envelope(tree)
     if not isinstance(args, list) or not isinstance(kwargs, dict) or not all(type(name) is str for name in kwargs):
@@ -47,16 +47,16 @@ def decode_foreign_call(text: str) -> tuple[tuple[object, ...], dict[str, object
 def write_call(task: str, args: list[object], kwargs: dict[str, object]) -> str:
     try:
         return tagged_json.write_tagged({"args": args, "kwargs": kwargs} if kwargs else args)
-    except ValueError as error:  # a keyword that is no text UTF-8 can carry
+    except ValueError as error:  # a keyword that UTF-8 cannot encode
         raise BadArgument(task, None, f"cannot be stored: {error}") from None
 
 
 def plain_json(value: object) -> str | None:
-    """The plain JSON of a checked value, or None where only the tagged form has words: lone surrogates, integers
-    beyond 4,300 digits, models that lose something, texts that would be taken for tagged."""
+    """The plain JSON of a checked value. None if only the tagged form represents it: lone surrogates, integers beyond
+    4,300 digits, models that lose something, texts that look tagged."""
     try:
         text = encode_plain(value).decode()
-    except Exception:  # also what a user's model raises; the tagged form then says what is wrong
+    except Exception:  # also errors of a user's model; the tagged form then raises the precise error
         return None
     return None if has_mark(text) else text
 

@@ -1,6 +1,6 @@
-"""The parameters of a task, by how they can be given, with one decoder for all the arguments of an ordinary call.
+"""The parameters of a task, by how they can be given, with one decoder for all arguments of an ordinary call.
 
-Without it each argument of each job would be read by itself: 0.3 us for a call in one pass, 1.5 us one by one.
+Decoding a call in one pass takes 0.3 us; decoding each argument by itself takes 1.5 us.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from treadle.serialization.type_check import TypeCheck, dec_hook
 
 
 class Param(msgspec.Struct, frozen=True):
-    """A parameter: its shape, and what reads it from plain text."""
+    """A parameter: its type check, and its decoder for plain text."""
 
     name: str
     shape: TypeCheck
     required: bool
     decode: Callable[[Any], Any]
     exact: frozenset[type]  # values of these types need no check
-    check: Callable[[Any], bool]  # says whether plain JSON can carry a value; raises Unstorable if it does not fit
+    check: Callable[[Any], bool]  # whether plain JSON can represent it; raises Unstorable if it does not fit
 
 
 def param_of(name: str, shape: TypeCheck, required: bool) -> Param:
     decode = msgspec.json.Decoder(shape.wire, dec_hook=dec_hook).decode
-    if shape.untyped:  # what cannot be stored is found when it is written
+    if shape.untyped:  # encoding finds values that cannot be stored
         return Param(name, shape, required, decode, shape.exact, is_plain)
     return Param(name, shape, required, decode, shape.exact, lambda value: shape.check(value, 0))
 
@@ -42,7 +42,7 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Parameters:
-    """The parameters a payload holds, by how they can be given, and one decoder for the common payload."""
+    """The parameters of a call, by how they can be given, and one decoder for the common payload."""
 
     def __init__(
         self, positional: Sequence[Param], more: Param | None, named: Mapping[str, Param], rest: Param | None
@@ -57,10 +57,10 @@ class Parameters:
         self.whole = self._reader()
 
     def _reader(self) -> Callable[[str], tuple[Any, ...]] | None:
-        """Reads all the positional arguments in one pass of a prebuilt decoder; None where that cannot be."""
+        """A function that decodes all positional arguments in one pass; None if that is impossible."""
         if not self.simple or not self.positional:
             return None
-        if self.low == self.high:  # straight to a tuple: 0.25 us less than by a Struct
+        if self.low == self.high:  # directly to a tuple: 0.25 us less than with a Struct
             wires = tuple(param.shape.wire for param in self.positional)
             read = msgspec.json.Decoder(tuple.__class_getitem__(wires), dec_hook=dec_hook).decode
             return self._accepting(read) if self.loose else read
@@ -81,7 +81,7 @@ class Parameters:
         return self._accepting(given) if self.loose else given
 
     def _accepting(self, read: Callable[[str], tuple[Any, ...]]) -> Callable[[str], tuple[Any, ...]]:
-        """With the values that msgspec does not know made by their shapes."""
+        """`read`, with the values that msgspec cannot create made by their type checks."""
 
         def whole(text: str) -> tuple[Any, ...]:
             values = list(read(text))
@@ -93,19 +93,19 @@ class Parameters:
         return whole
 
     def at(self, index: int) -> Param:
-        """The parameter a positional argument belongs to."""
+        """The parameter of a positional argument."""
         return self.positional[index] if index < self.high else typing.cast("Param", self.more)
 
     def by(self, name: str) -> Param:
-        """The parameter a keyword belongs to."""
+        """The parameter of a keyword argument."""
         return self.named.get(name) or typing.cast("Param", self.rest)
 
     def places(self, count: int) -> tuple[Param, ...]:
-        """The parameters that so many positional arguments belong to, or more of them."""
+        """The parameters of at least this many positional arguments."""
         return self.positional if count <= self.high else tuple(map(self.at, range(count)))
 
     def bind(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The same call with keywords that continue the positional arguments among them. Raises BadArgument."""
+        """The call, with keywords that continue the positional arguments moved to them. Raises BadArgument."""
         given, named = list(args), dict(kwargs)
         if len(given) > self.high and self.more is None:
             raise BadArgument(task, None, f"takes at most {self.high} positional arguments, got {len(given)}")

@@ -1,10 +1,7 @@
-"""Tagged JSON: what JSON cannot say, said in JSON, without ever naming code to import.
+"""Tagged JSON: represents values that JSON itself cannot, and never names code to import.
 
-Without this file a tuple, a date or a NaN in an untyped argument would come back as something else,
-and an exception could not be told at all.
-
-The form. A text in which the five characters ``"$t"`` (quotes included) do not occur is plain JSON and means
-what it says. In any other text, an object with the key ``$t`` is a tag; everything else still means itself:
+A text without the five characters ``"$t"`` (quotes included) is plain JSON. In any other text, an object with the key
+``$t`` is a tag; everything else is plain JSON:
 
     {"$t": "tuple" | "set" | "frozenset", "v": [values]}
     {"$t": "dict", "v": [[key, value], ...]}        other keys than text, or a dict that has the key "$t"
@@ -16,9 +13,9 @@ what it says. In any other text, an object with the key ``$t`` is a tag; everyth
                                                                "stack" only of one that was raised
     {"$t": "enum", "of": name, "v": member}         {"$t": "object", "of": name, "v": {field: value}}
 
-The last two are written and read only for classes that stand in the task's annotations; read anywhere else they
-become the member's name and a dict. Integers of any size below are JSON numbers: exact in Python, rounded by a
-reader that makes doubles of them. An aware datetime comes back as the same moment at a fixed offset.
+The last two are written and read only for classes in the task's annotations; elsewhere they are read as the member's
+name and a dict. Integers below that size are JSON numbers: exact in Python, rounded by readers that use doubles. An
+aware datetime is restored as the same instant with a fixed offset.
 """
 
 from __future__ import annotations
@@ -54,14 +51,14 @@ from treadle.serialization.tags import (
 )
 
 MAX_VALUES: Final = 8_400_000  # 16 MiB of JSON cannot hold more; bounds shared parts that double at every level
-WIDE: Final = 1_000_000  # values after which the level-wise look gives up and the exact walk decides
-_EXACT: Final = frozenset({str, int, bool, NoneType})  # what JSON says exactly, whatever the value
+WIDE: Final = 1_000_000  # values after which `is_plain` stops and the exact walk decides
+_EXACT: Final = frozenset({str, int, bool, NoneType})  # JSON represents all their values exactly
 _BITS: Final = 14_000  # Python writes at most 4,300 digits of an int: 14,284 bits
 
 
 class Codec(Protocol):
-    """What turns arguments and results into text. A user's own must give back equal values of the same types
-    (`serialization/verify_codec.py` looks); any exception it raises becomes BadArgument or BadResult. Calls reach it
+    """Converts arguments and results to text. A user's codec must restore equal values of the same types, which
+    `serialization/verify_codec.py` checks. An exception that it raises becomes BadArgument or BadResult. It gets calls
     as ``{"args": [...], "kwargs": {...}}``."""
 
     def encode(self, value: object, /) -> str: ...
@@ -69,7 +66,7 @@ class Codec(Protocol):
 
 
 class TaggedCodec:
-    """The default: plain JSON where JSON is enough, tagged JSON where not."""
+    """The default: plain JSON where that is enough, otherwise tagged JSON."""
 
     def encode(self, value: object, /) -> str:
         """Raises Unstorable."""
@@ -81,14 +78,14 @@ class TaggedCodec:
 
 
 def has_mark(text: str) -> bool:
-    """Whether a text is tagged. One character is looked for first: 2 us in 100 KB, where four take 85."""
+    """Whether a text is tagged. It searches for one character first: 2 us in 100 KB, where four take 85 us."""
     return "$" in text and MARK in text
 
 
 def encode_any(value: object, names: Mapping[type, str] | None = None) -> str:
-    """The text of any plain value: None, bool, int, float, str, bytes, dates and times, Decimal, UUID, exceptions,
-    and list, tuple, set, frozenset, dict of those. `names` are the classes it may name. Raises Unstorable for
-    everything else, for cycles and beyond 100 levels; the value is never changed."""
+    """The text of any plain value: None, bool, int, float, str, bytes, dates and times, Decimal, UUID, exceptions, and
+    list, tuple, set, frozenset, dict of those. `names`: the classes that it may name. Raises Unstorable for everything
+    else, for cycles and beyond 100 levels. The value is not changed."""
     if is_plain(value):
         text = _write(value)
         if text is not None and not has_mark(text):
@@ -97,8 +94,8 @@ def encode_any(value: object, names: Mapping[type, str] | None = None) -> str:
 
 
 def decode_any(text: str, classes: Mapping[str, type] | None = None) -> object:
-    """What `encode_any` was given. Objects and enum members of classes not in `classes` become dicts and names.
-    Nothing is imported and nothing but those classes is called. Raises Unstorable for any other text."""
+    """The value that `encode_any` encoded. Objects and enum members of classes not in `classes` become dicts and names.
+    Imports nothing, and calls no other classes. Raises Unstorable for any other text."""
     try:
         raw: object = msgspec.json.decode(text)
     except UNREADABLE as error:
@@ -109,18 +106,18 @@ def decode_any(text: str, classes: Mapping[str, type] | None = None) -> object:
 def _write(value: object) -> str | None:
     try:
         return msgspec.json.encode(value).decode()
-    except (ValueError, TypeError):  # lone surrogates, integers beyond 4,300 digits: the tagged form has words for them
+    except (ValueError, TypeError):  # lone surrogates, integers beyond 4,300 digits: the tagged form represents them
         return None
 
 
 def write_tagged(tree: object) -> str:
-    """The text of what `tag` made."""
+    """The text of a tree that `tag` returned."""
     return msgspec.json.encode(tree).decode()
 
 
 def is_plain(value: object) -> bool:  # noqa: C901  (one flat loop: a call per container makes it a fifth slower)
-    """Whether JSON says the value exactly, surrogates and huge integers apart. Looks at containers a level at a time:
-    2.3 us for a dict of 20 values in 7 containers, 0.7 for one of 5; making the tagged tree takes 8."""
+    """Whether JSON represents the value exactly, apart from surrogates and huge integers. It checks containers level by
+    level: 2.3 us for a dict of 20 values in 7 containers, 0.7 us for one of 5. Building the tagged tree takes 8 us."""
     level: list[Any] = [[value]]
     seen = 0
     for _ in range(MAX_DEPTH + 1):
@@ -133,7 +130,7 @@ def is_plain(value: object) -> bool:  # noqa: C901  (one flat loop: a call per c
                 part = part.values()
             seen += len(part)
             if len(part) > 8 and _EXACT.issuperset(map(type, part)):
-                continue  # in C: long lists of text or whole numbers
+                continue  # in C: long lists of texts or integers
             for one in part:
                 kind = type(one)
                 if kind is dict or kind is list:
@@ -150,16 +147,16 @@ def is_plain(value: object) -> bool:  # noqa: C901  (one flat loop: a call per c
 
 
 def tag(value: object, names: Mapping[type, str] | None = None, *, flatten: bool = False) -> object:
-    """The value as a tree JSON can say. `flatten`: subclasses of str, int and float (StrEnum too) count as what they
-    are underneath, for values whose annotations were checked already. Raises Unstorable."""
+    """The value as a tree of JSON types. `flatten`: instances of subclasses of str, int and float (also StrEnum) become
+    plain ones, for values whose annotations are already checked. Raises Unstorable."""
     try:
         return _Tagger(names or {}, flatten)(value, 0)
     except RecursionError:
-        raise Unstorable("is nested too deep to be stored from here") from None
+        raise Unstorable("is nested too deep to be stored") from None
 
 
 class _Tagger:
-    """One walk over one value: the classes it may name, and how many values it may still meet."""
+    """One walk over one value: the classes that it may name, and how many more values it accepts."""
 
     __slots__ = ("flatten", "names", "room")
 
@@ -198,7 +195,7 @@ class _Tagger:
         out: list[object] = []
         try:
             for value in values:
-                out.append(self(value, depth + 1))  # noqa: PERF401  (the length says where it stopped)
+                out.append(self(value, depth + 1))  # noqa: PERF401  # its length is the index of the failure
         except Unstorable as error:
             error.under(f"[{len(out)}]")
             raise
@@ -254,14 +251,14 @@ class _Tagger:
 
 
 def flat(value: str | int | float) -> str | int | float:
-    """An instance of a subclass of str, int or float as what it is underneath."""
+    """An instance of a subclass of str, int or float as an instance of that base."""
     if isinstance(value, str):
         return str.__str__(value)
     return int.__index__(value) if isinstance(value, int) else float.__float__(value)
 
 
 def field_names(kind: Any) -> tuple[str, ...]:
-    """The fields of a Struct, dataclass or NamedTuple class."""
+    """The field names of a Struct, dataclass or NamedTuple class."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
     names: tuple[str, ...] = kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else kind._fields
@@ -282,12 +279,12 @@ def _refusal(value: object) -> str:
     record = isinstance(value, msgspec.Struct) and not isinstance(value, Continuation)
     if record or isinstance(value, Enum) or dataclasses.is_dataclass(value) or named or is_model(kind):
         return (
-            f"holds {found(value)} where no annotation names {kind.__name__}: "
-            f"annotate the parameter (or the return value) with it"
+            f"holds {found(value)}, and no annotation names {kind.__name__}: annotate the parameter or the return "
+            "value with it"
         )
     for base in (str, int, float, list, dict, tuple, set):
         if isinstance(value, base):
-            return f"holds {found(value)}: pass {base.__name__}(value), a subclass would not come back"
+            return f"holds {found(value)}: pass {base.__name__}(value), because a subclass is not restored"
     if isinstance(value, PurePath):
-        return f"holds {found(value)}: annotate the parameter with str and pass str(path), a path is text to store"
-    return f"holds {found(value)}, which cannot be stored: pass plain data, or a dataclass that is annotated"
+        return f"holds {found(value)}: annotate the parameter with str and pass str(path)"
+    return f"holds {found(value)}, which cannot be stored: pass plain data, or an instance of an annotated dataclass"

@@ -1,4 +1,4 @@
-"""Reading tagged JSON: every tag is checked, and no text can name code to import."""
+"""Reads tagged JSON. Every tag is checked, and no text can make it import code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from treadle.serialization.tags import (
 
 
 def untag(raw: object, classes: Mapping[str, type] | None = None) -> object:
-    """The value of a parsed tagged text. Raises Unstorable for a tag that is not one of ours or is malformed."""
+    """The value of a parsed tagged text. Raises Unstorable for an unknown or malformed tag."""
     return _untag(raw, classes or {}, 0)
 
 
@@ -85,7 +85,7 @@ def _read_scalar(kind: str, v: str) -> object:
             return int(v, 16)
         case "float" if v in ("nan", "inf", "-inf"):
             return float(v)
-    raise ValueError("no such tag")
+    raise ValueError("unknown tag")
 
 
 def _list(v: object) -> list[Any]:
@@ -101,12 +101,12 @@ def _text(v: object) -> str:
 
 
 def member(kind: Any, v: object) -> object:
-    """A member of an Enum by its name; a combination of flags by its value."""
+    """A member of an Enum by its name, or a combination of flags by its value."""
     return kind[v] if isinstance(v, str) else kind(v)
 
 
 def build(kind: Any, values: dict[str, Any]) -> object:
-    """An instance from its fields, through its own constructor. Any error of that is Unstorable."""
+    """An instance with these fields, made by the class's own constructor, whose errors become Unstorable."""
     try:
         if is_model(kind):
             return kind.model_validate(values)
@@ -115,5 +115,5 @@ def build(kind: Any, values: dict[str, Any]) -> object:
         for name in late & values.keys():
             object.__setattr__(made, name, values[name])
         return made
-    except Exception as error:  # the class is the user's, and so is what its constructor raises
-        raise Unstorable(f"does not make a {kind.__name__}: {type(error).__name__} {error}") from None
+    except Exception as error:  # the class is user code, so its constructor may raise anything
+        raise Unstorable(f"cannot be restored as {kind.__name__}: {type(error).__name__} {error}") from None

@@ -1,4 +1,4 @@
-"""What writing and reading tagged JSON have in common: the tag, the bounds, the errors."""
+"""The tag, the bounds and the errors of tagged JSON, shared by its writer and its reader."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from treadle.errors import TreadleError
 TAG: Final = "$t"
 
 
-MARK: Final = '"$t"'  # in a text: it is tagged. A text value holding these characters has its quotes escaped
+MARK: Final = '"$t"'  # a text with these characters is tagged. In JSON, a string value with them has its quotes escaped
 
 
-STACK: Final = 4_000  # characters of a traceback, the last ones
+STACK: Final = 4_000  # characters of a traceback; the last ones are kept
 
 
-MAX_DEPTH: Final = 100  # containers inside each other; deeper is a cycle or a mistake
+MAX_DEPTH: Final = 100  # nested containers; deeper is a cycle or a mistake
 
 
 class Unstorable(TreadleError, ValueError):
-    """A value the form cannot carry, or a text it cannot read. `path` leads from the outermost value to it."""
+    """A value that the format cannot represent, or a text that cannot be decoded. `path` leads from the outermost value
+    to the wrong one."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         self.problem, self.path = problem, path
         super().__init__(problem, path)
 
     def under(self, step: str) -> None:
-        """Says that the value stands one container further in. A cycle's path ends somewhere."""
+        """Prefix the path with a container. The path of a cycle is cut off at 200 characters."""
         if len(self.path) < 200:
             self.path = step + self.path
 
@@ -37,9 +38,9 @@ class Unstorable(TreadleError, ValueError):
 
 
 class RemoteError(Exception):
-    """An exception that crossed a process as data: the name of its class and its message, never the class.
+    """An exception of another process, as data: the name of its class and its message.
 
-    stack  its traceback as text; empty if it was never raised. Two that differ in it only are equal
+    stack  its traceback as text; "" if it was never raised. It does not count in comparisons
     """
 
     def __init__(self, type: str, message: str, stack: str = "") -> None:
@@ -60,39 +61,39 @@ class RemoteError(Exception):
 
 
 def message_of(error: Exception) -> str:
-    """What the exception says, whatever it is."""
+    """The message of any exception."""
     try:
         return str(error)
-    except Exception:  # a broken __str__ must not lose the failure itself
+    except Exception:  # a broken __str__ must not hide the failure itself
         return "(its message cannot be read)"
 
 
 def _stack_of(error: Exception) -> str:
-    """Its traceback, at most STACK characters; empty if it was never raised."""
+    """Its traceback, at most STACK characters; "" if it was never raised."""
     if error.__traceback__ is None:
         return ""
     try:
         text = "".join(traceback.format_exception(error)).rstrip()
-    except Exception:  # a broken __str__ of it, or of what was behind it
+    except Exception:  # of this exception, or of its cause
         text = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     return text if len(text) <= STACK else f"... (shortened) ...\n{text[-STACK:]}"
 
 
 def short(value: object, most: int = 60) -> str:
-    """A repr that cannot fail, of at most `most` characters."""
+    """A repr of at most `most` characters, which never raises."""
     try:
         text = repr(value)
-    except Exception:  # somebody's broken __repr__, or a tree too deep to show
+    except Exception:  # a broken __repr__, or a tree nested too deeply
         return "..."
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def found(value: object) -> str:
-    """What was found, for messages: ``int (42)``."""
+    """A value as messages show it: ``int (42)``."""
     return "None" if value is None else f"{type(value).__name__} ({short(value)})"
 
 
 def is_model(kind: object) -> bool:
-    """Whether a class is a pydantic model; pydantic is never imported for it."""
+    """Whether a class is a pydantic model. Does not import pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)

@@ -1,7 +1,7 @@
-"""One shape: what a live value is held to, what reads it from text, and how it is called in messages.
+"""The compiled check of one annotation: which values fit, how text is decoded, and how messages name the type.
 
-Without it there would be annotations and no verdicts. Here is also what all shapes are put together from: the plain
-types, and the parts of a whole with the path to what does not fit.
+This module also has the checks of plain types, and the helpers that check the parts of a value and report the path to
+the wrong part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Missing(Enum):
 
 
 MISSING: Final = _Missing.MISSING
-"""No value was given, where None is one."""
+"""Marks a missing value where None is a value."""
 
 NOTHING: Final[frozenset[type]] = frozenset()
 _Check = Callable[[Any, int], bool]
@@ -35,10 +35,10 @@ _EXACT: Final = (str, int, bool, NoneType, bytes, date, timedelta, Decimal, UUID
 
 
 def enc_hook(value: Any) -> object:
-    """What msgspec does not know by itself: pydantic models, and subclasses of str, int and float."""
+    """For values that msgspec does not encode: pydantic models, and subclasses of str, int and float."""
     if tags.is_model(type(value)):
         text = value.model_dump_json(by_alias=True, round_trip=True).encode()
-        if type(value).model_validate_json(text) != value:  # bytes, NaN, one-way aliases: let the tagged form try
+        if type(value).model_validate_json(text) != value:  # bytes, NaN, one-way aliases: use the tagged form
             raise ValueError("does not survive its own JSON")
         return msgspec.Raw(text)
     if isinstance(value, (str, int, float)):
@@ -56,9 +56,9 @@ encode_plain = msgspec.json.Encoder(enc_hook=enc_hook).encode
 
 
 class TypeCheck:
-    """One annotation, compiled. `check` raises Unstorable for a value that does not fit and says whether plain JSON
-    can carry it; values of the types in `exact` need no check; `wire` is what msgspec decodes (Any if it refuses the
-    annotation, which is then `loose`); `says` is how messages call it."""
+    """One annotation, compiled. `check` raises Unstorable for a value that does not fit, and returns whether plain JSON
+    can represent it; values of the types in `exact` need no check. `wire` is the type that msgspec decodes (Any if it
+    does not support the annotation, which is then `loose`); `says` is the name in messages."""
 
     __slots__ = ("check", "exact", "loose", "says", "wire")
 
@@ -68,14 +68,15 @@ class TypeCheck:
 
     @property
     def untyped(self) -> bool:
-        """Whether it says nothing: Any, object, no annotation."""
+        """Whether it accepts everything: Any, object, no annotation."""
         return self.wire is Any and not self.loose
 
     def refuse(self, value: object, depth: int) -> bool:
         raise Unstorable(f"expected {self.says}, got {found(value)}")
 
     def settle(self, keep: bool = True) -> TypeCheck:
-        """Falls back to the tagged form if msgspec refuses the annotation, or `keep` says it would lose something."""
+        """Use the tagged form if msgspec does not support the annotation, or if the plain form would lose something
+        (not `keep`)."""
         if not (keep and not self.loose and is_usable(self.wire)):
             check = self.check
             self.wire, self.loose, self.exact = Any, True, NOTHING
@@ -83,7 +84,7 @@ class TypeCheck:
         return self
 
     def accept(self, value: object) -> object:
-        """A value from elsewhere: as it is if it fits, else read as the JSON form of the annotation."""
+        """The value if it fits, otherwise the value decoded from the JSON form of the annotation. Raises Unstorable."""
         if self.untyped:
             return value
         try:
@@ -93,13 +94,13 @@ class TypeCheck:
                 raise
             try:
                 return msgspec.convert(value, self.wire, str_keys=True, dec_hook=dec_hook)
-            except Exception as error:  # the classes are the user's, and so is what their constructors raise
+            except Exception as error:  # the classes are user code, so their constructors may raise anything
                 why = reason(error)
             raise Unstorable(*why) from None
         return value
 
 
-# --- a whole and its parts
+# --- the parts of a value
 
 
 def part_fits(shape: TypeCheck, value: object, depth: int, step: str) -> bool:
@@ -113,12 +114,12 @@ def part_fits(shape: TypeCheck, value: object, depth: int, step: str) -> bool:
 
 
 def every(verdicts: Iterable[bool]) -> bool:
-    """Like `all`, but asks each: the first may only need the tagged form, and the second not fit."""
+    """Like `all`, but evaluates every item: after one that needs the tagged form, another may not fit at all."""
     return False not in tuple(verdicts)
 
 
 def each(item: TypeCheck, values: Any, depth: int) -> bool:
-    """Checks all the items of a list, tuple or set, or the values of a dict: in C where types alone decide."""
+    """Check all items of a list, tuple or set, or the values of a dict; in C if the types alone decide."""
     keyed = type(values) is dict
     if item.exact and item.exact.issuperset(map(type, values.values() if keyed else values)):
         return True
@@ -128,7 +129,7 @@ def each(item: TypeCheck, values: Any, depth: int) -> bool:
     return every(part_fits(item, one, depth, f"[{key!r}]") for key, one in pairs)
 
 
-# --- the plain types
+# --- plain types
 
 
 def scalar(kind: Any) -> TypeCheck | None:
@@ -161,7 +162,7 @@ def _floats() -> TypeCheck:
         if not isinstance(value, int) or type(value) is bool:
             return shape.refuse(value, depth)
         if value.bit_length() > 1024 or int(float(value)) != value:
-            raise Unstorable(f"expected float, got {found(value)}, which no float is equal to")
+            raise Unstorable(f"expected float, got {found(value)}, which no float equals")
         return True
 
     shape.check = check
@@ -178,8 +179,8 @@ def _moments(kind: Any) -> TypeCheck:
             return True
         offset = value.utcoffset()
         if offset is None:
-            raise Unstorable(f"expected {shape.says} with a fixed offset or none, got {found(value)}")
-        return not offset.microseconds and not offset.seconds % 60  # else ISO 8601 as others read it would round it
+            raise Unstorable(f"expected {shape.says} with a fixed offset or without one, got {found(value)}")
+        return not offset.microseconds and not offset.seconds % 60  # otherwise other ISO 8601 readers would round it
 
     shape.check = check
     return shape
@@ -196,7 +197,7 @@ def instances(kind: type, exact: frozenset[type] = NOTHING) -> TypeCheck:
 
 
 def opaque(kind: type) -> TypeCheck:
-    """Any other class: looked at, then left to the tagged form, which carries exceptions and refuses the rest."""
+    """Any other class: checked by `isinstance`, then left to the tagged form, which represents exceptions only."""
     shape = TypeCheck(says(kind), loose=True)
 
     def check(value: object, depth: int) -> bool:
@@ -208,7 +209,7 @@ def opaque(kind: type) -> TypeCheck:
     return shape
 
 
-# --- words
+# --- names and messages
 
 
 def says(hint: Any) -> str:
@@ -220,13 +221,13 @@ def says(hint: Any) -> str:
 def is_usable(wire: Any) -> bool:
     try:
         msgspec.json.Decoder(wire, dec_hook=dec_hook)
-    except Exception:  # TypeError mostly, and whatever evaluating the user's annotations raises
+    except Exception:  # mostly TypeError, and anything that evaluating annotations raises
         return False
     return True
 
 
 def reason(error: Exception) -> tuple[str, str]:
-    """What msgspec complains about, in our words, and the path to it."""
+    """The message of a msgspec error in our style, and the path to the value."""
     if not isinstance(error, msgspec.MsgspecError):
         return f"{type(error).__name__}: {tags.short(str(error), 200)}", ""
     text, _, path = str(error).partition(" - at `$")

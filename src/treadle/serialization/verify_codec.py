@@ -1,7 +1,5 @@
-"""Whether a codec of the user's own gives back what it is given.
-
-Without it such a codec could lose data unnoticed: what it drops is missed only when a job runs, and the call is gone.
-"""
+"""Checks that a user's codec restores the values that it encodes, because such a loss would only show when a job
+runs."""
 
 from __future__ import annotations
 
@@ -50,22 +48,25 @@ PROBES: Final[tuple[object, ...]] = (
 
 
 def probe(codec: Codec) -> None:
-    """Sends values of all the kinds Treadle itself stores through a codec. Raises BadCodec naming the first that
-    did not come back equal and of the same type; an exception may come back as RemoteError."""
+    """Encode and decode values of all kinds that Treadle itself stores. Raises BadCodec, with the first value that is
+    not restored equal and of the same type; an exception may be restored as RemoteError."""
     for value in PROBES:
         try:
             text: object = codec.encode(value)
             back = codec.decode(text) if isinstance(text, str) else None
-        except Exception as error:  # whatever a user's codec raises, it is the codec's failing
-            raise BadCodec(f"{codec!r} cannot carry {short(value)}: {type(error).__name__}: {error}") from error
+        except Exception as error:  # a user's codec may raise anything
+            raise BadCodec(
+                f"{codec!r} cannot encode or decode {short(value)}: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(text, str):
             raise BadCodec(f"{codec!r} must encode to str, got {found(text)} for {short(value)}")
         if not same(value, back):
-            raise BadCodec(f"{codec!r} does not give back {found(value)}: it made {found(back)} of it")
+            raise BadCodec(f"{codec!r} does not restore {found(value)}: it returned {found(back)}")
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal, of the same types all the way down, NaN like itself, and exceptions by name and message."""
+    """Whether the values are equal and of the same types at every level. NaN equals NaN; exceptions are compared by
+    name and message."""
     if isinstance(a, Exception) and isinstance(b, Exception):
         return _facts(a) == _facts(b)
     if type(a) is not type(b):
@@ -75,7 +76,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return len(a) == len(b) and all(map(same, a, b)) and all(map(same, a.values(), b.values()))
     if isinstance(a, Decimal):
-        return str(a) == str(b)  # 1.10 is not 1.1, and comparing a signalling NaN raises
+        return str(a) == str(b)  # 1.10 and 1.1 differ, and comparing a signalling NaN raises
     return bool(a == b or (a != a and b != b))
 
 

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: the native API, the worker protocol, and how a server is run. Needs the extra `treadle[server]`."""
+"""Jobs over HTTP: the native API, the worker protocol, and the server that serves them. Needs `treadle[server]`."""
 
 from treadle.server.app import make_site
 from treadle.server.auth.tokens import Token

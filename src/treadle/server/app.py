@@ -1,6 +1,6 @@
-"""A server put together: the rooms of the API behind one guard, as an ASGI application.
+"""Assembles the server as an ASGI application: all routes behind one guard.
 
-Without it each way to start a server would wire its own. It can be mounted into another application as it is.
+The application can be mounted into another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from treadle.server.routes.operations import OperatorRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
 from treadle.server.settings import Settings
-from treadle.storage.transfer import NOT_HERE, mark_of
+from treadle.storage.move_marks import mark_of
+from treadle.storage.transfer import NOT_HERE
 from treadle.storage.transfer import words as words_of
 
 if TYPE_CHECKING:
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.server")
 
-Face = Callable[["App", Settings, LongPoll], Sequence[BaseRoute]]
+ProtocolRoutes = Callable[["App", Settings, LongPoll], Sequence[BaseRoute]]
 
 
 def operations_of(app: App, settings: Settings, waiting: LongPoll) -> list[Operation]:
-    """All that the native API and the worker protocol can be asked."""
+    """The operations of the native API and the worker protocol."""
     return [
         *JobRoutes(app, settings, waiting).operations(),
         *ScheduleRoutes(app).operations(),
@@ -51,11 +52,11 @@ def operations_of(app: App, settings: Settings, waiting: LongPoll) -> list[Opera
     ]
 
 
-def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: bool = True) -> Starlette:
+def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] = (), api: bool = True) -> Starlette:
     """The ASGI application of a server over an app's storage.
 
-    faces  protocols of other systems to speak as well
-    api    whether the native API and the worker protocol are served
+    protocols  protocols of other systems to serve, too
+    api        whether to serve the native API and the worker protocol
     """
     waiting = LongPoll(lambda: app.storage)
 
@@ -65,24 +66,24 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
             yield
 
     async def healthz(request: Request) -> Response:
-        """The process answers."""
+        """Liveness: the process answers."""
         return PlainTextResponse("ok")
 
     async def readyz(request: Request) -> Response:
-        """The storage answers, and its jobs are here."""
+        """Readiness: the storage answers, and its jobs have not moved."""
         try:
             await app.storage.get(["treadle:ready"])
             mark = await mark_of(app.storage)
         except StorageError as error:
-            log.warning("the storage does not answer: %s", error)
-            # This path takes no token: where there are tokens, names of hosts are for the log.
-            words = "the storage does not answer; the server's log says why" if settings.tokens else str(error)
+            log.warning("storage unavailable: %s", error)
+            # This path needs no token, so on a server with tokens host names go to the log only.
+            words = "storage unavailable; the server's log says why" if settings.tokens else str(error)
             raise Refused(503, "storage_unavailable", words, {"Retry-After": "1"}) from error
         if mark is not None and mark.role in NOT_HERE:
             words = words_of(mark, "the storage") or ""
             log.warning("%s", words)
             if settings.tokens:
-                words = "the jobs are not here; the server's log says where"
+                words = "the jobs are in another storage; the server's log names it"
             raise Refused(503, "storage_moved" if mark.role == "gone" else "storage_unavailable", words)
         return PlainTextResponse("ok")
 
@@ -92,8 +93,8 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
         routes += made_of(operations, settings.max_body, app._moved.words)
         if settings.docs:
             routes += description(operations, bool(settings.tokens))
-    for face in faces:  # last: one of them answers every other path in words of its own
-        routes += face(app, settings, waiting)
+    for protocol in protocols:  # last, because one of them answers every other path
+        routes += protocol(app, settings, waiting)
     layers = [Middleware(RequestGuard, settings=settings)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]
@@ -101,18 +102,21 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
             0, Middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=headers)
         )
     site = Starlette(routes=routes, middleware=layers, lifespan=life, exception_handlers={HTTPException: _http})
-    site.router.redirect_slashes = False  # it would send clients to whatever host a Host header names
+    site.router.redirect_slashes = False  # a redirect would go to the host that the Host header names
     site.state.waiting = waiting
     return site
 
 
 async def _http(request: Request, error: Exception) -> Response:
-    """What Starlette itself refuses: an unknown path, a wrong method."""
+    """The response to Starlette's own errors: an unknown path, a wrong method."""
     assert isinstance(error, HTTPException)
     word = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "refused")
     headers = dict(error.headers) if error.headers else None
     here = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     where = "; jobs are under /v1/jobs, and /docs describes all calls" if here in ("", "/") else ""
-    words = {404: f"there is no {request.url.path}{where}", 405: f"{request.method} is not for {request.url.path}"}
+    words = {
+        404: f"unknown path {request.url.path}{where}",
+        405: f"{request.url.path} does not support {request.method}",
+    }
     message = words.get(error.status_code, error.detail)
     return refusal(Refused(error.status_code, word, message, headers))

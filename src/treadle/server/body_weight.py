@@ -1,7 +1,7 @@
-"""What a large body costs, known before its objects are made: one call of the decoder holds the whole process.
+"""Limits the number of values in a large body before it is decoded, because decoding blocks the whole process.
 
 A decoder cannot be interrupted, and does not let other threads run. It takes 0.1 us for a number and up to 1 us for an
-object, so 30 MB of "[],[],..." took 16 s and 1.7 GB. Here arrays, objects and values are counted in turns.
+object, so 30 MB of "[],[],..." took 16 s and 1.7 GB. Counting arrays, objects and values yields to the event loop.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from treadle.serialization.json_counts import Content, beyond
 from treadle.server.errors import Refused
 from treadle.server.time_slices import TimeSlices
 
-SMALL: Final = 64 * 2**10  # bytes that are decoded whatever they hold: 22,000 empty arrays take 15 ms
-CONTAINERS: Final = 100_000  # arrays and objects of any kind: up to 1 us each
-ROWS: Final = 300_000  # those of a body that brings rows, whose types are known: 100,000 jobs with three each
+SMALL: Final = 64 * 2**10  # bytes that are decoded without counting: 22,000 empty arrays take 15 ms
+CONTAINERS: Final = 100_000  # arrays and objects in a body: up to 1 us each
+ROWS: Final = 300_000  # arrays and objects in a body of rows of known types: 100,000 jobs with three each
 VALUES: Final = 1_000_000
 
 
 async def weigh(content: Content, most: int = CONTAINERS) -> None:
-    """Raises Refused (413) for a body of more values, or more than `most` arrays and objects, than are decoded."""
+    """Raise Refused (413) for a body of more than VALUES values, or more than `most` arrays and objects."""
     if len(content) <= SMALL:
         return
     if (bound := await beyond(content, most, VALUES, TimeSlices().step)) is not None:

@@ -1,6 +1,6 @@
-"""Bounds the answer to a claim in bytes: a worker that cannot read its answer would never run the jobs it was leased.
+"""Bounds the size of the response to a claim: a worker that cannot read the response cannot run the leased jobs.
 
-The jobs that do not fit go back to their turn at once, uncounted, and a later claim takes them.
+Jobs that do not fit return to their queue position at once, without a counted attempt, for a later claim.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.messages import AllSettled
 from treadle.workflow.fold import failure
 
-FRAME: Final = 1_024  # bytes of an answer beside its rows and outcomes
+FRAME: Final = 1_024  # bytes of a response apart from its rows and outcomes
 SHORT: Final = 8_192  # characters of all other fields: names, keys, numbers
 LARGE: Final = "too large for its worker"
 
@@ -25,12 +25,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def fitting(storage: Storage, found: Claimed, most: int | None, beside: AllSettled | None = None) -> Claimed:
-    """The first of the claimed jobs that fit into an answer of `most` bytes (None: all), together with `beside`.
+    """The first claimed jobs that fit into a response of `most` bytes (None: all) together with `beside`.
 
-    One that alone is too large fails. Raises StorageError.
+    A job that is too large on its own fails. Raises StorageError.
     """
     settled = 0 if beside is None else len(beside.settled)
-    if most is None or sum(map(_longest, found.records)) + SHORT * settled < most:  # nearly always: nothing is encoded
+    if most is None or sum(map(_longest, found.records)) + SHORT * settled < most:  # the usual case, without encoding
         return found
     room = most - FRAME - (0 if beside is None else len(_encode(beside)))
     alone, left = most - FRAME, room
@@ -58,8 +58,8 @@ async def fitting(storage: Storage, found: Claimed, most: int | None, beside: Al
 
 
 def _longest(row: Record) -> int:
-    """No fewer bytes than the row has as JSON, without making it: a character takes six at most."""
-    job, pairs = row.job, (*row.memo, *row.job.headers)
+    """An upper bound for the bytes of a row as JSON: a character takes at most six."""
+    job, pairs = row.job, (*row.checkpoints, *row.job.headers)
     texts = (job.payload, job.retry, row.result, row.value, row.error, row.note)
     names = len(job.after) + len(row.after) + len(job.limits) + len(job.labels)
     return 6 * (
@@ -68,6 +68,8 @@ def _longest(row: Record) -> int:
 
 
 def _failed(row: Record, size: int, most: int) -> Outcome:
-    words = f"the row of this job has {size:,} bytes as JSON, and the worker that claimed it takes an answer of at most"
-    error = f"{words} {most:,}: raise ?max_answer= of its storage's URL, or pass a reference instead of the data"
-    return failure(row, error) if row.ran else judge.ended(row, LARGE, error)
+    words = (
+        f"the row of this job has {size:,} bytes as JSON, and the worker that claimed it accepts responses of at most"
+    )
+    error = f"{words} {most:,}: raise ?max_answer= in its storage URL, or pass a reference instead of the data"
+    return failure(row, error) if row.function_done else judge.ended(row, LARGE, error)

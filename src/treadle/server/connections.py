@@ -1,7 +1,7 @@
-"""Takes connections in, as many as there may be, and ends those that are overdue.
+"""Accepts connections up to a limit, and closes those that exceed a time.
 
-Not asyncio's own server: that counts no connection whose TLS handshake is under way, and accepts without a bound until
-the process has no descriptor left, its storage's included.
+It replaces asyncio's server, which does not count connections during their TLS handshake and accepts until the process
+has no descriptor left, not even for its storage.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from treadle.server.http11 import Bounded, refusal_bytes
 
 log = logging.getLogger("treadle.server")
 
-LOOK: Final = 1.0  # s between two looks at all connections: 1,000 of them take 0.3 ms
-TURNED_AWAY: Final = 16  # connections at once that are told that the server is full; more of them are only closed
-TELLING: Final = 1.0  # s a connection that is turned away has to read why
+LOOK: Final = 1.0  # s between checks of all connections: 1,000 of them take 0.3 ms
+TURNED_AWAY: Final = 16  # refused connections at once that get a response; more of them are only closed
+TELLING: Final = 1.0  # s that a refused connection has to read the response
 FULL: Final = refusal_bytes(
-    503, "too_many", "the server has all the connections it may have; try again", b"retry-after: 1"
+    503, "too_many", "the server has reached its limit of connections; try again", b"retry-after: 1"
 )
 NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Connections:
-    """The listening socket of a server, from `open` to `close`."""
+    """The listening socket of a server and its accepted connections, from `open` to `close`."""
 
     def __init__(self, listening: socket.socket, server: uvicorn.Server, bounds: Bounds) -> None:
         self._socket, self._server, self._bounds = listening, server, bounds
         self._most = bounds.most_connections()
         self._state = server.server_state
-        self._coming: dict[asyncio.Task[None], float] = {}  # at their TLS handshake, and since when
+        self._coming: dict[asyncio.Task[None], float] = {}  # connections in their TLS handshake, and since when
         self._leaving: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -45,7 +45,7 @@ class Connections:
         self._loops = [asyncio.create_task(self._accept()), asyncio.create_task(self._look())]
 
     async def close(self) -> None:
-        """Take nobody in any more. Those that are in stay."""
+        """Stop accepting connections. Open connections stay."""
         ending = [*self._loops, *self._coming, *self._leaving]
         for each in ending:
             each.cancel()
@@ -54,7 +54,7 @@ class Connections:
 
     @property
     def connections(self) -> int:
-        """How many are in, or at their handshake."""
+        """The number of connections, including those in their handshake."""
         return len(self._state.connections) + len(self._coming)
 
     async def _accept(self) -> None:
@@ -63,11 +63,11 @@ class Connections:
             try:
                 found, _ = await loop.sock_accept(self._socket)
             except OSError as error:
-                if error.errno in NO_ROOM:  # somebody else in this process took them
-                    log.warning("no connection can be accepted: %s", error.strerror)
+                if error.errno in NO_ROOM:  # other code of this process holds the descriptors
+                    log.warning("cannot accept connections: %s", error.strerror)
                     self._make_room()
                     await asyncio.sleep(LOOK)
-                await asyncio.sleep(0.01)  # else it went away before it was accepted
+                await asyncio.sleep(0.01)  # other errors: the client left before it was accepted
                 continue
             if self.connections >= self._most and not await self._has_room():
                 self._turn_away(found)
@@ -77,21 +77,21 @@ class Connections:
             task.add_done_callback(functools.partial(self._entered, found))
 
     async def _has_room(self) -> bool:
-        """Whether one of those who are in has made room. It takes two turns of the loop until it is out."""
+        """Close the longest idle connection -> whether there is room. Closing takes two turns of the loop."""
         made = self._make_room()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return made or self.connections < self._most
 
     async def _enter(self, found: socket.socket) -> None:
-        """The handshake, if there is one, and then its protocol."""
+        """Do the TLS handshake, if any, and start the protocol."""
         loop, config, task = asyncio.get_running_loop(), self._server.config, asyncio.current_task()
         handshake = self._bounds.head_time if config.ssl is not None else None
 
         def protocol() -> Bounded:
             return Bounded(config, self._state, self._server.lifespan.state, loop, self._bounds, made)
 
-        def made() -> None:  # it is among the connections now; counted twice, it would turn away the next one
+        def made() -> None:  # the server state counts it from now on, so stop counting it here
             self._coming.pop(cast("asyncio.Task[None]", task), None)
 
         try:
@@ -102,7 +102,7 @@ class Connections:
                 ssl_handshake_timeout=handshake,
                 ssl_shutdown_timeout=None if handshake is None else self._bounds.late_time,
             )
-        except (OSError, TimeoutError):  # no TLS, or not in time
+        except (OSError, TimeoutError):  # the handshake failed or timed out
             found.close()
 
     def _entered(self, found: socket.socket, task: asyncio.Task[None]) -> None:
@@ -111,7 +111,7 @@ class Connections:
             found.close()
 
     def _make_room(self) -> bool:
-        """End what has been without a request for longest: a handshake, half a head, silence."""
+        """Close the connection that has been without a request for longest: idle, in its handshake or its head."""
         oldest: Bounded | asyncio.Task[None] | None = None
         since = float("inf")
         for task, begun in self._coming.items():
@@ -148,12 +148,12 @@ class Connections:
                 assert isinstance(each, Bounded)
                 try:
                     each.end_if_overdue(now)
-                except Exception:  # of one connection; the others are looked at all the same
-                    log.exception("a connection could not be ended")
+                except Exception:  # check the other connections, too
+                    log.exception("could not close a connection")
 
 
 async def _tell(found: socket.socket) -> None:
-    """That the server is full. What was sent is read first: closing would take the answer with it."""
+    """Respond that the server is full. Read until the client closes: an earlier close would discard the response."""
     loop = asyncio.get_running_loop()
     try:
         with suppress(OSError, TimeoutError):

@@ -1,6 +1,6 @@
-"""Every way a request can be refused, in one shape: {"error": word, "message": sentence, "details": {...}}.
+"""Error responses, all of the form {"error": word, "message": sentence, "details": {...}}.
 
-Without it clients would have to tell a wrong body from a storage that is away by reading prose.
+The word identifies the kind of error for programs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENCODE = msgspec.json.Encoder().encode
 
 
 class Refused(Exception):
-    """Ends a request with this status. Nothing was stored."""
+    """Ends a request with an error status. Nothing was stored."""
 
     def __init__(self, status: int, error: str, message: str, headers: dict[str, str] | None = None, **details: Any):
         super().__init__(message)
@@ -26,7 +26,7 @@ class Refused(Exception):
 
 
 def json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Any value of the wire as a response."""
+    """A value as a JSON response."""
     return Response(ENCODE(value), status, headers, media_type="application/json")
 
 
@@ -35,6 +35,6 @@ def refusal(error: Refused) -> Response:
 
 
 def response_of(error: TreadleError) -> Response:
-    """An error of the library, with the status that belongs to it."""
+    """The response to an error of the library, with its status."""
     status, problem = messages.problem_of(error)
     return json(problem, status, {"Retry-After": "1"} if status == 503 else None)

@@ -1,6 +1,6 @@
-"""HTTP/1.1 on one connection, within bounds: heads and bodies that end, answers that are read.
+"""HTTP/1.1 on one connection, with bounds on the size and time of heads, bodies and responses.
 
-No timer per request: the door looks at all connections once in a while and asks each whether it is overdue.
+There is no timer per request: `Connections` checks all connections periodically with `end_if_overdue`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ SAFE: Final = (
 
 
 class Phase(Enum):
-    """What the connection reads."""
+    """The part of a request that the connection reads."""
 
     HEAD = 1
     BODY = 2
-    BETWEEN = 3  # nothing: the request is complete, and no byte of the next has come
-    CLOSING = 4  # what it throws away: it has refused the connection
+    BETWEEN = 3  # nothing: the request is complete, and no byte of the next one has arrived
+    CLOSING = 4  # bytes to discard: it has refused the connection
 
 
 def refusal_bytes(status: int, error: str, message: str, *headers: bytes) -> bytes:
-    """A whole answer that ends its connection, in the shape of all errors."""
+    """A complete error response that closes the connection."""
     body = msgspec.json.encode(messages.Problem(error, message))
     line = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-length: {len(body)}\r\n"
     named = b"".join(each + b"\r\n" for each in headers)
@@ -46,7 +46,7 @@ def refusal_bytes(status: int, error: str, message: str, *headers: bytes) -> byt
 
 
 class Bounded(HttpToolsProtocol):
-    """One connection."""
+    """One bounded HTTP/1.1 connection."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Bounded(HttpToolsProtocol):
         super().__init__(config, state, app_state, loop)
         self._bounds, self._made = bounds, made
         self._phase = Phase.HEAD
-        self._since = loop.time()  # the phase began; of a body: its last piece came
-        self._size = 0  # of the head, as far as it is read; or bytes thrown away
-        self._length, self._count = 0, 0  # of the headers, and how many
-        self._heads = 0  # of requests: whole, and let in
-        self._late_since: float | None = None  # its answer is out, and its body still comes
-        self._earlier: list[RequestResponseCycle] = []  # requests without a whole answer, before the last one
-        self._unread: tuple[float, int] | None = None  # since when so many bytes wait for their reader
+        self._since = loop.time()  # start of the phase; for a body: arrival of its last piece
+        self._size = 0  # bytes of the head read so far, or bytes discarded
+        self._length, self._count = 0, 0  # bytes and number of the headers
+        self._heads = 0  # complete heads that were accepted
+        self._late_since: float | None = None  # since when the body still arrives after its response
+        self._earlier: list[RequestResponseCycle] = []  # requests before the last one without a complete response
+        self._unread: tuple[float, int] | None = None  # since when this many bytes are unread by the client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -74,14 +74,14 @@ class Bounded(HttpToolsProtocol):
         self._late = cast("asyncio.Transport", _Late(self))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell every request that its client is gone, also those that others were pipelined behind."""
+        """Notify every request, also pipelined ones, that its client has disconnected."""
         for each in self._earlier:
             if not each.response_complete:
                 each.disconnected = True
                 each.message_event.set()
         super().connection_lost(exc)
 
-    # --- what comes
+    # --- requests
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -100,22 +100,25 @@ class Bounded(HttpToolsProtocol):
             self._feed(data)
         except httptools.HttpParserError as error:
             if self._phase is not Phase.CLOSING:
-                self._refuse(400, "malformed", f"this is not HTTP: {type(error).__name__}")
+                self._refuse(400, "malformed", f"expected an HTTP request: {type(error).__name__}")
             return
-        if self._phase is Phase.HEAD and before == self._heads:  # all of it belongs to a head that has not ended
+        if self._phase is Phase.HEAD and before == self._heads:  # all bytes belong to an incomplete head
             self._size += len(data)
             if self._size > self._bounds.head:
                 self._refuse_head()
 
     def _feed(self, data: bytes) -> None:
-        """Raises HttpParserError. No path takes another protocol. Clients that offer one (Java's, `curl --http2`) send
-        an ordinary request, but its body would be left to that protocol: the head is read again, without the offer."""
+        """Parse the data. Raises HttpParserError.
+
+        No path supports an Upgrade. Clients that offer one (Java's, `curl --http2`) send an ordinary request, but the
+        parser would leave its body to the other protocol. The head is therefore parsed again without the offer.
+        """
         while True:
             try:
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as offer:
-                if self._phase is not Phase.HEAD:  # refused; or a CONNECT, whose answer says that there is none
+                if self._phase is not Phase.HEAD:  # refused, or a CONNECT, which gets an error response
                     return
                 data = self._head_again() + data[offer.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
@@ -123,7 +126,7 @@ class Bounded(HttpToolsProtocol):
                     self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
 
     def _head_again(self) -> bytes:
-        """The head that was just read, without its Upgrade."""
+        """The head that was just parsed, without its Upgrade header."""
         line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         named = [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
         return line + b"".join(named) + b"\r\n"
@@ -144,7 +147,7 @@ class Bounded(HttpToolsProtocol):
         self._length += len(name) + len(value) + 4
         if self._count > self._bounds.headers or self._length > self._bounds.head:
             self._refuse_head()
-        elif self._phase is Phase.HEAD:  # what follows a body is no header: nothing of it was looked at before
+        elif self._phase is Phase.HEAD:  # ignore trailers after a body
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -153,8 +156,8 @@ class Bounded(HttpToolsProtocol):
         if len(self.url) + self._length > self._bounds.head:
             self._refuse_head()
         elif len(self.pipeline) >= self._bounds.pipelined:
-            self._refuse(429, "too_many", "too many requests wait on this connection for the answer of the first")
-        elif not self.parser.should_upgrade() or self.parser.get_method() == b"CONNECT":  # else it comes again
+            self._refuse(429, "too_many", "too many requests on this connection wait for the response to the first")
+        elif not self.parser.should_upgrade() or self.parser.get_method() == b"CONNECT":  # otherwise parsed again
             self._phase = Phase.BODY
             self._late_since = None
             before = self.cycle
@@ -164,7 +167,7 @@ class Bounded(HttpToolsProtocol):
             if self.pipeline:
                 self._earlier = [each for each in (*self._earlier, before) if not each.response_complete]
                 if len(self.pipeline) <= self._bounds.pipelined // 2:
-                    self.flow.resume_reading()  # else nobody would notice that the client is gone
+                    self.flow.resume_reading()  # otherwise a disconnect would go unnoticed
 
     def on_body(self, body: bytes) -> None:
         if self._phase is not Phase.BODY:
@@ -182,7 +185,7 @@ class Bounded(HttpToolsProtocol):
         self._since = self.loop.time()
         super().on_message_complete()
 
-    # --- what goes
+    # --- responses
 
     def on_response_complete(self) -> None:
         now = self.loop.time()
@@ -200,11 +203,11 @@ class Bounded(HttpToolsProtocol):
         super().resume_writing()
         self._unread = None
 
-    # --- what does not come
+    # --- time limits
 
     @property
     def without_request(self) -> float | None:
-        """Since when it has no request; None: it has one."""
+        """The time since which the connection has had no request; None if it has one."""
         if self._is_answering or self._phase in (Phase.BODY, Phase.CLOSING):
             return None
         return self._since
@@ -214,7 +217,7 @@ class Bounded(HttpToolsProtocol):
         return bool(self.pipeline) or (self._heads > 0 and not self.cycle.response_complete)
 
     def end_if_overdue(self, now: float) -> None:
-        """Called once in a while."""
+        """Refuse or close the connection if it has exceeded a time limit. Called periodically."""
         bounds, transport = self._bounds, self.transport
         if self._is_unread(now):
             transport.abort()
@@ -223,21 +226,21 @@ class Bounded(HttpToolsProtocol):
             if now - since > bounds.late_time:
                 transport.abort()
         elif self.flow.read_paused:
-            self._since = now  # it is not the client that we wait for
+            self._since = now  # the server, not the client, causes the delay
         elif self._phase is Phase.BODY:
             if now - self._since > bounds.body_time:
-                words = f"no byte of the body came for {bounds.body_time:g} s"
+                words = f"no byte of the body arrived for {bounds.body_time:g} s"
                 self._refuse(408, "too_slow", words)
         elif self._is_answering:
             pass
         elif self._phase is Phase.HEAD:
             if now - self._since > bounds.head_time:
-                self._refuse(408, "too_slow", f"expected a whole request head within {bounds.head_time:g} s")
+                self._refuse(408, "too_slow", f"expected a complete request head within {bounds.head_time:g} s")
         elif now - self._since > bounds.idle_time:
             transport.close()
 
     def _is_unread(self, now: float) -> bool:
-        """Whether the other side takes too little of its answer."""
+        """Whether the client reads its response too slowly."""
         if self._unread is None:
             return False
         since, waiting = self._unread
@@ -250,21 +253,23 @@ class Bounded(HttpToolsProtocol):
         return now - since > self._bounds.read_time
 
     def leave(self) -> None:
-        """Make room for another connection."""
-        self._refuse(503, "too_many", "the server is out of connections and closes those without a request")
+        """Refuse and close the connection to make room for another one."""
+        self._refuse(
+            503, "too_many", "the server has reached its limit of connections and closes those without a request"
+        )
         self.transport.close()
 
     # --- ending it
 
     def close(self) -> None:
-        """The answer is out, and it was the last one."""
+        """Close after the last response; a request body is read to its end first."""
         if self._phase is Phase.BODY:
             self._throw_away()
         else:
             self.transport.close()
 
     def _throw_away(self) -> None:
-        """What still comes, for a moment: closing would take the answer with it."""
+        """Discard further bytes for a moment: closing at once would discard the response."""
         self._phase, self._since, self._size, self._late_since = Phase.CLOSING, self.loop.time(), 0, None
         self.flow.resume_reading()
         if self.transport.can_write_eof():
@@ -276,7 +281,7 @@ class Bounded(HttpToolsProtocol):
         self._refuse(431, "too_large", words)
 
     def _refuse(self, status: int, error: str, message: str) -> None:
-        """Answer, and read no further."""
+        """Send an error response and stop reading requests."""
         if self._phase is Phase.CLOSING:
             return
         self._phase = Phase.CLOSING
@@ -286,7 +291,7 @@ class Bounded(HttpToolsProtocol):
             begun = begun or self.cycle.response_started
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if begun or self.transport.is_closing():  # an answer is under way: another would be taken for its end
+        if begun or self.transport.is_closing():  # a second response would be read as part of the one in progress
             self.pipeline.clear()
             self.transport.abort()
             return
@@ -295,14 +300,14 @@ class Bounded(HttpToolsProtocol):
 
 
 class _Late:
-    """The transport as the last answer of a connection sees it: closed when the body of its request has been read."""
+    """The transport for a response. Its `close` waits until the body of the request has been read."""
 
     def __init__(self, connection: Bounded) -> None:
         self._connection = connection
         self.is_closing = connection.transport.is_closing
 
     def write(self, data: bytes) -> None:
-        """Nothing once the connection is ended: uvloop would raise, and a pipelined request is not told of the end."""
+        """Write, unless the connection is closing: uvloop would raise, and pipelined requests do not learn of it."""
         if not self.is_closing():
             self._connection.transport.write(data)
 

@@ -1,14 +1,14 @@
-"""The gate: every row and call from outside passes it, by whichever door it comes, before anything is stored.
+"""Checks every row and call that arrives over HTTP before anything is stored.
 
-It holds names, numbers and sizes (`row_checks.py`), and rows of Treadle's own to what their makers send
-(`system_rows.py`). Which queues a token reaches is not asked here.
+It checks names, numbers and sizes (`row_checks.py`), and the form of Treadle's own rows (`system_rows.py`). It does not
+check a token's right to queues.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.ranges import a_name, a_span, check_presence
 from treadle.errors import TreadleError
 from treadle.server import system_rows
@@ -19,9 +19,9 @@ from treadle.server.row_checks import (
     MOST_ROWS,
     at_most_in_call,
     check_claim,
-    check_hold,
     check_job,
     check_outcome,
+    check_renewal,
     check_together,
 )
 from treadle.server.time_slices import TimeSlices
@@ -31,15 +31,17 @@ LONGEST_TOPIC = 1_024  # characters
 
 
 def users_row(job: NewJob, derived: bool = False) -> NewJob:
-    """A job that a door makes of a user's words. Raises BadOption for one that is out of range, or Treadle's own.
-    `derived`: the door gives it an id of its own."""
+    """Check a job of a user. Raises BadOption for one that is out of range, or Treadle's own.
+
+    `derived`: the server has derived its id.
+    """
     check_job(job)
     system_rows.refuse_own(system_rows.plain_of(job) if derived else job)
     return job
 
 
 class IncomingRows:
-    """What the worker protocol asks of rows, with a look at the jobs that rows of Treadle's own belong to."""
+    """The checks of the worker protocol. For Treadle's own rows they read the jobs that the rows belong to."""
 
     def __init__(self, storage: Callable[[], Storage]) -> None:
         self._storage = storage
@@ -47,7 +49,7 @@ class IncomingRows:
     # --- jobs
 
     async def jobs(self, token: Token, jobs: Sequence[NewJob]) -> None:
-        """Jobs that are sent by themselves. Raises BadOption, TooLarge; Refused (403) for a scope that lacks."""
+        """Check jobs that are enqueued. Raises BadOption, TooLarge; Refused (403) for a missing scope."""
         check_together([len(job.after) for job in jobs])
         ours: list[NewJob] = []
         turns = TimeSlices()
@@ -62,19 +64,19 @@ class IncomingRows:
         found = [(job, *system_rows.sent(job, call)) for job in ours]
         for job, scope, _ in found:
             if scope and not token.may(scope):
-                words = f"the token {token.name!r} has no scope {scope!r}, which job {job.id!r} of Treadle's own needs"
+                words = f"the token {token.name!r} has no scope {scope!r}, which Treadle's own job {job.id!r} needs"
                 raise Refused(403, "forbidden", words, scope=scope)
         await self._belong(token, [(job, parent) for job, _, parent in found if parent is not None])
 
     async def _belong(self, token: Token, pairs: Sequence[tuple[NewJob, str]]) -> None:
-        """Raises Refused (409) for a row of a job that is not there, has ended, or is of another queue."""
+        """Raise Refused (409) for a row whose job does not exist, has ended, or is in another queue."""
         if not pairs:
             return
         rows = await self._storage().get([parent for _, parent in pairs])
         for (job, parent), row in zip(pairs, rows, strict=True):
             wrong = None if row is None else _stranger(job, row)
             if row is None or row.state.final or not token.sees(row.job.queue):
-                wrong = "is not there, or has ended"
+                wrong = "does not exist, or has ended"
             if wrong is not None:
                 raise Refused(
                     409, "stale", f"job {job.id} belongs to job {parent}, which {wrong}", id=parent, found=wrong
@@ -83,8 +85,8 @@ class IncomingRows:
     # --- outcomes
 
     async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> dict[int, Settled]:
-        """The outcomes that are refused, by their place in the call; each fails alone."""
-        asked = [out.id for out in outcomes if out.then and system_rows.needs_row(out)]
+        """The refused outcomes by their index in the call. A refused outcome does not affect the others."""
+        asked = [out.id for out in outcomes if out.followups and system_rows.needs_row(out)]
         found = await self._storage().get(asked) if asked else ()
         rows = {row.id: row for row in found if row is not None and token.sees(row.job.queue)}
         refused: dict[int, Settled] = {}
@@ -95,7 +97,7 @@ class IncomingRows:
                 check_outcome(out)
                 scopes = [
                     system_rows.ended(out),
-                    *(system_rows.born(job, out, rows.get(out.id)) for job in out.then if system_rows.is_own(job)),
+                    *(system_rows.born(job, out, rows.get(out.id)) for job in out.followups if system_rows.is_own(job)),
                 ]
             except TreadleError as error:
                 refused[number] = Settled("refused", str(error))
@@ -110,34 +112,34 @@ class IncomingRows:
 
     @staticmethod
     def claim(ask: Claim) -> None:
-        """Raises BadOption."""
+        """Check a claim. Raises BadOption."""
         check_claim(ask)
 
     @staticmethod
-    async def beat(token: Token, worker: Presence, holds: Sequence[Hold], lease: float) -> None:
-        """Raises BadOption; Refused (403) for a change of a schedule by a token without the scope for it."""
+    async def beat(token: Token, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> None:
+        """Check a heartbeat. Raises BadOption; Refused (403) for a change of a schedule without the scope for it."""
         check_presence(worker)
         a_span("lease", lease)
-        at_most_in_call("holds", len(holds), MOST_ROWS)
+        at_most_in_call("renewals", len(renewals), MOST_ROWS)
         turns = TimeSlices()
-        for hold in holds:
+        for renewal in renewals:
             await turns.step()
-            check_hold(hold)
-            scope = system_rows.remembered(hold.id, hold.memo)
+            check_renewal(renewal)
+            scope = system_rows.remembered(renewal.id, renewal.checkpoints)
             if scope and not token.may(scope):
-                words = f"the token {token.name!r} has no scope {scope!r}, which a change of {hold.id} needs"
+                words = f"the token {token.name!r} has no scope {scope!r}, which a change of {renewal.id} needs"
                 raise Refused(403, "forbidden", words, scope=scope)
 
     @staticmethod
     def topics(found: Sequence[str]) -> None:
-        """Raises BadOption."""
+        """Check the topics of a watch. Raises BadOption."""
         at_most_in_call("topics", len(found), MOST_CALL)
         for topic in found:
             a_name("topics", topic, LONGEST_TOPIC)
 
 
 def _stranger(job: NewJob, row: Record) -> str | None:
-    """What is wrong with a row that says it belongs to that one."""
+    """The reason why `job` cannot belong to `row`; None if it can."""
     if job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
         return f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"
     return None

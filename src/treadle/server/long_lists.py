@@ -1,6 +1,6 @@
-"""Long lists of a body or an answer, row by row: one call of the decoder or encoder holds the whole process.
+"""Decodes and encodes long lists in slices, because one call of the decoder or encoder blocks the whole process.
 
-100,000 rows took 0.2 s to decode and 0.4 s to encode, and nobody else was answered meanwhile.
+100,000 rows took 0.2 s to decode and 0.4 s to encode, during which the server answered no other request.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from treadle.server.body_weight import SMALL
 from treadle.server.row_checks import given_in, misfit
 from treadle.server.time_slices import TimeSlices, in_turns
 
-LONG: Final = 200  # rows; fewer are one piece
-ROWS: Final = 10  # encoded in one go: each may bring 16 MiB
+LONG: Final = 200  # rows; shorter lists are encoded in one call
+ROWS: Final = 10  # rows per call of the encoder: each may have 16 MiB
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Misfit(msgspec.ValidationError):
-    """A row that does not fit, in the words for the answer."""
+    """A row of the wrong shape, with the text for the response."""
 
 
 class _Listing(NamedTuple):
-    """A type with a list of rows, and how it is decoded."""
+    """A type with a list of rows, and its decoders."""
 
     name: str
     outer: msgspec.json.Decoder[Any]  # of the type with the rows as text
@@ -39,7 +39,7 @@ class _Listing(NamedTuple):
 
 @functools.cache
 def _listing(kind: Any) -> _Listing | None:
-    """None: it has no list of rows."""
+    """The first list of rows of a type; None if it has none."""
     if not (isinstance(kind, type) and issubclass(kind, Struct)):
         return None
     for field in fields(kind):
@@ -60,7 +60,7 @@ def _listing(kind: Any) -> _Listing | None:
 
 
 def _raw(field: msgspec.structs.FieldInfo, kind: Any) -> Any:
-    """The list of rows, as text. Where it may be left out it is empty."""
+    """The definition of the list of rows as undecoded text; empty if it is optional and left out."""
     return (field.name, kind) if field.required else (field.name, kind, msgspec.field(default_factory=list))
 
 
@@ -73,10 +73,10 @@ def _same(field: msgspec.structs.FieldInfo) -> Any:
 
 
 async def decoded(content: bytes | bytearray, kind: Any) -> Any:
-    """As a decoder of `kind` reads it; None: it has no list of rows. Raises Misfit, ValidationError or DecodeError.
+    """Decode as a decoder of `kind` does; None if `kind` has no list of rows.
 
-    Of several mistakes another one may be named than a decoder names: those outside of the rows come first. Where the
-    list is given twice, only the last one is checked.
+    Raises Misfit, ValidationError or DecodeError. Errors outside the rows are reported before those in rows. If the
+    list occurs twice, only the last one is checked.
     """
     listing = _listing(kind)
     if listing is None:
@@ -100,14 +100,14 @@ async def decoded(content: bytes | bytearray, kind: Any) -> Any:
 
 
 async def encoded(value: object) -> bytes:
-    """As an encoder writes it."""
+    """Encode as an encoder does."""
     name = _longest(value)
     if name is None:
         return _encode(value)
     rows = getattr(value, name)
     emptied = _encode(replace(typing.cast("Struct", value), **{name: ()}))
     before, mark, after = emptied.partition(b'"%s":[]' % name.encode())
-    if not mark:  # an empty list is left out
+    if not mark:  # the field is omitted when empty
         return _encode(value)
     turns, pieces = TimeSlices(), []
     for at in range(0, len(rows), ROWS):
@@ -117,7 +117,7 @@ async def encoded(value: object) -> bytes:
 
 
 def _longest(value: object) -> str | None:
-    """The field with the longest list; None: all are short."""
+    """The field with the longest list; None if all lists are short."""
     if not isinstance(value, Struct):
         return None
     lengths = {

@@ -1,7 +1,7 @@
-"""Runners that wait for work by long poll, and who of them is woken when some comes.
+"""Long polls for work: a notification wakes the runner that has waited longest, not all of them.
 
-Without it one new job would wake every waiting runner, each for a claim in vain: with 200 of them that is most of a
-core. Here a hint wakes the one who has waited longest; who found work wakes the next.
+A runner that finds work wakes the next one. Waking all runners for one job would cost a claim each; with 200 runners
+that is most of a core.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ Look = Callable[[], Awaitable[tuple[T, bool, float | None]]]
 
 
 class WaitingLine:
-    """Those who look for the same jobs: a hint that wakes one of them is none for the others. Whoever rests sits in a
-    seat, in order of arrival."""
+    """The runners that poll for the same jobs. One notification wakes one of them, in order of arrival."""
 
     def __init__(self) -> None:
-        self.here = 0  # those who rest or look just now
-        self.seats: deque[asyncio.Event] = deque()
-        self.missed = False  # a hint came while everybody was looking: who sits down next looks once more
-        self.due: float | None = None  # loop time at which the storage said the next job may be due
+        self.here = 0  # runners that wait or claim
+        self.seats: deque[asyncio.Event] = deque()  # of the waiting ones
+        self.missed = False  # a notification arrived while none was waiting: the next runner claims again
+        self.due: float | None = None  # loop time at which the next job may be due
         self.watcher: asyncio.Task[None] | None = None
 
     def call_one(self) -> None:
-        """Let the one who has waited longest look."""
+        """Wake the runner that has waited longest."""
         if self.seats:
             self.seats.popleft().set()
         else:
             self.missed = True
 
     async def rest(self, next_in: float | None, until: float) -> None:
-        """Wait for a turn to look again, or until the loop's time is `until`."""
+        """Wait until woken, or until the loop's time is `until`."""
         if self.missed:
             self.missed = False
             return
@@ -58,31 +57,33 @@ class WaitingLine:
                     await seat.wait()
             except BaseException:
                 if seat.is_set():
-                    self.call_one()  # called, and gone all the same: somebody else must look
+                    self.call_one()  # woken and cancelled at once: wake another runner
                 else:
                     self.seats.remove(seat)
                 raise
 
 
 class LongPoll:
-    """All who wait, by the jobs they ask for."""
+    """All long polls, grouped by the jobs that they ask for."""
 
     def __init__(self, storage: Callable[[], Storage]) -> None:
         self._storage = storage
         self._benches: dict[tuple[tuple[str, ...], Hashable], WaitingLine] = {}
-        self._limits: set[asyncio.Timeout] = set()  # of those who wait for hints
-        self.home = asyncio.Event()  # the server stops: nobody waits any longer, for work or for an ending
+        self._limits: set[asyncio.Timeout] = set()  # of requests that wait for notifications
+        self.home = asyncio.Event()  # set when the server stops: every waiting request returns
 
     @asynccontextmanager
     async def bench(self, queues: Sequence[str], which: Hashable = None) -> AsyncIterator[WaitingLine]:
-        """A place among those who look at these queues for the same jobs (`which`). Hints are heard from here on: look
-        after you came."""
+        """Join the runners that poll these queues for the same jobs (`which`).
+
+        Notifications arrive from here on, so claim after entering the block.
+        """
         names = tuple(sorted(set(queues)))
         bench = self._benches.setdefault((names, which), WaitingLine())
         bench.here += 1
         if bench.watcher is None:
             bench.watcher = asyncio.create_task(self._watch(names, bench))
-            await asyncio.sleep(0)  # its ear is open
+            await asyncio.sleep(0)  # let the watcher start
         try:
             yield bench
         finally:
@@ -100,13 +101,14 @@ class LongPoll:
         back: Callable[[T], Awaitable[None]],
         which: Hashable = None,
     ) -> T:
-        """Look for work until some is found or `wait` seconds are over; what the last look found.
+        """Poll for work until `look` finds some or `wait` seconds have passed -> the last result of `look`.
 
-        which  of the jobs of these queues it asks for
-        look   answers what it found, whether that is something, and in how many seconds the next may be due
-        back   gives what was found to somebody else
-        Raises Refused if whoever asks has gone away, before a look or during it: work found for nobody would wait for
-        a lease to run out.
+        which  identifies the jobs of these queues that the request asks for
+        look   returns a result, whether it contains work, and the seconds until the next job may be due
+        back   releases the work of a result
+
+        Raises Refused if the client has disconnected before or during `look`; work that was found is released, because
+        it would otherwise stay leased until the lease expires.
         """
         if wait <= 0:
             return (await look())[0]
@@ -124,10 +126,10 @@ class LongPoll:
                     return found
                 await bench.rest(next_in, until)
             bench.call_one()
-            raise Refused(400, "gone", "the runner went away while it waited")
+            raise Refused(400, "gone", "the runner disconnected while it waited")
 
     async def unless_stopped(self, hints: Awaitable[set[str]]) -> set[str]:
-        """What was heard; nothing as soon as the server stops."""
+        """The topics with notifications; empty as soon as the server stops."""
         limit = asyncio.timeout(0 if self.home.is_set() else None)
         try:
             async with limit:
@@ -141,7 +143,7 @@ class LongPoll:
             self._limits.discard(limit)
 
     def send_home(self) -> None:
-        """The server stops: whoever waits is answered with what there is now."""
+        """Make all waiting requests return what they have, because the server stops."""
         self.home.set()
         for limit in self._limits:
             limit.reschedule(0)
@@ -151,7 +153,7 @@ class LongPoll:
             bench.seats.clear()
 
     async def _watch(self, names: tuple[str, ...], bench: WaitingLine) -> None:
-        """One ear for the whole bench. A hint, a due moment or a second of silence lets one of them look."""
+        """Watch the queues for a group of runners. Wake one on a notification, a due time, or after a second."""
         loop = asyncio.get_running_loop()
         topics = [f"queue:{name}" for name in names]
         while True:

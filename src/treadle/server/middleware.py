@@ -1,6 +1,6 @@
-"""What every request passes before and after its call: its origin, its caller, the bounds of the caller, one log line.
+"""The guard around every request: checks its origin, its token and the caller's limits, and writes the access log.
 
-A request that is refused here has cost no more than its head: its body is not read.
+It refuses a request before its body is read.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from treadle.server.settings import Settings
 log = logging.getLogger("treadle.server")
 access = logging.getLogger("treadle.access")
 
-OPEN: Final = ("/healthz", "/readyz", "/ping", "/docs")  # for load balancers and readers, who hold no token
+OPEN: Final = ("/healthz", "/readyz", "/ping", "/docs")  # paths that need no token, for load balancers and readers
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-MOST_CALLERS: Final = 10_000  # whose rate is remembered at once; bounds the memory a flood of addresses can take
-ODD: Final = re.compile(r"[^!-~]")  # of a path in the log: what could forge a line or drive a terminal
-# No browser guesses at the type of an answer, shows it inside the page of another site, or lends it to that page.
+MOST_CALLERS: Final = 10_000  # callers whose rate is kept; bounds the memory that many addresses can take
+ODD: Final = re.compile(r"[^!-~]")  # characters of a path that could forge a log line or control a terminal
+# Browsers must not guess the type of a response, or embed it in pages of other sites.
 ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin"))
 POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 
 
 class Rate:
-    """At most `rate` requests a second for each caller, and as many at once. A token bucket: an estimate is enough."""
+    """A token bucket per caller: `rate` requests a second, and a burst of as many."""
 
     def __init__(self, rate: float, now: Callable[[], float]) -> None:
         self._rate, self._now = rate, now
@@ -44,30 +44,30 @@ class Rate:
         self._left: dict[str, tuple[float, float]] = {}
 
     def delay(self, who: str) -> float:
-        """0 if this request may go on, else the seconds after which the next one may."""
+        """0 if this request may proceed, else the seconds until the next one may."""
         now = self._now()
         left, at = self._left.pop(who, (self._most, now))
         left = min(self._most, left + (now - at) * self._rate)
         wait = 0.0 if left >= 1 else (1 - left) / self._rate
         self._left[who] = (left if wait else left - 1, now)
         if len(self._left) > MOST_CALLERS:
-            del self._left[next(iter(self._left))]  # the one not heard of for longest
+            del self._left[next(iter(self._left))]  # the caller whose last request is oldest
         return wait
 
 
 class RequestGuard:
-    """The outermost layer of a server, as ASGI."""
+    """The outermost ASGI layer of a server."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app, self._settings = app, settings
         self._limit = settings.timeout + settings.max_wait
         self._border = OriginCheck(settings.hosts, settings.origins)
         self._bodies = Bodies(settings.max_body)
-        self._under_way: dict[str, int] = {}  # requests of each caller
+        self._under_way: dict[str, int] = {}  # requests in progress by caller
         self._rate: Rate | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # the start and the end; no path takes a websocket
+        if scope["type"] != "http":  # lifespan events; no path accepts a websocket
             await self._app(scope, receive, send)
             return
         loop = asyncio.get_running_loop()
@@ -114,14 +114,14 @@ class RequestGuard:
                 )
 
     async def _call(self, scope: Scope, receive: Receive, send: Send, begun: Callable[[], bool]) -> None:
-        """The call itself. Whatever it raises becomes an answer, if none has begun."""
+        """Run the call. An exception becomes a response, unless one has begun."""
         response: Response
         try:
             async with asyncio.timeout(self._limit) as limit:
 
                 async def begin(message: Message) -> None:
                     if message["type"] == "http.response.start":
-                        limit.reschedule(None)  # a stream and a file last as long as their reader reads
+                        limit.reschedule(None)  # streams and files take as long as the client reads
                     await send(message)
 
                 await self._app(scope, receive, begin)
@@ -129,28 +129,30 @@ class RequestGuard:
         except Refused as error:
             response = refusal(error)
         except TimeoutError:
-            response = refusal(Refused(503, "timeout", "no answer in time; it is not known whether it was done"))
+            response = refusal(
+                Refused(503, "timeout", "no response in time; it is unknown whether the call was carried out")
+            )
         except TreadleError as error:
             response = response_of(error)
             if response.status_code >= 500:
                 log.warning("%s %s: %s", scope["method"], path_of(scope), error)
         except Exception:
             log.exception("%s %s failed", scope["method"], path_of(scope))
-            words = f"a fault of the server; its log has it under request {scope['treadle.request_id']}"
+            words = f"an error of the server; its log has the traceback of request {scope['treadle.request_id']}"
             response = refusal(Refused(500, "fault", words))
         if not begun():
             await response(scope, receive, send)
 
     def _admit(self, scope: Scope, heads: Heads, loop: asyncio.AbstractEventLoop) -> str | None:
-        """By what name the caller is counted; None: not at all. Raises Refused."""
+        """Check the request -> the name under which its caller is counted, or None. Raises Refused."""
         self._border.check(scope, heads)
         if scope["path"].removeprefix(scope.get("root_path", "")) in OPEN or scope["method"] == "OPTIONS":
             return None
         token = self._holder(heads)
         if token is None:
-            words = "a token is needed: Authorization: Bearer ..."
+            words = "send a token: Authorization: Bearer ..."
             if b"authorization" in heads:
-                words = "this token is not known"
+                words = "unknown token"
             raise Refused(401, "unauthorized", words, {"WWW-Authenticate": "Bearer"})
         scope["treadle.token"] = token
         client = scope.get("client")
@@ -161,11 +163,11 @@ class RequestGuard:
                 self._rate = Rate(self._settings.rate, loop.time)
             wait = self._rate.delay(caller)
             if wait:
-                words = f"more than {self._settings.rate:g} requests a second"
+                words = f"expected at most {self._settings.rate:g} requests per second"
                 raise Refused(429, "too_many", words, {"Retry-After": str(int(wait) + 1)})
         count, most = self._under_way.get(caller, 0), self._settings.requests
         if count >= most:
-            words = f"{count:,} requests of this caller are under way, the limit is {most:,} (--requests)"
+            words = f"this caller has {count:,} requests in progress, the limit is {most:,} (--requests)"
             raise Refused(429, "too_many", words, {"Retry-After": "1"}, limit=most)
         self._under_way[caller] = count + 1
         return caller
@@ -186,14 +188,14 @@ class RequestGuard:
 
 
 def path_of(scope: Scope) -> str:
-    """The path as it was sent, on one line whatever it holds."""
+    """The path as it was sent, with all characters escaped that could break a log line."""
     raw: bytes | None = scope.get("raw_path")
     text = raw.decode("latin-1") if raw else scope["path"]
     return ODD.sub(lambda found: ascii(found[0])[1:-1] if found[0] != " " else "%20", text)
 
 
 def caller(request: Request, scope: str = "") -> Token:
-    """Who sent this request. Raises Refused (403) without the right to `scope`; "a|b" means one of the two."""
+    """The token of a request. Raises Refused (403) if it lacks the scope; "a|b" means one of the two."""
     token: Token = request.scope.get("treadle.token", ANYBODY)
     if scope and not token.may(*scope.split("|")):
         words = f"the token {token.name!r} has no scope {' or '.join(map(repr, scope.split('|')))}"
@@ -202,13 +204,13 @@ def caller(request: Request, scope: str = "") -> Token:
 
 
 def allowed(token: Token, queues: Any) -> None:
-    """Raises Refused (403) if one of the queues is not the token's."""
+    """Raise Refused (403) if the token has no right to one of the queues."""
     wrong = token.serves(queues)
     if wrong is not None:
         raise Refused(403, "forbidden", f"the token {token.name!r} has no right to queue {wrong!r}", queue=wrong)
 
 
 def for_everybody(token: Token, what: str) -> None:
-    """Raises Refused (403) for a token that is bound to queues: limits and schedules are not of one queue."""
+    """Raise Refused (403) for a token that is bound to queues: limits and schedules belong to no queue."""
     if token.queues:
-        raise Refused(403, "forbidden", f"the token {token.name!r} is bound to queues; {what} are everybody's")
+        raise Refused(403, "forbidden", f"the token {token.name!r} is bound to queues, and {what} belong to no queue")

@@ -1,7 +1,4 @@
-"""The API described by itself: OpenAPI 3.1 made from the operations and their types.
-
-Without it clients in other languages would be written by reading our source.
-"""
+"""Generates the OpenAPI 3.1 document from the operations and their types, and serves it with a viewer."""
 
 from __future__ import annotations
 
@@ -24,18 +21,18 @@ from treadle.storage import messages
 WORDS: Final = {
     200: "Done.",
     201: "Stored.",
-    400: "The body is not JSON, or was cut short.",
-    401: "The token is not known.",
-    403: "The token has no such right.",
-    404: "There is no such thing.",
-    405: "The method is not for this path.",
-    409: "It has moved on, or is held by another.",
-    410: "The jobs live elsewhere since a move.",
+    400: "The body is not JSON, or is incomplete.",
+    401: "The token is unknown.",
+    403: "The token lacks a right.",
+    404: "Not found.",
+    405: "The path does not support the method.",
+    409: "The state has changed, or another job holds the key.",
+    410: "The jobs were moved to another storage.",
     413: "The body is too large.",
     415: "The body is not application/json.",
-    422: "It is JSON, but not what is expected.",
-    429: "Too many requests; Retry-After says when.",
-    503: "The storage is away; nothing is known to be done.",
+    422: "The JSON does not have the expected form.",
+    429: "Too many requests; Retry-After says when to try again.",
+    503: "The storage is unavailable; it is unknown whether the call was carried out.",
 }
 ALWAYS: Final = (401, 403, 410, 422, 429, 503)
 WITH_BODY: Final = (400, 413, 415)
@@ -43,7 +40,7 @@ REF: Final = "#/components/schemas/{name}"
 
 
 def description(operations: Sequence[Operation], tokens: bool) -> list[Route]:
-    """The document and a page that shows it; neither needs anything from elsewhere."""
+    """The routes of the document and of a page that shows it. The page loads nothing from other hosts."""
 
     @functools.cache
     def document() -> bytes:
@@ -69,7 +66,7 @@ def version() -> str:
 
 
 def describe(operations: Sequence[Operation], release: str, tokens: bool) -> dict[str, Any]:
-    """The document. `tokens`: whether calls need one."""
+    """The document. `tokens`: whether calls need a token."""
     kinds = [kind for each in operations for kind in (each.takes, each.query, each.gives) if kind is not NO_BODY]
     schemas, components = msgspec.json.schema_components([*kinds, messages.Problem], ref_template=REF)
     of = dict(zip(map(id, [*kinds, messages.Problem]), schemas, strict=True))
@@ -126,7 +123,7 @@ def _query(schema: dict[str, Any], components: dict[str, Any]) -> list[dict[str,
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a parameter that is there: "null" means it was left out."""
+    """The schema of a query parameter without "null", which stands for a parameter that is left out."""
     choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     if not choices:
         return schema

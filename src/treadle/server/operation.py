@@ -1,6 +1,6 @@
-"""One call of the API as data: its path, the right it needs, what it takes and gives.
+"""Declares each call of the API as data: its path, scope, request type and response type.
 
-Routes and OpenAPI are made of it. Without it the description and the behaviour would be two things that drift apart.
+The routes and the OpenAPI document are made of the same declarations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_BODY: Final = UNSET
 
 
 class Call(Generic[B, Q]):
-    """A request that was let in: the typed body and query, who sent it, and the parts of the path."""
+    """An accepted request: its decoded body and query, its token, and the parts of its path."""
 
     __slots__ = ("body", "query", "request", "token")
 
@@ -44,11 +44,11 @@ class Call(Generic[B, Q]):
         return found
 
     def allowed(self, queues: Sequence[str]) -> None:
-        """Raises Refused (403) unless the caller's token has a right to all of these queues."""
+        """Raise Refused (403) unless the token has a right to all of these queues."""
         allowed(self.token, queues)
 
     def heard(self) -> AbstractContextManager[Heard]:
-        """Collect the warnings of mistyped names for the answer. They name the queues of this token only."""
+        """Collect warnings about mistyped names for the response. They name only queues of this token."""
         token = self.token
         return heard((lambda queue: token.serves([queue]) is None) if token.queues else None)
 
@@ -56,14 +56,14 @@ class Call(Generic[B, Q]):
 class Operation(Struct, frozen=True, kw_only=True):
     """One method on one path.
 
-    run     answers a value of `gives`, or a Response
-    scope   the right its caller needs; "": any known token
-    takes   the type of the JSON body; NO_BODY: there is none
-    empty   what a request without a body means; None: it is refused
-    most    bytes of its body, as far as the settings allow them; None: as many as those allow
-    raw     a type of the fields of the body that are kept as text, see body()
+    run     returns a value of `gives`, or a Response
+    scope   the scope that the caller needs; "": any valid token
+    takes   the type of the JSON body; NO_BODY: none
+    empty   the body that a request without one stands for; None: such a request is refused
+    most    bytes of the body, if the settings allow them; None: the maximum of the settings
+    raw     a type of the body's fields that are kept as text, see body()
     query   the type of the query parameters, all optional
-    others  further statuses it may answer, beside those every call may (see openapi.py)
+    others  further statuses that it may return, besides those of every call (see openapi.py)
     """
 
     method: str
@@ -88,7 +88,7 @@ Old = Callable[[], Awaitable[str | None]]
 
 
 def routes(operations: Sequence[Operation], most: int, old: Old) -> list[Route]:
-    """Starlette's routes, one for each path, so that a wrong method is told apart from a wrong path."""
+    """Starlette's routes, one per path, so that a wrong method returns 405 and not 404."""
     paths: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = operation
@@ -96,8 +96,10 @@ def routes(operations: Sequence[Operation], most: int, old: Old) -> list[Route]:
 
 
 class Endpoint:
-    """The methods of one path. An ASGI application, not a function: Starlette would put two layers for exceptions
-    around that, which cost a request 10 us and which the guard makes needless."""
+    """The methods of one path, as an ASGI application.
+
+    Starlette wraps functions in two layers for exceptions. They cost 10 us per request, and the guard replaces them.
+    """
 
     def __init__(self, methods: dict[str, Operation], most: int, old: Old) -> None:
         self._methods, self._most, self._old = methods, most, old
@@ -121,15 +123,15 @@ class Endpoint:
     async def _run(self, operation: Operation, call: Call[Any, Any]) -> object:
         if operation.method != "GET":
             return await operation.run(call)
-        with heard():  # that rows are old stands in the header, and once in the log
+        with heard():  # the header and the log already warn of old rows
             return await operation.run(call)
 
 
 def _query(request: Request, kind: Any) -> object:
-    if not request.scope["query_string"]:  # request.url would be built for it: 10 us
+    if not request.scope["query_string"]:  # saves building request.url: 10 us
         return kind()
     given = dict(request.query_params)
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refused(422, "wrong_query", f"the query does not fit: {spelled(error, given)}") from None
+        raise Refused(422, "wrong_query", f"invalid query: {spelled(error, given)}") from None

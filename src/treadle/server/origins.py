@@ -1,7 +1,7 @@
-"""Refuses what a browser sends for the page of another site, and requests to a host name that is not this server's.
+"""Refuses requests that browsers send for pages of other sites, and requests for another host name.
 
-A program sends neither Origin nor Sec-Fetch-Site, and no page can leave them out or change them. A page whose own name
-resolves to this machine (DNS rebinding) is of the same origin to its browser; only the Host header tells it apart.
+Programs do not send Origin or Sec-Fetch-Site, and a page cannot omit or change them. A page whose own name resolves to
+this machine (DNS rebinding) has the same origin for its browser; only the Host header distinguishes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Heads = Mapping[bytes, str]
 
 
 def heads_of(scope: Scope) -> dict[bytes, str]:
-    """The headers that the guard reads. Raises Refused (400) for a second Host: two parsers would read two hosts."""
+    """The headers that the guard reads. Raises Refused (400) for a second Host, which parsers treat differently."""
     found: dict[bytes, str] = {}
     for name, value in scope["headers"]:
         if name in HEADERS:
@@ -42,75 +42,79 @@ def heads_of(scope: Scope) -> dict[bytes, str]:
 
 
 def check_origins(origins: Iterable[str], is_open: bool) -> None:
-    """Raises BadOption for an origin that no browser sends, and for every origin on a server without tokens."""
+    """Raise BadOption for an origin that no browser sends, and for "*" on a server without tokens."""
     for origin in origins:
         if origin == ANY:
             if is_open:
-                raise BadOption("origins", "without tokens '*' lets every web page do everything: name the origins")
+                raise BadOption(
+                    "origins", "expected a list of origins: without tokens, '*' lets every web page do everything"
+                )
             continue
         parts = ORIGIN.fullmatch(origin)
         if parts is None or AUTHORITY.fullmatch(parts[2]) is None:
-            raise BadOption("origins", f"expected scheme://host[:port] in small letters, found {origin!r}")
+            raise BadOption("origins", f"expected scheme://host[:port] in lower case, found {origin!r}")
 
 
 def check_hosts(hosts: Iterable[str], is_open: bool) -> None:
-    """Raises BadOption for what is no host name, and for every name on a server without tokens."""
+    """Raise BadOption for an invalid host name, and for "*" on a server without tokens."""
     for host in hosts:
         if host == ANY:
             if is_open:
-                raise BadOption("hosts", "'*' lets every web page in by DNS rebinding without tokens: name the hosts")
+                raise BadOption(
+                    "hosts", "expected a list of hosts: without tokens, '*' lets every web page in by DNS rebinding"
+                )
         elif re.fullmatch(r"\.?[a-z0-9_-]+(\.[a-z0-9_-]+)*", host) is None and _address(host) is None:
             words = "expected a name such as jobs.example.org, or .example.org for all names below it"
-            raise BadOption("hosts", f"{words}, in small letters and without a port, found {host!r}")
+            raise BadOption("hosts", f"{words}, in lower case and without a port, found {host!r}")
 
 
 class OriginCheck:
     """The rules of one server.
 
-    hosts    names it answers to, beside IP addresses, localhost and the name of the machine
-    origins  origins whose pages may call it, beside its own
+    hosts    names of the server, besides IP addresses, localhost and the name of the machine
+    origins  origins whose pages may call it, besides its own
     """
 
     def __init__(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
         self._exact = {each for each in hosts if not each.startswith(".")}
         self._below = tuple(each for each in hosts if each.startswith("."))
         self._origins = frozenset(origins)
-        self._serves = functools.lru_cache(1024)(self._is_served)  # 0.1 us a request instead of 3
+        self._serves = functools.lru_cache(1024)(self._is_served)  # 0.1 us per request instead of 3
 
     def check(self, scope: Scope, heads: Heads) -> None:
-        """Raises Refused (403)."""
+        """Raise Refused (403) for a foreign host name or a page of another site."""
         host = heads.get(b"host")
         if host:
             server = scope.get("server")
             if not self._serves(host, server[0] if server else None):
                 name = host.lower().rpartition(":")[0] or host.lower()
-                words = f"this server has no host name {host[:SHOWN]!r}"
-                advice = f"if it is yours, start the server with --allow-host {name[:SHOWN]} (Settings: hosts)"
+                words = f"{host[:SHOWN]!r} is not a host name of this server"
+                advice = f"to allow it, start the server with --allow-host {name[:SHOWN]} (Settings: hosts)"
                 raise Refused(403, "foreign_host", f"{words}; {advice}")
         if (b"origin" in heads or b"sec-fetch-site" in heads) and self._is_foreign(scope, heads):
             sender = heads.get(b"origin") or "another site"
-            words = f"a web page of {sender[:SHOWN]} sent this request, and only pages of this server may"
+            words = f"a web page of {sender[:SHOWN]} sent this request, and only pages of this server are allowed"
             advice = f"; to allow it, start the server with --origin {sender[:SHOWN]} (Settings: origins)"
             named = b"origin" in heads and sender != "null"
             raise Refused(403, "cross_site", words + (advice if named else ""))
 
     def _is_served(self, host: str, local: str | None) -> bool:
-        """Whether a Host header names this server. `local`: the address the connection came to."""
+        """Whether a Host header names this server. `local`: the local address of the connection."""
         parts = AUTHORITY.fullmatch(host.lower())
         if parts is None:
             return False
         name = (parts[1] or parts[2]).removesuffix(".")
-        if _address(name) is not None:  # a page cannot be rebound to an address: its host would be a name
+        if _address(name) is not None:  # DNS rebinding needs a name
             return True
         if name == "localhost" or name.endswith(".localhost") or name in machine_names():
             return True
         if ANY in self._exact or name in self._exact or any(name.endswith(each) for each in self._below):
             return True
-        # Names without a dot are those of containers and of a local network. Beyond loopback programs call by them.
+        # Names without a dot belong to containers and local networks: accepted except on loopback.
         return "." not in name and not is_loopback(local)
 
     def _is_foreign(self, scope: Scope, heads: Heads) -> bool:
-        """Whether a page of another origin sent it. A link to a page of ours may be followed from anywhere."""
+        """Whether a page of another origin sent the request. Navigation by a link is allowed from any site."""
         origin, site = heads.get(b"origin"), heads.get(b"sec-fetch-site")
         if origin is not None and (origin in self._origins or ANY in self._origins):
             return False
@@ -119,12 +123,12 @@ class OriginCheck:
                 return False
             followed = heads.get(b"sec-fetch-mode") == "navigate" and heads.get(b"sec-fetch-dest") == "document"
             return not (followed and scope["method"] in ("GET", "HEAD"))
-        # A browser sends no Sec-Fetch-Site to a plain http:// name, and an old browser to none.
+        # Browsers omit Sec-Fetch-Site for plain http:// names, and old browsers always.
         return not _is_same(origin or "", heads.get(b"host", ""), scope.get("scheme", "http"))
 
 
 def _is_same(origin: str, host: str, scheme: str) -> bool:
-    """Whether an origin is that of a Host header. A proxy may have ended TLS, so `https` also fits a plain server."""
+    """Whether an origin matches a Host header. A proxy may terminate TLS, so an https origin fits a plain server."""
     parts = ORIGIN.fullmatch(origin)
     if parts is None or (scheme == "https" and parts[1] != "https"):
         return False
@@ -143,7 +147,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether only this machine reaches that address."""
+    """Whether only this machine can reach the address."""
     found = _address((host or "").partition("%")[0])
     mapped = getattr(found, "ipv4_mapped", None) or found
     return host == "localhost" or (mapped is not None and mapped.is_loopback)
@@ -151,14 +155,14 @@ def is_loopback(host: str | None) -> bool:
 
 @functools.cache
 def machine_names() -> frozenset[str]:
-    """What the machine calls itself, and how multicast DNS does."""
+    """The host name of the machine, and its name in multicast DNS."""
     name = socket.gethostname().lower().removesuffix(".")
     return frozenset({name, f"{name.partition('.')[0]}.local"} if name else ())
 
 
 @functools.lru_cache(10_000)
 def network_of(address: str) -> str:
-    """What a caller without a token is counted by: its IPv4 address, or its IPv6 network, which is one machine's."""
+    """The address under which a caller without a token is counted: IPv4, or the /64 network of IPv6."""
     found = _address(address.partition("%")[0])
     if not isinstance(found, ipaddress.IPv6Address):
         return address

@@ -1,4 +1,4 @@
-"""The body of a request as a typed message; what cannot be read is refused before anything is done."""
+"""Reads and decodes the body of a request, within limits of size and memory."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from treadle.server.row_checks import given_in, misfit
 T = TypeVar("T")
 Check = Callable[[bytes | bytearray], Awaitable[None]]
 
-BODY: Final = 2**20  # bytes of a call that brings neither rows nor the arguments of a job
-EACH, ALL = 2, 8  # largest bodies that one caller, and all of them, may have in memory at once
-CLOSE: Final = {"Connection": "close"}  # of an answer to a body that is not read to its end
-PATIENCE: Final = 10.0  # s a large body waits for others to be done with
+BODY: Final = 2**20  # bytes of a call without rows and without arguments of a job
+EACH, ALL = 2, 8  # bodies of the largest size that one caller, and all callers, may have in memory
+CLOSE: Final = {"Connection": "close"}  # of a response to a body that is not read to its end
+PATIENCE: Final = 10.0  # s for which a large body waits for memory
 
 
 class Bodies:
-    """How many bytes of large bodies are in memory, from their first byte to the end of their request.
+    """Limits the bytes of large bodies in memory, counted from their first byte to the end of their request.
 
-    A small one needs no room: the number of requests bounds those. A large one waits, which costs nothing: its bytes
-    stay with the client.
+    Small bodies are bounded by the number of requests. A large body waits unread, so its bytes stay with the client.
     """
 
     def __init__(self, most: int) -> None:
@@ -40,7 +39,7 @@ class Bodies:
         self._waiting: deque[tuple[asyncio.Future[None], Scope, int]] = deque()
 
     async def enter(self, scope: Scope, size: int) -> None:
-        """Room for a body of `size` bytes, until `leave`. Raises Refused (503) if there is none for a while."""
+        """Reserve `size` bytes until `leave`. Raises Refused (503) if they are not free within 10 s."""
         if size <= SMALL or "treadle.held" in scope:
             return
         if self._took(scope, size):
@@ -52,14 +51,14 @@ class Bodies:
             async with asyncio.timeout(PATIENCE):
                 await turn
         except TimeoutError:
-            words = f"other large bodies are still worked on; these {size:,} bytes were not read"
+            words = f"the server is busy with other large bodies; it has not read these {size:,} bytes"
             raise Refused(503, "too_many", words, {"Retry-After": "1"}) from None
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
 
     def leave(self, scope: Scope) -> None:
-        """The request has ended."""
+        """Release the reservation of a request, and let waiting bodies in."""
         held = scope.pop("treadle.held", None)
         if held is None:
             return
@@ -74,7 +73,7 @@ class Bodies:
                 turn.set_result(None)
 
     def _took(self, scope: Scope, size: int) -> bool:
-        """Whether there is room; then it is taken."""
+        """Reserve the bytes if they are free -> whether they were."""
         caller = scope.get("treadle.caller", "")
         held = self._held.get(caller, 0)
         if held + size > self._each or sum(self._held.values()) + size > self._all:
@@ -90,8 +89,10 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 async def raw_body(request: Request, most: int, check: Check | None = None) -> bytes | bytearray:
-    """The bytes. Raises Refused: 413 beyond `most`, whatever Content-Length said. `check` sees what has come each time
-    that has doubled, so that what is refused in the end is refused early."""
+    """Read the body. Raises Refused (413) beyond `most` bytes, whether Content-Length announces them or not.
+
+    `check` runs each time the received bytes have doubled, so that a bad body is refused early.
+    """
     named = request.headers.get("content-length")
     length = int(named) if named is not None and named.isdecimal() else None
     if length is not None and length > most:
@@ -104,12 +105,12 @@ async def raw_body(request: Request, most: int, check: Check | None = None) -> b
     try:
         async for chunk in request.stream():
             if len(content) + len(chunk) > most:
-                raise Refused(413, "too_large", f"the body is beyond the limit of {most:,} bytes", CLOSE, limit=most)
+                raise Refused(413, "too_large", f"the body exceeds the limit of {most:,} bytes", CLOSE, limit=most)
             if not content:
                 content = chunk
             elif chunk:
                 if not isinstance(content, bytearray):
-                    content = bytearray(content)  # grows in place: pieces and their sum would be twice the body
+                    content = bytearray(content)  # grows in place; joining pieces would take twice the memory
                 content += chunk
             if bodies is not None and length is None and len(content) > SMALL:
                 await bodies.enter(request.scope, most)
@@ -117,15 +118,15 @@ async def raw_body(request: Request, most: int, check: Check | None = None) -> b
                 await check(content)
                 next_check *= 2
     except ClientDisconnect:
-        raise Refused(400, "gone", "the client went away before its body was complete") from None
+        raise Refused(400, "gone", "the client disconnected before the body was complete") from None
     return content
 
 
 async def body(request: Request, kind: type[T], most: int, empty: bytes | None = None, raw: Any = None) -> T:
-    """The message. Raises Refused: 415 not JSON, 413 too large, 400 malformed, 422 JSON of another shape.
+    """The decoded body. Raises Refused: 415 not JSON, 413 too large, 400 malformed, 422 JSON of the wrong shape.
 
-    empty  what a request without a body means; None: it is malformed
-    raw    a type with the fields of `kind` that are kept as text: no objects are made of them
+    empty  the body that a request without one stands for; None: such a request is malformed
+    raw    a type with the fields of `kind` that are kept as undecoded text
     """
     check: Check = functools.partial(weigh, most=ROWS if most > BODY else CONTAINERS)
     content = await raw_body(request, most, check if raw is None else None)
@@ -143,30 +144,30 @@ async def body(request: Request, kind: type[T], most: int, empty: bytes | None =
         found: T = _decoder(cast("Hashable", kind)).decode(content or empty or b"")
         return found
     except Misfit as error:
-        raise Refused(422, "wrong_shape", f"the body does not fit: {error}") from None
+        raise Refused(422, "wrong_shape", f"invalid body: {error}") from None
     except msgspec.ValidationError as error:
         given = given_in(content) if len(content) <= SMALL else UNSET
-        raise Refused(422, "wrong_shape", f"the body does not fit: {spelled(error, given)}") from None
+        raise Refused(422, "wrong_shape", f"invalid body: {spelled(error, given)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
 
 
 def spelled(error: msgspec.ValidationError, given: object) -> str:
-    """What is wrong with a body or a query: the field, what was expected, what was found."""
+    """The error text for a body or a query: the field, the expected and the found value."""
     field, words = misfit(error, given)
     return f"{field}: {words}" if field else words
 
 
 def _check_rest(content: bytes | bytearray, raw: msgspec.Struct) -> None:
-    """Raises Refused (413) where what is beside the texts is large by itself."""
+    """Raise Refused (413) if the body without its raw fields is large."""
     rest = len(content) - sum(len(memoryview(getattr(raw, name) or b"")) for name in raw.__struct_fields__)
     if rest > SMALL:
-        words = f"{rest:,} bytes beside {' and '.join(raw.__struct_fields__)}, the limit is {SMALL:,}"
+        words = f"the body without {' and '.join(raw.__struct_fields__)} has {rest:,} bytes, the limit is {SMALL:,}"
         raise Refused(413, "too_large", words, limit=SMALL)
 
 
 def _check_type(request: Request) -> None:
-    """A web page of another site may send bodies of three types, and of none, without asking; JSON it may not."""
+    """Raise Refused (415) unless the type is JSON, which pages of other sites cannot send without a CORS preflight."""
     named = request.headers.get("content-type")
     kind = (named or "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):

@@ -1,6 +1,6 @@
-"""What rows from outside may hold: the rules of `core/ranges.py`, and those for words that only the engine reads.
+"""Checks the values of rows from outside: the rules of `core/ranges.py`, and those for fields of the engine.
 
-Pure; each check raises BadOption or TooLarge.
+The checks do no I/O and raise BadOption or TooLarge.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import msgspec
 from msgspec import UNSET
 
 from treadle.core import ranges
-from treadle.core.model import Claim, Hold, NewJob, Outcome
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome
 from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
 from treadle.errors import UNREADABLE, BadOption
 from treadle.policy.retry import Policy
 
-MOST_ROWS: Final = 12_000  # jobs, outcomes or leases of one call: a flow of 10,000 jobs, with room for its own rows
-MOST_UPSTREAMS: Final = MOST_ROWS  # jobs one job waits for; a storage takes `ranges.MOST_AFTER` of them
+MOST_ROWS: Final = 12_000  # jobs, outcomes or leases per call: a flow of 10,000 jobs, and room for its own rows
+MOST_UPSTREAMS: Final = MOST_ROWS  # jobs that one job waits for; a storage accepts `ranges.MOST_AFTER`
 MOST_EDGES: Final = 2 * MOST_ROWS  # entries of `after` of all jobs of one call
-MOST_CLAIM: Final = 5_000  # jobs of a claim; a worker asks for 512
-MOST_CHANGES: Final = 2_000  # of limits, in one call
+MOST_CLAIM: Final = 5_000  # jobs per claim; a worker asks for 512
+MOST_CHANGES: Final = 2_000  # changes of limits per call
 
 __all__ = [
     "MOST_CALL",
@@ -35,9 +35,9 @@ __all__ = [
     "MOST_UPSTREAMS",
     "at_most_in_call",
     "check_claim",
-    "check_hold",
     "check_job",
     "check_outcome",
+    "check_renewal",
     "check_together",
     "given_in",
     "misfit",
@@ -45,22 +45,22 @@ __all__ = [
 
 
 def at_most_in_call(option: str, count: int, most: int) -> None:
-    """Raise BadOption for more than one call takes, of what may be sent in several."""
+    """Raise BadOption for more items than one call accepts; the error advises several calls."""
     if count > most:
         raise BadOption(option, f"expected at most {most:,} in one call, found {count:,}: send them in several calls")
 
 
 def check_together(edges: Sequence[int]) -> None:
-    """Raise BadOption for more jobs, or more entries of `after`, than one call stores. `edges`: those of each job."""
+    """Raise BadOption for too many jobs in one call. `edges`: the number of `after` entries of each job."""
     at_most_in_call("jobs", len(edges), MOST_ROWS)
     if max(edges, default=0) > MOST_UPSTREAMS:
-        advice = "let it wait for jobs that wait for some of these each"
-        raise BadOption("after", f"expected at most {MOST_UPSTREAMS:,} of one job, found {max(edges):,}: {advice}")
+        advice = "let it wait for jobs that each wait for some of these"
+        raise BadOption("after", f"expected at most {MOST_UPSTREAMS:,} per job, found {max(edges):,}: {advice}")
     at_most_in_call("after", sum(edges), MOST_EDGES)
 
 
 def check_job(job: NewJob) -> None:
-    """Raise BadOption or TooLarge for a job that no part of Treadle would store so."""
+    """Raise BadOption or TooLarge for a job that Treadle itself would not store."""
     ranges.check_job(job)
     if job.retry is not None:
         _check_policy(job.retry)
@@ -69,30 +69,30 @@ def check_job(job: NewJob) -> None:
 
 
 def check_outcome(out: Outcome) -> None:
-    """Raise BadOption or TooLarge for an outcome that no run has. Its `then` are checked as jobs."""
+    """Raise BadOption or TooLarge for an outcome that no run produces, or for one of its follow-up jobs."""
     ranges.an_id("id", out.id)
-    at_most("then", out.then, MOST_ROWS)
-    edges = len(out.after) + sum(len(job.after) for job in out.then)
+    at_most("followups", out.followups, MOST_ROWS)
+    edges = len(out.after) + sum(len(job.after) for job in out.followups)
     if edges > MOST_EDGES:
-        raise BadOption("after", f"expected at most {MOST_EDGES:,} of an outcome and its jobs, found {edges:,}")
+        raise BadOption("after", f"expected at most {MOST_EDGES:,} for an outcome and its jobs, found {edges:,}")
     at_most("after", out.after, MOST_UPSTREAMS)
     at_most("reach", out.reach, MOST_QUEUES)
     ranges.check_outcome(out)
-    for job in out.then:
+    for job in out.followups:
         if job.retry is not None:
             _check_policy(job.retry)
 
 
-def check_hold(hold: Hold) -> None:
-    ranges.an_id("id", hold.id)
-    ranges.check_hold(hold)
-    at_most("reach", hold.reach, MOST_QUEUES)
+def check_renewal(renewal: LeaseRenewal) -> None:
+    ranges.an_id("id", renewal.id)
+    ranges.check_renewal(renewal)
+    at_most("reach", renewal.reach, MOST_QUEUES)
 
 
 def check_claim(ask: Claim) -> None:
     """Raise BadOption for a claim that no worker makes."""
     ranges.check_claim(ask, MOST_CLAIM)
-    at_most("holds", ask.holds, MOST_ROWS)
+    at_most("running", ask.running, MOST_ROWS)
     at_most("reach", ask.reach, MOST_QUEUES)
 
 
@@ -104,17 +104,17 @@ def _check_policy(text: str) -> None:
 
 
 def _misfit(error: Exception, text: str) -> BadOption:
-    """What is wrong with a policy: the field, what it expects, and what was found."""
+    """The error for an invalid policy, with the field, the expected and the found value."""
     if isinstance(own := error.__cause__, BadOption):
         return BadOption(own.option, own.problem)
     if not isinstance(error, msgspec.ValidationError):
-        return BadOption("retry", f"expected the JSON text of a policy, found {ranges.shown(text)}")
+        return BadOption("retry", f"expected the JSON text of a retry policy, found {ranges.shown(text)}")
     field, words = misfit(error, given_in(text))
     return BadOption(field or "retry", words)
 
 
 def given_in(text: str | bytes | bytearray) -> object:
-    """The value behind a text that is not of the type it should be. UNSET: the rest of it cannot be read."""
+    """The value of a JSON text that has the wrong type; UNSET if it cannot be decoded."""
     try:
         return msgspec.json.decode(text)
     except UNREADABLE:
@@ -122,17 +122,19 @@ def given_in(text: str | bytes | bytearray) -> object:
 
 
 def misfit(error: msgspec.ValidationError, given: object) -> tuple[str, str]:
-    """The field that does not fit, such as `jobs[3].queue`, and what was expected and found there. "": the whole.
-    `given`: what was read; UNSET: its kind is named alone."""
+    """The wrong field, such as `jobs[3].queue` ("": the whole value), and the expected and found value.
+
+    `given`: the decoded value; UNSET: the text names only its type.
+    """
     words, _, path = str(error).partition(" - at `$")
     path = path.removesuffix("`").removeprefix(".")
     expected, _, kind = words.partition(", got ")
     words = f"{expected[:1].lower()}{expected[1:]}"
-    if not expected.startswith(("Expected", "Invalid ISO")):  # it says what was found
+    if not expected.startswith(("Expected", "Invalid ISO")):  # msgspec already names the found value
         return path, words
     found = kind
     if given is not UNSET:
-        with suppress(LookupError, TypeError, ValueError):  # behind the name of a key, which the path leaves out
+        with suppress(LookupError, TypeError, ValueError):  # values of mappings: the path omits the key
             found = _shown(_at(given, path))
     return path, f"{words}, found {found}" if found else words
 
@@ -151,7 +153,7 @@ def _shown(value: object) -> str:
 
 
 _STEP: Final = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
-SHOWN: Final = 60  # characters of what was found
+SHOWN: Final = 60  # characters of a found value in an error
 
 
 _policy: Final = msgspec.json.Decoder(Policy).decode

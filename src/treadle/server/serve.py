@@ -1,4 +1,4 @@
-"""A site on a port: bound before anything is announced, and stopped without cutting off an answer."""
+"""Serves a site on a port. The port is bound before anything is announced, and a stop completes open responses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from treadle.server.settings import GRACE
 
 
 def listen(host: str, port: int, tries: int = 1) -> socket.socket:
-    """A listening socket. `tries` ports upward from `port` are tried; 0: any free one. Raises BadOption."""
+    """A socket that listens on the first free one of `tries` ports from `port`; 0: any free port. Raises BadOption."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in range(port, port + (tries if port else 1)):
-        # With the protocol named: asyncio switches Nagle's delay off only where it is, 40 ms an answer otherwise.
+        # Name the protocol: asyncio disables Nagle's algorithm only then, which saves 40 ms per response.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -35,11 +35,11 @@ def listen(host: str, port: int, tries: int = 1) -> socket.socket:
 
 
 class Serving:
-    """A site that is served in this event loop, from `async with` to its end.
+    """Serves a site in this event loop inside an `async with` block. Raises BadOption.
 
-    grace    s that requests under way get to end
-    on_stop  called when no more requests are taken, to answer those that wait
-    bounds   what one connection may take, and how many there may be. Raises BadOption
+    grace    seconds for requests in progress to end
+    on_stop  called when no more requests are accepted, to answer long polls
+    bounds   the bounds of connections
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Serving:
             timeout_graceful_shutdown=max(1, round(grace)),
             server_header=False,
             timeout_keep_alive=max(1, round(bounds.idle_time)),
-            proxy_headers=False,  # any client of this machine could choose the address by which it is counted
+            proxy_headers=False,  # a local client could otherwise choose the address that it is counted under
         )
         self._server = uvicorn.Server(config)
         self._door = Connections(self._socket, self._server, bounds)
@@ -85,8 +85,8 @@ class Serving:
         return f"{self.scheme}://{host}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        # Step by step instead of `serve()`: that would take the signals of the whole process, accept connections
-        # without a bound, and look only ten times a second whether it is to stop.
+        # Not `serve()`, which would handle the signals of the whole process, accept connections without a bound, and
+        # check only ten times a second whether to stop.
         config, server = self._server.config, self._server
         config.load()
         server.lifespan = config.lifespan_class(config)
@@ -100,7 +100,7 @@ class Serving:
         return self
 
     async def _tick(self) -> None:
-        """What uvicorn does ten times a second: the Date header."""
+        """Call uvicorn's tick ten times a second, which updates the Date header."""
         count = 0
         while True:
             await self._server.on_tick(count)

@@ -1,4 +1,4 @@
-"""What an operator decides about a server, each with its default."""
+"""The settings of a server and their defaults."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from treadle.server.auth.tokens import Token
 from treadle.server.origins import check_hosts, check_origins
 
 PORT: Final = 7373
-PORTS: Final = {"queuey": (1717, 100), "delayed": (8080, 1)}  # of the faces; and ports to try
+PORTS: Final = {"queuey": (1717, 100), "delayed": (8080, 1)}  # first port of each protocol, and number of ports to try
 BODY: Final = 32 * 2**20  # bytes; twice the largest payload
-WAIT: Final = 30.0  # s one long poll may last: below what proxies allow
-ANSWER: Final = 30.0  # s for one answer, beyond the time a call asks to wait
-GRACE: Final = 10.0  # s that requests get to end when the server stops
-REQUESTS: Final = 512  # of one caller at once, with those that wait for work or for an ending
+WAIT: Final = 30.0  # s that a long poll may last; shorter than the timeouts of proxies
+ANSWER: Final = 30.0  # s for one response, beyond the time that the request asks to wait
+GRACE: Final = 10.0  # s for requests to end when the server stops
+REQUESTS: Final = 512  # requests of one caller at once, including long polls
 
 
 class Settings(Spelled, frozen=True, kw_only=True):
-    """How a server behaves.
+    """The settings of a server.
 
-    tokens     who may do what; none: everybody may do everything, which is refused on any address but loopback
-    max_body   bytes of one request
-    max_wait   s one long poll may last
-    timeout    s for one answer, beyond the time a call asks to wait; then 503
-    hosts      names by which clients may call it, beside IP addresses, localhost and the name of the machine;
-               ".example.org" is every name below example.org
-    origins    web pages of these origins may call it (CORS); none by default
-    rate       requests a second one token, or one address without tokens, may make; None: any number
-    requests   requests one token, or one address without tokens, may have under way; then 429
-    docs       serve /v1/openapi.json and the page that shows it
+    tokens     the tokens that give access; none: every caller may do everything
+    max_body   bytes of one request body
+    max_wait   seconds that a long poll may last
+    timeout    seconds for one response, beyond the time that the request asks to wait; then 503
+    hosts      names of the server for clients, besides IP addresses, localhost and the name of the machine;
+               ".example.org" means every name below example.org
+    origins    origins whose web pages may call it (CORS); none by default
+    rate       requests per second of one token, or of one address without tokens; None: no limit
+    requests   requests of one token, or of one address without tokens, in progress at once; beyond that 429
+    docs       whether to serve /v1/openapi.json and the page that shows it
     """
 
     tokens: tuple[Token, ...] = ()

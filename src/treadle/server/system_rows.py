@@ -1,7 +1,7 @@
-"""Rows of Treadle's own that programs send by the worker protocol: what each must look like, and the scope it needs.
+"""Checks Treadle's own rows that arrive by the worker protocol: the form of each kind, and the scope that it needs.
 
-Python workers and clients that reach their storage over HTTP store such rows by the verbs, so the server tells a tick
-from a forged one. A row of Treadle's own is known by its task, its id, its key or its queue.
+Python workers and clients store such rows over HTTP, so the server must reject forged ones. Treadle's own rows are
+recognised by their task, id, key or queue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ONCE: Final = "treadle:once:"
 WAITED: Final = "treadle:waited:"
 _HOLD_ID: Final = re.compile(r"treadle:hold:[0-9a-f]{32}")
 _ONCE_ID: Final = re.compile(r"treadle:once:[0-9a-f]{16}")
-EDITS: Final = ("definition", "code")  # memo entries by which a schedule is changed
+EDITS: Final = ("definition", "code")  # checkpoints that change a schedule
 
 T = TypeVar("T")
 
@@ -43,30 +43,32 @@ def is_own(job: NewJob) -> bool:
     """Whether a row is Treadle's own, by its task, queue, key or id."""
     return (
         job.task.startswith(OWN)
-        or job.queue == defaults.OWN_QUEUE
+        or job.queue == defaults.SYSTEM_QUEUE
         or (job.key is not None and job.key.startswith(OWN))
         or ids.problem(job.id) is not None
     )
 
 
 def refuse_own(job: NewJob) -> None:
-    """Raise BadOption for a job that is not a user's."""
+    """Raise BadOption for a job that is Treadle's own."""
     if job.task.startswith(OWN):
-        raise BadOption("task", f"{job.task!r}: names beginning with {OWN!r} are Treadle's own")
-    if job.queue == defaults.OWN_QUEUE:
+        raise BadOption("task", f"{job.task!r}: names that begin with {OWN!r} are Treadle's own; choose another name")
+    if job.queue == defaults.SYSTEM_QUEUE:
         raise BadOption("queue", f"{job.queue!r} is the queue of Treadle's own jobs; choose another name")
     if job.key is not None and job.key.startswith(OWN):
-        raise BadOption("key", f"{job.key!r:.80}: keys beginning with {OWN!r} are Treadle's own")
+        raise BadOption("key", f"{job.key!r:.80}: keys that begin with {OWN!r} are Treadle's own; choose another key")
     if wrong := ids.problem(job.id):
         raise BadOption("id", wrong)
 
 
-# --- rows that are sent by themselves
+# --- rows that are enqueued
 
 
 def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
-    """Of a row of Treadle's own: the scope that it needs beside `enqueue`, and the job that it belongs to, which must
-    be there. `call`: the ids of all jobs of the call. Raises BadOption."""
+    """Check one of Treadle's own rows -> the scope that it needs besides `enqueue`, and the job that it belongs to.
+
+    The job must exist. `call`: the ids of all jobs of the call. Raises BadOption.
+    """
     if job.task.partition(":")[0] == ticker.TASK:
         check_schedule(job)
         return "operate", None
@@ -74,7 +76,9 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
         check_hold_row(job)
         return "operate", None
     if job.task == leader.TASK:
-        expect(job.id == leader.ID and job.queue == defaults.OWN_QUEUE and job.payload == "[]", "id", job, "the leader")
+        expect(
+            job.id == leader.ID and job.queue == defaults.SYSTEM_QUEUE and job.payload == "[]", "id", job, "the leader"
+        )
         return "work", None
     if not job.task and job.id.startswith(SIGNAL):
         return "operate", check_signal(job)
@@ -92,7 +96,7 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
 
 
 def derived(job: NewJob, call: Collection[str]) -> str:
-    """The scope that the id of a row needs: runs derive ids, and flows those of the rows that wait for a run."""
+    """The scope that the id of a row needs: "work" for an id derived from a run, "" for an id of this call's flow."""
     stem = ids.stem(job.id)
     if stem is None:
         if wrong := ids.problem(job.id):
@@ -103,7 +107,7 @@ def derived(job: NewJob, call: Collection[str]) -> str:
 
 
 def plain_of(job: NewJob) -> NewJob:
-    """The job under an id that anybody may choose: its own has been found to be right."""
+    """The job under a plain id, to check the rest of it after its own id."""
     return msgspec.structs.replace(job, id="x")
 
 
@@ -111,9 +115,10 @@ def plain_of(job: NewJob) -> NewJob:
 
 
 def born(job: NewJob, out: Outcome, row: Record | None) -> str:
-    """Of a row of Treadle's own that is stored with the outcome of a run: the scope it needs beside `work`. `row`: the
-    job of the outcome. Raises BadOption. Derived ids are checked against the run
-    elsewhere."""
+    """Check one of Treadle's own rows among the follow-up jobs of an outcome -> the scope that it needs besides `work`.
+
+    `row`: the job of the outcome. Raises BadOption. `runner_reports.check_ids` checks derived ids.
+    """
     if job.task.partition(":")[0] == ticker.TASK:
         check_schedule(job)
         return "operate"
@@ -139,25 +144,24 @@ def born(job: NewJob, out: Outcome, row: Record | None) -> str:
 
 
 def needs_row(out: Outcome) -> bool:
-    """Whether the job of an outcome must be read before the jobs that come of it can be judged."""
-    return any(job.task == HOLD or job.id.startswith(TICK) for job in out.then)
+    """Whether the job of an outcome must be read before its follow-up jobs can be checked."""
+    return any(job.task == HOLD or job.id.startswith(TICK) for job in out.followups)
 
 
 def ended(out: Outcome) -> str:
-    """The scope that an outcome needs beside `work`, by the row it is of and what it would have that remember. Raises
-    BadOption."""
-    scope = remembered(out.id, out.memo)
+    """The scope that an outcome needs besides `work`, by its row and its checkpoints. Raises BadOption."""
+    scope = remembered(out.id, out.checkpoints)
     if out.id.startswith(SIGNAL):
         return "operate"
-    rests = dict(out.memo).get("paused", "ended") != "ended"  # "ended" is what a run of the schedule finds
+    rests = dict(out.checkpoints).get("paused", "ended") != "ended"  # "ended" comes from a run of the schedule
     return "operate" if out.id.startswith(SCHEDULE) and (rests or out.state is not State.READY) else scope
 
 
-def remembered(id: str, memo: Pairs) -> str:
-    """The scope that memo entries need beside `work`. Raises BadOption for a plan or a definition that is none."""
-    found = dict(memo)
-    if PLAN in found and read(read_plan, "memo", found[PLAN]).guard:
-        raise BadOption("memo", f"{PLAN}: only a row of the task {FLOW} may guard others")
+def remembered(id: str, checkpoints: Pairs) -> str:
+    """The scope that checkpoints need besides `work`. Raises BadOption for an invalid plan or definition."""
+    found = dict(checkpoints)
+    if PLAN in found and read(read_plan, "checkpoints", found[PLAN]).guard:
+        raise BadOption("checkpoints", f"{PLAN}: only a row of the task {FLOW} may guard other rows")
     if id.startswith(SCHEDULE) and any(name in found for name in EDITS):
         for name in EDITS:
             if name in found:
@@ -166,7 +170,7 @@ def remembered(id: str, memo: Pairs) -> str:
     return ""
 
 
-# --- one kind each
+# --- one check per kind
 
 
 def check_schedule(job: NewJob) -> None:
@@ -178,7 +182,7 @@ def check_schedule(job: NewJob) -> None:
         job.task == ticker.task_name(name, is_declared)
         and job.key == f"{ticker.TASK} {name}"
         and job.id.startswith(SCHEDULE)
-        and job.queue == defaults.OWN_QUEUE
+        and job.queue == defaults.SYSTEM_QUEUE
         and job.lease == defaults.OWN_LEASE,
         "task",
         job,
@@ -187,7 +191,7 @@ def check_schedule(job: NewJob) -> None:
 
 
 def check_definition(definition: Definition) -> None:
-    """Raise BadOption for a schedule that the public call would refuse."""
+    """Raise BadOption for a schedule that `app.schedules` would refuse."""
     ticker.check(definition.name, definition.catch_up, definition.overlap)
     a_name("task", definition.task)
     check_timing(definition.timing)
@@ -207,14 +211,14 @@ def check_timing(timing: Timing) -> None:
 
 
 def check_hold_row(job: NewJob) -> str:
-    """The limit that rests."""
+    """Check a hold -> its limit."""
     held: Held = read(msgspec.json.Decoder(Held).decode, "payload", job.payload)
     a_name("limit", held.limit)
     a_span("seconds", held.seconds)
     expect(
         not held.limit.startswith(OWN)
         and job.key == f"{HOLD} {held.limit}"
-        and job.queue == defaults.OWN_QUEUE
+        and job.queue == defaults.SYSTEM_QUEUE
         and _HOLD_ID.fullmatch(job.id) is not None
         and job.lease == defaults.OWN_LEASE,
         "task",
@@ -225,13 +229,13 @@ def check_hold_row(job: NewJob) -> str:
 
 
 def names(job: NewJob, limit: str) -> bool:
-    """Whether a job names this limit, a partition of it, or obeys it as its queue's own."""
+    """Whether a job names this limit or a partition of it, or the limit is that of its queue."""
     own = {f"queue:{job.queue}", *(name for name, _ in job.limits), *(name.partition(":")[0] for name, _ in job.limits)}
     return limit in own
 
 
 def check_signal(job: NewJob) -> str:
-    """The job that waits."""
+    """Check a signal -> the job that waits for it."""
     wanted: Wanted = read(msgspec.json.Decoder(Wanted).decode, "payload", job.payload)
     turn = job.id.rpartition(":")[2]
     expect(turn.isascii() and turn.isdigit() and len(turn) < 10, "id", job, "a signal")
@@ -241,13 +245,13 @@ def check_signal(job: NewJob) -> str:
         job,
         f"the signal {wanted.signal!r} to job {wanted.job}",
     )
-    a_count("round", wanted.round)
+    a_count("reopenings", wanted.reopenings)
     an_id("job", wanted.job)
     return wanted.job
 
 
 def check_mark(job: NewJob) -> str:
-    """The job that has won the mark."""
+    """Check a once-mark -> the job that holds it."""
     won: Won = read(msgspec.json.Decoder(Won).decode, "payload", job.payload)
     expect(
         job.key == f"{ONCE_KEY}{won.once}" and _ONCE_ID.fullmatch(job.id) is not None and job.deadline is not None,
@@ -260,15 +264,17 @@ def check_mark(job: NewJob) -> str:
 
 
 def check_flow(job: NewJob) -> Plan:
-    """How a row that nobody runs is to end."""
+    """Check a flow's row -> its plan."""
     plan: Plan = read(lambda _: plan_of_job(job), "payload", job.payload)
-    expect(job.queue != defaults.OWN_QUEUE and (job.key is None or not job.key.startswith(OWN)), "queue", job, "a flow")
-    a_count("need", plan.need)
+    expect(
+        job.queue != defaults.SYSTEM_QUEUE and (job.key is None or not job.key.startswith(OWN)), "queue", job, "a flow"
+    )
+    a_count("required", plan.required)
     return plan
 
 
 def schedule_of(row: Record | None) -> str | None:
-    """The name of the schedule that this row is."""
+    """The name of the schedule that the row stores; None if it is not a schedule."""
     if row is None or row.job.task.partition(":")[0] != ticker.TASK or not row.job.id.startswith(SCHEDULE):
         return None
     definition: Definition = read(ticker.read, "payload", row.job.payload)
@@ -276,7 +282,7 @@ def schedule_of(row: Record | None) -> str | None:
 
 
 def read(decode: Any, option: str, text: str) -> Any:
-    """The value behind a JSON text. Raises BadOption for what is none."""
+    """Decode a JSON text. Raises BadOption."""
     try:
         return decode(text)
     except UNREADABLE as error:
@@ -285,4 +291,6 @@ def read(decode: Any, option: str, text: str) -> Any:
 
 def expect(holds: bool, option: str, job: NewJob, what: str) -> None:
     if not holds:
-        raise BadOption(option, f"job {job.id[:60]!r} of task {job.task[:60]!r} is not {what}, whose row it would be")
+        raise BadOption(
+            option, f"job {job.id[:60]!r} of task {job.task[:60]!r} is not {what}, but has such an id or task"
+        )

@@ -1,7 +1,7 @@
-"""Long work of one request in turns, so that the other requests get theirs.
+"""Splits the long work of a request into slices of 1 ms, so that other requests are served in between.
 
-An ordinary request needs several turns of the loop. If each long one went on in all of them, an ordinary one would wait
-for their number times that. So one long request goes on in each turn of the loop, the others wait in a line.
+An ordinary request needs several turns of the loop. If every long request worked in every turn, each turn would take as
+many slices as there are long requests. So one long request works per turn of the loop, and the others wait in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TURN: Final = 0.001  # s
 
 
 class Line:
-    """Those of one event loop who are in the middle of long work. One of them goes on in each turn of the loop."""
+    """The waiting long requests of one event loop. One of them continues in each turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class Line:
 
     def _call_next(self) -> None:
         first = self._waiting.popleft()
-        if not first.done():  # else whoever waited was cancelled
+        if not first.done():  # done: the request was cancelled
             first.set_result(None)
         if self._waiting:
             self._loop.call_soon(self._call_next)
@@ -44,7 +44,7 @@ _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = WeakKeyDictionary()
 
 
 class TimeSlices:
-    """Awaited between the steps of a long work: lets others go on once a turn is over."""
+    """Await `step` between the steps of long work. It waits for the other requests once the slice is used up."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ class TimeSlices:
 
 
 def in_parts(items: Sequence[A], most: int, weight: Callable[[A], int]) -> Iterator[Sequence[A]]:
-    """All items in order, in pieces of at most `most` together; one that is heavier is a piece by itself."""
+    """Split items in order into parts of at most `most` weight; an item that is heavier is a part of its own."""
     start = held = 0
     for at, item in enumerate(items):
         added = weight(item)
@@ -74,7 +74,7 @@ def in_parts(items: Sequence[A], most: int, weight: Callable[[A], int]) -> Itera
 
 
 async def in_turns(make: Callable[[A], B], items: Iterable[A]) -> list[B]:
-    """`[make(each) for each in items]`. 0.2 us more for each."""
+    """`[make(each) for each in items]` in slices; 0.2 us more per item."""
     turns, made = TimeSlices(), []
     for each in items:
         made.append(make(each))

@@ -1,139 +1,73 @@
-"""The JSON of the native API: how a job is asked for, and how it is shown.
+"""The JSON of the native API: the request that enqueues a job, and the job as answers show it.
 
-Without it clients would see the codec's text inside JSON, and would have to know which fields a storage keeps for
-itself. Durations are seconds, moments are seconds since 1970.
+Durations are seconds, moments are seconds since 1970. Arguments and results are JSON values, not the texts of the
+codec.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from treadle.admin import stored_values
-from treadle.core import defaults, ids
+from treadle.core import ids
 from treadle.core.model import Record, State
 from treadle.errors import UNREADABLE, TooLarge
-from treadle.policy.retry import Retry
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
-from treadle.storage import messages
-from treadle.tasks.options import Key
-from treadle.tasks.when import When
+from treadle.tasks.json_options import JobOptions, Name, options_of
 
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.core.job import JobSpec
 
-Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:@-]{1,255}$", description="The id of a job.")]
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
-Span = Annotated[float, Meta(ge=0, le=defaults.MAX_DELAY, description="Seconds.")]
-Priority = Annotated[int, Meta(ge=defaults.PRIORITY_RANGE[0], le=defaults.PRIORITY_RANGE[1])]
-
-
-class KeyAsked(Struct, frozen=True, forbid_unknown_fields=True):
-    """At most one unfinished job per key; see the option `key`."""
-
-    key: Name
-    conflict: Literal["keep", "replace", "raise"] = "keep"
-    window: Span | None = None
-    until: Literal["ended", "started"] = "ended"
-    shared: bool = False
-
-
-class RetryAsked(Struct, frozen=True, forbid_unknown_fields=True):
-    """Fields not given are the task's, then the app's."""
-
-    attempts: Annotated[int, Meta(ge=1, le=defaults.MAX_COUNT)] | UnsetType | None = UNSET
-    base: Span | UnsetType = UNSET
-    factor: Annotated[float, Meta(ge=1)] | UnsetType = UNSET
-    max: Span | UnsetType = UNSET
-    jitter: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
-
-
-class WhenAsked(Struct, frozen=True, forbid_unknown_fields=True):
-    """How many of `after` must have ended; without `need`, all of them."""
-
-    need: Annotated[int, Meta(ge=1)] | None = None
-    of: Literal["succeeded", "done"] = "succeeded"
-
-
-MANY: Final = 1_000  # limits, labels or headers of one job; their options say how many make sense
-Args = Annotated[Raw | UnsetType, Meta(extra_json_schema={"type": "array", "items": {}, "default": []})]
-Kwargs = Annotated[Raw | UnsetType, Meta(extra_json_schema={"type": "object", "default": {}})]
-Labels = Annotated[list[Name], Meta(max_length=MANY)] | Annotated[dict[str, str], Meta(max_length=MANY)] | UnsetType
+Args = Annotated[
+    Raw | UnsetType,
+    Meta(description="Arguments by position.", extra_json_schema={"type": "array", "items": {}, "default": []}),
+]
+Kwargs = Annotated[
+    Raw | UnsetType,
+    Meta(description="Arguments by name.", extra_json_schema={"type": "object", "default": {}}),
+]
 
 
 class CallAsked(Struct, frozen=True):
-    """What of a job is kept as text until its size is known."""
+    """The fields of a request that stay JSON text until their size is known."""
 
     args: Raw | UnsetType = UNSET
     kwargs: Raw | UnsetType = UNSET
 
 
-class JobAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job to send: a task by name, its arguments, and any of the options of docs/guides/options.md."""
+class JobAsked(JobOptions, frozen=True, forbid_unknown_fields=True):
+    """A job to enqueue: a task by name, its arguments and options.
 
-    task: Name
+    If the server has the task, options that are not given are the task's.
+    """
+
+    task: Annotated[Name, Meta(description="Name of the task.")]
     args: Args = UNSET
     kwargs: Kwargs = UNSET
-    queue: Name | UnsetType = UNSET
-    priority: Priority | UnsetType = UNSET
-    delay: Span | UnsetType = UNSET
-    run_at: float | UnsetType = UNSET
-    deadline: float | UnsetType = UNSET
-    expires: Span | UnsetType = UNSET
-    timeout: Span | UnsetType | None = UNSET
-    retry: RetryAsked | UnsetType = UNSET
-    lease: Span | UnsetType = UNSET
-    max_lost: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
-    key: KeyAsked | Name | UnsetType = UNSET
-    lane: Name | UnsetType = UNSET
-    limits: Annotated[list[Name], Meta(max_length=MANY)] | UnsetType = UNSET
-    cost: Annotated[int, Meta(ge=1, le=defaults.MAX_COUNT)] | UnsetType = UNSET
-    aging: Span | UnsetType = UNSET
-    keep: Span | UnsetType = UNSET
-    keep_failed: Span | UnsetType = UNSET
-    after: Annotated[list[Id], Meta(max_length=messages.LONG)] | UnsetType = UNSET
-    when: WhenAsked | UnsetType = UNSET
-    wait_timeout: Span | UnsetType = UNSET
-    pass_result: bool | UnsetType = UNSET
-    labels: Labels = UNSET
-    headers: Annotated[dict[str, str], Meta(max_length=MANY)] | UnsetType = UNSET
-    id: Id | UnsetType = UNSET
 
 
 class JobsAsked(Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs to send together: all of them, or none."""
+    """Jobs to enqueue together: all of them, or none."""
 
     jobs: Annotated[list[JobAsked], Meta(max_length=10_000)]
 
 
-ENCODE: Final = msgspec.json.Encoder(enc_hook=repr).encode  # dates as text, bytes as base64, what is left by its words
-CALL: Final = ("task", "args", "kwargs")
-
+ENCODE: Final = msgspec.json.Encoder(enc_hook=repr).encode  # dates as text, bytes as base64, anything else as its repr
 
 _any = msgspec.json.Decoder(Raw).decode
 _envelope = msgspec.json.Decoder(CallAsked).decode
 
 
-def options_of(asked: JobAsked) -> dict[str, Any]:
-    """The options as `task.options()` takes them."""
-    found: dict[str, Any] = {}
-    for name in asked.__struct_fields__:
-        value = getattr(asked, name)
-        if name not in CALL and value is not UNSET:
-            found[name] = _option(name, value)
-    return found
-
-
 def spec_of(app: App, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
-    """The job as the app would make it: checked against its task where the app has that, else taken as it is."""
+    """The job as the app would create it. Its arguments are checked if the app has the task, else stored unchanged."""
     options = options_of(asked)
     task, payload = app.tasks.get(asked.task), None
     if task is None:
@@ -150,7 +84,7 @@ def spec_of(app: App, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
 
 
 async def check_call(app: App, asked: JobAsked) -> None:
-    """Raises TooLarge for arguments beyond the app's sizes, Refused (413) for too many values to be looked at."""
+    """Raises TooLarge for arguments beyond the app's sizes, Refused (413) for more values than the server decodes."""
     args, kwargs = _texts(asked)
     size = len(args) + len(kwargs)
     if size > app.sizes.payload:
@@ -165,8 +99,8 @@ def _texts(asked: JobAsked) -> tuple[memoryview, memoryview]:
 
 
 def _payload(asked: JobAsked) -> str | None:
-    """Large arguments word for word: to decode and encode them takes a second for 16 MB of small values. None: they are
-    small, or something in them has to be written in another way."""
+    """Large arguments unchanged: to decode and encode 16 MB of small values takes a second. None: they are small, or
+    contain a value that the codec writes in another way."""
     args, kwargs = _texts(asked)
     if len(args) + len(kwargs) <= SMALL:
         return None
@@ -185,7 +119,7 @@ def _call(asked: JobAsked) -> tuple[list[Any], dict[str, Any]]:
     try:
         return msgspec.json.decode(args), msgspec.json.decode(kwargs)
     except msgspec.ValidationError as error:
-        raise Refused(422, "wrong_shape", f"the body does not fit: {error}") from None
+        raise Refused(422, "wrong_shape", f"invalid body: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
 
@@ -193,34 +127,17 @@ def _call(asked: JobAsked) -> tuple[list[Any], dict[str, Any]]:
 def _check_shape(args: memoryview, kwargs: memoryview) -> None:
     for name, found, sign, word in (("args", args, b"[", "array"), ("kwargs", kwargs, b"{", "object")):
         if found[:1] != sign:
-            raise Refused(422, "wrong_shape", f"the body does not fit: expected `{word}` - at `$.{name}`")
-
-
-def _option(name: str, value: Any) -> Any:
-    if name in ("run_at", "deadline"):
-        return moment_of(value)
-    if isinstance(value, KeyAsked):
-        return Key(value.key, value.conflict, value.window, value.until, value.shared)
-    if isinstance(value, RetryAsked):
-        return Retry(value.attempts, value.base, value.factor, value.max, value.jitter)
-    if isinstance(value, WhenAsked):
-        return When(value.need, value.of)
-    return value
-
-
-def moment_of(at: float) -> datetime:
-    """A moment in range: what is before 1970 is past all the same, what is beyond the year 9000 is a mistake."""
-    return datetime.fromtimestamp(min(max(at, 0.0), 2.2e11), UTC)
+            raise Refused(422, "wrong_shape", f"invalid body: expected `{word}` - at `$.{name}`")
 
 
 class JobView(Struct, frozen=True, kw_only=True):
-    """A job as it stands.
+    """A job in its present state.
 
-    state   one of waiting, ready, running, succeeded, failed, cancelled
-    result  what it returned, as JSON; null until it has succeeded
-    reason  of a failure: error, aborted, lost, expired, children; of a cancellation: asked, upstream, superseded;
-            of a job that came back into line: "lost by <worker>", "declined by <worker>"
-    warning of a call that sends: what seems wrong with a name in it
+    state    one of waiting, ready, running, succeeded, failed, cancelled
+    result   the returned value as JSON; null until the job has succeeded
+    reason   of a failure: error, aborted, lost, expired, children; of a cancellation: asked, upstream, superseded;
+             of a job that is queued again: "lost by <worker>", "declined by <worker>"
+    warning  in the answer to a request that enqueues: a name in the request that seems to be mistyped
     """
 
     id: str
@@ -247,7 +164,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     workflow: str
     parent: str | None
     worker: str | None
-    parked: str | None
+    blocked_on: str | None
     due_at: float | None
     created_at: float
     started_at: float | None
@@ -257,7 +174,7 @@ class JobView(Struct, frozen=True, kw_only=True):
 
 
 def view(row: Record) -> JobView:
-    """The row for everybody."""
+    """The row as answers show it."""
     job = row.job
     args, kwargs = _arguments(job.payload)
     progress, note = stored_values.progress(row.note)
@@ -286,7 +203,7 @@ def view(row: Record) -> JobView:
         workflow=job.root or job.id,
         parent=job.parent,
         worker=row.worker,
-        parked=row.parked,
+        blocked_on=row.blocked_on,
         due_at=row.due_at,
         created_at=row.created_at,
         started_at=row.started_at,
@@ -296,7 +213,7 @@ def view(row: Record) -> JobView:
 
 
 def _arguments(payload: str) -> tuple[Any, Any]:
-    if len(payload) > SMALL and not has_mark(payload):  # as it stands
+    if len(payload) > SMALL and not has_mark(payload):  # unchanged
         try:
             found = _large(payload)
             return found.args or [], found.kwargs or {}
@@ -306,7 +223,7 @@ def _arguments(payload: str) -> tuple[Any, Any]:
 
 
 def _large(payload: str) -> CallAsked:
-    """Raises ValueError for what are no arguments."""
+    """Raises ValueError if the text has no arguments."""
     if not payload.startswith("["):
         return _envelope(payload)
     return CallAsked(_any(payload))
@@ -324,7 +241,7 @@ def _plain(text: str | None) -> Any:
 
 
 class PageView(Struct, frozen=True):
-    """One page of jobs. `cursor` goes on with the next one; null: this was the last."""
+    """One page of jobs. `cursor` reads the next page; null: this was the last one."""
 
     jobs: Sequence[JobView]
     cursor: str | None

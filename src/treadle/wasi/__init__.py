@@ -1,4 +1,4 @@
-"""Running sandboxed WebAssembly: a module with bytes in and bytes out, in a process of its own that can be killed."""
+"""Runs sandboxed WebAssembly modules, bytes in and bytes out, each in its own process that can be killed."""
 
 from treadle.wasi.sandbox import Bounds, Report, run_module
 

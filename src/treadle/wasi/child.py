@@ -1,7 +1,4 @@
-"""The process one module runs in: `python -I -m treadle.wasi.child`, its order on stdin, its report on stdout.
-
-Without it there would be nothing to kill.
-"""
+"""The process of one module: `python -I -m treadle.wasi.child` reads an Order from stdin, writes a Report to stdout."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import msgspec
 
 from treadle.wasi.sandbox import Order, Report
 
-TICK = 0.02  # s between two looks of the engine at its deadline
+TICK = 0.02  # s between the engine's checks of its deadline
 
 
 def main() -> None:
@@ -25,11 +22,11 @@ def main() -> None:
     report = _run(order)
     sys.stdout.buffer.write(msgspec.json.encode(report))
     sys.stdout.buffer.flush()
-    os._exit(0)  # the engine's own threads need no farewell
+    os._exit(0)  # do not wait for the engine's threads
 
 
 def _bound(order: Order) -> None:
-    """What the system itself can hold to: the size of files, and processor time as the net under the engine's own."""
+    """Set limits of the operating system: file size, and CPU time in case the engine's own limit fails."""
     try:
         import resource
     except ImportError:
@@ -41,9 +38,9 @@ def _bound(order: Order) -> None:
 
 
 def _bound_memory(more: int) -> None:
-    """Bytes beyond what is taken now, with the engine loaded: a module of 2 MB can make its compiler take 860 MB."""
+    """Limit further memory to `more` bytes: the compiler can take 860 MB for a module of 2 MB."""
     if sys.platform != "linux":
-        return  # others do not count what is mapped
+        return  # other systems do not count mapped memory
     import resource
 
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
@@ -73,7 +70,7 @@ def _run(order: Order) -> Report:
         _bound_memory(order.bounds.memory + order.bounds.compiler)
         start: Any = linker.instantiate(store, module).exports(store).get("_start")
         if start is None:
-            return Report(trap="no module that can be run: it has no _start")
+            return Report(trap="expected a module with a _start function")
         start(store)
     except wasmtime.ExitTrap as error:
         return Report(exit_code=int(error.code))
@@ -94,7 +91,7 @@ def _tick(engine: Any) -> None:
 
 
 def _first(text: str) -> str:
-    """What the engine says of it, without the module's own stack."""
+    """The engine's error text without the module's stack."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and "wasm backtrace" not in line]
     named = [line for line in lines if not line[:1].isdigit() or ":" not in line[:4]]
     return " ".join(named)[:500] or "stopped by the engine"

@@ -1,6 +1,6 @@
-"""The queue and the blobs of a server, as a runner and the commands see them: tried again until they answer.
+"""A client of the queue protocol and the blobs of a server, for runners and commands.
 
-Without it an outage of either would lose a result that took an hour to compute.
+It retries until the server answers, so that an outage loses no result.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ log = logging.getLogger("treadle")
 T = TypeVar("T")
 
 PIECE: Final = 256 * 1024  # bytes
-ANSWER: Final = 30.0  # s for an answer of the queue
-TRANSFER: Final = 300.0  # s without a byte of a blob; and for a whole transfer, beside a second for SLOWEST bytes
+ANSWER: Final = 30.0  # s for a response of the queue
+TRANSFER: Final = 300.0  # s without a byte of a blob; for a whole transfer, plus a second per SLOWEST bytes
 SLOWEST: Final = 16 * 2**10  # bytes a second
-BLOB: Final = 5 * 2**30  # bytes of a blob that is fetched without a bound: the largest that a store of ours keeps
+BLOB: Final = 5 * 2**30  # default limit of a fetch in bytes: the largest blob that Treadle's stores accept
 LISTED: Final = 500_000  # jobs of one list
-PAGES: Final = 10_000  # of one list; those of a storage with other jobs may be empty
-LONGEST_PAUSE: Final = 5.0  # s between two tries
-AGE: Final = "Treadle-Abandoned-After"  # a header of claims: seconds of silence that mean gone
-HERE: Final = (400, 404, 409)  # what the queue says of a job that is not ours any more
-ANSWERS: Final = 16 * 2**20  # bytes of one answer of the queue: a page of 500 jobs has 0.3 MB
+PAGES: Final = 10_000  # pages of one list; some may be empty if the storage has other jobs
+LONGEST_PAUSE: Final = 5.0  # s between retries
+AGE: Final = "Treadle-Abandoned-After"  # header of claims: seconds without a tickle after which a job is abandoned
+HERE: Final = (400, 404, 409)  # statuses of the queue for a job that this runner has lost
+ANSWERS: Final = 16 * 2**20  # bytes of one response of the queue: a page of 500 jobs has 0.3 MB
 
 
 class Denied(TreadleError):
-    """The server will not do this, however often it is asked."""
+    """The server refuses the request; a retry would not help."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -51,11 +51,11 @@ class Denied(TreadleError):
 
 
 class Gone(TreadleError):
-    """The job is not this runner's any more."""
+    """The runner has lost the job."""
 
 
 class QueueJob(Struct, frozen=True, kw_only=True):
-    """What a runner needs of a job."""
+    """The fields of a job that runners and commands use."""
 
     job_id: str
     binary_addr: str
@@ -79,13 +79,13 @@ Find = Callable[[], Awaitable[tuple[str, str] | None]]
 
 
 class Client:
-    """One server with the queue face and blobs.
+    """A client of one server with the queue protocol and blobs.
 
-    token        for the queue, and for a store of the same origin; no other origin gets it
+    token        for the queue, and for a store of the same origin; not sent to other origins
     store_token  for the store, whatever its origin
-    patient      wait for it while it is away, else StorageUnavailable
-    find         asked for the URLs of queue and store while they do not answer: they may have moved. They get the
-                 tokens too: give none where the network is not trusted
+    patient      whether to retry during an outage; else calls raise StorageUnavailable
+    find         returns new URLs of queue and store during an outage, in case they have moved. The new URLs get the
+                 tokens, too, so pass no `find` on an untrusted network
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class Client:
                 raise BadUrl(f"expected a URL such as http://host:1717, found {shown(each)!r}") from None
         self._url, self._store = url.rstrip("/"), (store or url).rstrip("/")
         self._token, self._store_token, self._patient, self._find = token, store_token, patient, find
-        self.abandoned_age: float | None = None  # s, as the queue said at the last claim
+        self.abandoned_age: float | None = None  # s, from the last response with the header AGE
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         limit = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=TRANSFER)
-        # Uncompressed: a few bytes of a hostile server would become gigabytes here.
+        # No compression: a hostile server could expand a few bytes to gigabytes.
         headers = {"Accept-Encoding": "identity"}
         self._session = aiohttp.ClientSession(headers=headers, timeout=limit, auto_decompress=False)
         return self
@@ -124,17 +124,17 @@ class Client:
     # --- the queue
 
     async def create(self, binary: str, given: str | None) -> QueueJob:
-        """Send a job; repeated, it is the same one."""
+        """Enqueue a job. Retries of this call store it once."""
         body = {"binary_addr": binary, "input_addr": given}
         return await self._ask(QueueJob, "POST", "/jobs/create", body, {"Idempotency-Key": uuid.uuid4().hex})
 
     async def claim(self, runner: str, wait: float) -> QueueJob | None:
-        """The oldest pending job; repeated after a lost answer, the same one."""
+        """Claim the oldest pending job. Retries of this call return the same job."""
         key = {"Idempotency-Key": uuid.uuid4().hex}
         return await self._ask(Claimed, "POST", f"/jobs/claim?wait={wait:g}", {"runner_id": runner}, key, wait)
 
     async def tickle(self, job: str, runner: str) -> None:
-        """A sign of life. Raises Gone; tries once: the next one is due soon."""
+        """Renew the lease of a job. Raises Gone. It does not retry, because the next tickle follows soon."""
         try:
             await self._once("POST", f"/jobs/{job}/tickle", {"runner_id": runner}, {}, 0.0)
         except Denied as error:
@@ -143,7 +143,7 @@ class Client:
             raise
 
     async def complete(self, job: str, runner: str, status: str, output: str | None) -> None:
-        """What became of it. Raises Gone."""
+        """Settle a job. Raises Gone."""
         try:
             body = {"status": status, "output_addr": output, "runner_id": runner}
             await self._ask(bytes, "POST", f"/jobs/{job}/complete", body)
@@ -153,7 +153,7 @@ class Client:
             raise
 
     async def release(self, job: str, runner: str) -> None:
-        """Hand a job back to its turn. Raises Gone, or Denied by a queue that does not know the call."""
+        """Release a job. Raises Gone, or Denied from a queue without this call."""
         try:
             await self._once("POST", f"/jobs/{job}/release", {"runner_id": runner}, {}, 0.0)
         except Denied as error:
@@ -162,14 +162,14 @@ class Client:
             raise
 
     async def ping(self) -> str:
-        """What it says to a ping."""
+        """The queue's response to a ping."""
         return (await self._ask(bytes, "GET", "/ping")).decode(errors="replace")
 
     async def get(self, job: str) -> QueueJob:
         return await self._ask(QueueJob, "GET", f"/jobs/{quote(job, safe='')}")
 
     async def list(self, status: str | None) -> list[QueueJob]:
-        """All of them. Raises AnswerTooLarge for pages without end."""
+        """All jobs of a status, or of the queue. Raises AnswerTooLarge beyond 500,000 jobs or 10,000 pages."""
         found: list[QueueJob] = []
         after = ""
         for _ in range(PAGES):
@@ -186,7 +186,7 @@ class Client:
     # --- blobs
 
     async def put(self, file: Path) -> str:
-        """Keep a file -> its address. Raises Denied, Corrupt if the store kept something else."""
+        """Store a file -> its address. Raises Denied; Corrupt if the store returns another address."""
         mine = await asyncio.to_thread(digest_of, file)
         size = (await asyncio.to_thread(file.stat)).st_size
 
@@ -199,16 +199,16 @@ class Client:
                 said = await _content(answer)
             try:
                 return address_of(said.decode())
-            except ValueError:  # a proxy in between may answer for the store
+            except ValueError:  # the response may come from a proxy
                 raise _odd(f"{shown(self._store)}/blob", "no address") from None
 
         address: str = await self._patiently(send)
         if address != mine:
-            raise Corrupt(f"the store calls {mine} {address}")
+            raise Corrupt(f"the store returned the address {address} for the blob {mine}")
         return address
 
     async def fetch(self, address: str, file: Path, most: int = BLOB) -> None:
-        """Bring the bytes into a file, checked. Raises NoBlob, Corrupt, BadAddress, TooBig beyond `most` bytes."""
+        """Fetch and verify a blob into a file. Raises NoBlob, Corrupt, BadAddress; TooBig beyond `most` bytes."""
         wanted = address_of(address)
 
         async def bring() -> str:
@@ -236,9 +236,9 @@ class Client:
                 raise NoBlob(f"there is no blob {wanted}") from None
             raise Corrupt(str(error)) from None
         if found != wanted:
-            raise Corrupt(f"what came for {wanted} is {found}")
+            raise Corrupt(f"the blob {wanted} arrived with the SHA-256 {found}")
 
-    # --- trips
+    # --- requests
 
     async def _ask(
         self,
@@ -249,8 +249,11 @@ class Client:
         headers: dict[str, str] | None = None,
         wait: float = 0.0,
     ) -> T:
-        """The answer as `kind`; bytes: as it came. An answer of something else than a queue counts as none: a proxy or
-        a portal in between answers 200 with a page of its own."""
+        """The response decoded as `kind`; bytes: undecoded.
+
+        A response that does not come from a queue is retried, because a proxy or a captive portal may return 200 with a
+        page of its own.
+        """
 
         async def trip() -> T:
             content = await self._once(method, path, body, headers or {}, wait)
@@ -259,7 +262,7 @@ class Client:
             try:
                 found: T = msgspec.json.decode(content or b"null", type=kind)
             except UNREADABLE:
-                raise _odd(f"{shown(self._url)}{path.partition('?')[0]}", "no answer of a queue") from None
+                raise _odd(f"{shown(self._url)}{path.partition('?')[0]}", "another response") from None
             return found
 
         found: T = await self._patiently(trip)
@@ -277,7 +280,7 @@ class Client:
             return await _content(answer)
 
     def _store_right(self) -> dict[str, str]:
-        """A token goes to the origin it was given for."""
+        """The Authorization header for the store. A token is sent only to the origin that it belongs to."""
         token = self._store_token
         if token is None and origin(self._store) == origin(self._url):
             token = self._token
@@ -290,16 +293,16 @@ class Client:
                 return await trip()
             except (aiohttp.ClientError, TimeoutError, StorageUnavailable) as error:
                 if not self._patient:
-                    raise StorageUnavailable(f"{shown(self._url)}: {str(error) or 'no answer in time'}") from error
+                    raise StorageUnavailable(f"{shown(self._url)}: {str(error) or 'no response in time'}") from error
                 if not said:
-                    log.warning("%s does not answer (%s); trying again until it does", shown(self._url), error)
+                    log.warning("%s is unavailable (%s); retrying until it responds", shown(self._url), error)
                 said = True
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             await self._look_around()
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _look_around(self) -> None:
-        """Take the addresses that are announced now, if there are any."""
+        """Switch to the URLs that `find` returns, if there are any."""
         with suppress(TreadleError):
             found = await self._find() if self._find is not None else None
             if found is not None:
@@ -307,10 +310,10 @@ class Client:
 
 
 async def _content(answer: aiohttp.ClientResponse) -> bytes:
-    """The body of a good answer. Raises Denied, and StorageUnavailable for what may pass."""
+    """The body of a successful response. Raises Denied; StorageUnavailable for transient errors."""
     place = shown(str(answer.url))
     if "Content-Encoding" in answer.headers:
-        raise _odd(place, "a compressed answer, which was not asked for")
+        raise _odd(place, "a compressed response")
     content = bytearray()
     while piece := await answer.content.read(PIECE):
         content += piece
@@ -320,7 +323,7 @@ async def _content(answer: aiohttp.ClientResponse) -> bytes:
         return bytes(content)
     if answer.status < 400:
         there = target(str(answer.url), answer.headers.get("Location"))
-        raise _odd(place, f"{answer.status}, a redirect to {there}, which is not followed")
+        raise _odd(place, f"{answer.status}, a redirect to {there}, which Treadle does not follow")
     try:
         message = str(msgspec.json.decode(content)["message"])
     except (KeyError, TypeError, *UNREADABLE):

@@ -1,7 +1,4 @@
-"""The runner: claims jobs of a queue, runs their modules in the sandbox, stores what they wrote, says how it went.
-
-Without it the queue would have senders and nobody who works.
-"""
+"""The WASI runner: claims jobs of a queue, runs their modules in the sandbox, stores the output, settles the jobs."""
 
 from __future__ import annotations
 
@@ -25,31 +22,31 @@ from treadle.wasi.sandbox import Bounds, Report, run_module
 
 log = logging.getLogger("treadle")
 
-WAIT: Final = 20.0  # s one claim waits for a job
+WAIT: Final = 20.0  # s that one claim waits for a job
 TICKLE: Final = 60.0  # s
 GRACE: Final = 30.0  # s
-RELEASE: Final = 5.0  # s that handing a job back may take; beyond it the queue finds out by itself
+RELEASE: Final = 5.0  # s that releasing a job may take; after that its lease expires
 CACHE: Final = 64  # modules kept between runs
-CACHE_SIZE: Final = 512 * 2**20  # bytes of them
-UNWELCOME: Final = (401, 403)  # no job of this queue can be ended: a matter for people
+CACHE_SIZE: Final = 512 * 2**20  # bytes of the kept modules
+UNWELCOME: Final = (401, 403)  # the token has no rights, so no job of this queue can be settled
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """The report of a run that failed, as the blob behind `output_addr`."""
+    """The report of a failed run, stored as the blob at `output_addr`."""
 
     exit_code: int | None = None
     trap: str | None = None
     timed_out: bool = False
-    error: str | None = None  # why it could not even be run
+    error: str | None = None  # why the module could not be run
     stdout_addr: str | None = None
     stderr_addr: str | None = None
 
 
 class Runner:
-    """Runs jobs, `slots` at once, until it is told to stop.
+    """Runs jobs, `slots` at once, until `stop`.
 
-    tickle  s between signs of life, at most; a quarter of the queue's age of abandonment, if that is less
-    grace   s that runs get to end once it is told to stop; then they are killed and their jobs handed back
+    tickle  seconds between tickles; a quarter of the queue's age of abandonment, if that is less
+    grace   seconds for runs to end after `stop`; then they are killed and their jobs released
     """
 
     def __init__(
@@ -60,12 +57,14 @@ class Runner:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Claim no more; what runs gets its grace."""
+        """Stop claiming. Runs in progress get their grace."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Until `stop`, and what runs has ended or was handed back. Cancelled, it lets go of what runs at once: others
-        take that up when it counts as abandoned."""
+        """Run until `stop`, and until every run has ended or its job is released.
+
+        If this is cancelled, runs are killed at once, and their jobs are claimed again when their leases expire.
+        """
         with tempfile.TemporaryDirectory(prefix="treadle-wasi-") as folder:
             cache = _made(Path(folder, "modules"))
             async with asyncio.TaskGroup() as group:
@@ -93,7 +92,7 @@ class Runner:
             stopping.cancel()
 
     async def _work(self, job: QueueJob, folder: Path, cache: Path) -> None:
-        """One job, with signs of life from its first moment to its last."""
+        """Run one job, and renew its lease until it is settled."""
         run = asyncio.ensure_future(self._attempt(job, folder, cache))
         alive = asyncio.ensure_future(self._keep_alive(job.job_id))
         over = asyncio.ensure_future(self._over())
@@ -101,7 +100,9 @@ class Runner:
             await asyncio.wait([run, alive, over], return_when=asyncio.FIRST_COMPLETED)
             if not run.done():
                 hand_back = over.done() and not alive.done()
-                log.warning("%s %s", job.job_id, "is handed back" if hand_back else "is not ours any more: it is ended")
+                log.warning(
+                    "%s %s", job.job_id, "released" if hand_back else "lost to another runner; stopping its run"
+                )
                 run.cancel()
                 await asyncio.wait([run])
                 if hand_back and run.cancelled():
@@ -109,18 +110,18 @@ class Runner:
             with suppress(asyncio.CancelledError):
                 await run
         except Gone as error:
-            log.warning("%s: its result is not taken any more (%s)", job.job_id, error)
-        except Denied as error:  # of this job; the next one may be better
+            log.warning("%s: the queue does not accept its result any more (%s)", job.job_id, error)
+        except Denied as error:  # concerns this job only, unless the token has no rights
             if error.status in UNWELCOME:
                 raise
-            log.warning("%s: the queue refuses what is said of it (%s)", job.job_id, error)
+            log.warning("%s: the queue refused its outcome (%s)", job.job_id, error)
         finally:
             for each in (run, alive, over):
                 each.cancel()
             await asyncio.wait([run, alive, over])
 
     async def _over(self) -> None:
-        """Returns when what runs has had its grace."""
+        """Return when the grace after `stop` is over."""
         await self._stopping.wait()
         await asyncio.sleep(self._grace)
 
@@ -129,10 +130,12 @@ class Runner:
             async with asyncio.timeout(RELEASE):
                 await self._client.release(job.job_id, self.id)
         except (TreadleError, OSError, TimeoutError, ClientError) as error:
-            log.warning("%s returns to the queue when it counts as abandoned (%s)", job.job_id, error)
+            log.warning(
+                "could not release %s; it returns to the queue when it counts as abandoned (%s)", job.job_id, error
+            )
 
     async def _keep_alive(self, job: str) -> None:
-        """Returns when the job is somebody else's."""
+        """Renew the lease of a job, and return when the runner has lost the job."""
         while True:
             age = self._client.abandoned_age
             await asyncio.sleep(self._tickle if age is None else min(self._tickle, age / 4))
@@ -141,10 +144,10 @@ class Runner:
             except Gone:
                 return
             except (TreadleError, OSError, TimeoutError, ClientError) as error:
-                log.warning("%s: no sign of life could be given (%s)", job, error)
+                log.warning("%s: could not send a heartbeat (%s)", job, error)
 
     async def _attempt(self, job: QueueJob, folder: Path, cache: Path) -> None:
-        """Fetch, run, store, say."""
+        """Fetch the module and its input, run it, store its output, settle the job."""
         stdin = folder / "stdin"
         try:
             module = await self._module(job.binary_addr, folder, cache)
@@ -163,12 +166,12 @@ class Runner:
         except Denied as error:
             if error.status in UNWELCOME:
                 raise
-            failure = Failure(exit_code=report.exit_code, error=f"the store refuses what it wrote: {error}")
+            failure = Failure(exit_code=report.exit_code, error=f"the store refused its output: {error}")
             return await self._say(job, "failed", await self._stored(failure, folder))
         return await self._say(job, "failed", await self._stored(_failure(report, *outputs), folder))
 
     async def _module(self, address: str, folder: Path, cache: Path) -> Path:
-        """The module, fetched once for many jobs; a link of this job's own, for the cache may be trimmed meanwhile."""
+        """A link to the cached module, which is fetched if missing. The link outlives a trim of the cache."""
         kept, mine = cache / address_of(address), folder / "module"
         try:
             await asyncio.to_thread(mine.hardlink_to, kept)
@@ -193,8 +196,8 @@ def _made(folder: Path) -> Path:
 
 
 def _keep(module: Path, kept: Path) -> None:
-    """One more for the cache; the oldest go beyond its bounds."""
-    with suppress(FileExistsError):  # another slot fetched it as well
+    """Add a module to the cache, and delete the oldest ones beyond its bounds."""
+    with suppress(FileExistsError):  # another slot has fetched it, too
         kept.hardlink_to(module)
     known = sorted(kept.parent.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
     size = 0

@@ -1,7 +1,7 @@
-"""One run of a module: a child process, its bounds, and what came of it.
+"""Runs a module in a child process with bounds.
 
-Without the process of its own a module that takes all memory, or a fault of the engine, would take the runner with it.
-The module sees its input, its output and its error stream; no files, no environment, no network, no arguments.
+The child process protects the runner from modules that exhaust memory, and from faults of the engine. The module has
+access to stdin, stdout and stderr, and to no files, environment, network or arguments.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from msgspec import Struct
 
 from treadle.errors import UNREADABLE, StorageError
 
-KILL_AFTER: Final = 2.0  # s beyond the wall bound after which a child that does not stop by itself is killed
+KILL_AFTER: Final = 2.0  # s beyond the wall bound after which a child is killed
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """What one run may use.
+    """The bounds of one run.
 
-    wall      s from start to end, compiling included
+    wall      seconds from start to end, including compilation
     memory    bytes of the module's own memory
     output    bytes of stdout, and of stderr
     module    bytes of the module
     input     bytes of its input
-    compiler  bytes of memory for compiling it, and for the engine beyond the module's own; Linux only
+    compiler  bytes of memory for compiling the module, and for the engine besides the module's memory; Linux only
     """
 
     wall: float = 60.0
@@ -42,11 +42,11 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run ended.
+    """The result of a run.
 
-    exit_code  what the module said; 0 also when it just returned; None: it did not get to say
-    trap       why the engine stopped it: unreachable, out of bounds, the bounds above, no module at all
-    timed_out  its time was up
+    exit_code  the exit code of the module, 0 if it just returned; None: it did not exit
+    trap       why the engine stopped it: unreachable code, out of bounds, exceeded bounds, an invalid module
+    timed_out  whether it exceeded its time
     """
 
     exit_code: int | None = None
@@ -59,7 +59,7 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Order(Struct, frozen=True):
-    """What the child is told, on its stdin."""
+    """The input of the child process, on its stdin."""
 
     module: str
     stdin: str
@@ -69,9 +69,9 @@ class Order(Struct, frozen=True):
 
 
 async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) -> Report:
-    """Run it; its output is in `folder`/stdout and `folder`/stderr afterwards, whatever became of it.
+    """Run a module. Its output is in `folder`/stdout and `folder`/stderr afterwards, also if the run fails.
 
-    Cancelled, the child is killed first. Raises StorageError if no process can be had.
+    If this is cancelled, the child is killed. Raises StorageError if no process can be started.
     """
     stdout, stderr = folder / "stdout", folder / "stderr"
     for each in (stdout, stderr):
@@ -91,7 +91,7 @@ async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) ->
             env={"PATH": os.defpath},
         )
     except OSError as error:
-        raise StorageError(f"no process for a module: {error}") from error
+        raise StorageError(f"could not start a process for a module: {error}") from error
     try:
         async with asyncio.timeout(bounds.wall + KILL_AFTER):
             said, _ = await child.communicate(msgspec.json.encode(order))
@@ -110,7 +110,7 @@ def _judged(code: int, said: bytes, outputs: tuple[Path, ...], bounds: Bounds) -
         report = msgspec.json.decode(said, type=Report)
     except UNREADABLE:
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        report = Report(trap=f"its process died ({name}): often out of memory")
+        report = Report(trap=f"its process died ({name}), often because it ran out of memory")
     if any(each.stat().st_size >= bounds.output for each in outputs):
-        return Report(trap=f"wrote more than {bounds.output:,} bytes", exit_code=report.exit_code)
+        return Report(trap=f"it wrote more than {bounds.output:,} bytes", exit_code=report.exit_code)
     return report

@@ -1,6 +1,6 @@
-"""Jobs that wait for jobs: how compositions are written, what rows they become, and what they come to in the end.
+"""Workflows: how compositions are written, how they are stored as rows, and how a parent ends.
 
-Pure, all of it: without it a workflow would need code in every storage, or somebody who watches over it.
+Storages need no code for workflows, and no central process runs them.
 """
 
 from treadle.workflow.chain import chain

@@ -1,4 +1,4 @@
-"""`chain(a, b, c)`: each job runs after the one before, and may take its result."""
+"""`chain(a, b, c)`: each job runs after the one before it, and can take its result."""
 
 from __future__ import annotations
 
@@ -62,11 +62,12 @@ def chain(a: Any, b: Any, c: Any, d: Any, /, *more: Any, pass_result: bool = Tru
 
 @spelled_call
 def chain(*steps: Any, pass_result: bool = True) -> Any:
-    """One after the other, each with the result before it as its first argument (pass_result=False: without).
+    """Jobs that run one after the other. Each takes the result of the one before as its first argument
+    (pass_result=False: none does).
 
-    A step is a spec, `task.job(more="...")` with the first argument left out, a flow (in which those jobs take the
-    result that say pass_result=True), or the task itself.
-    Raises BadArgument where the arguments given leave no room for the result, BadOption for no steps.
+    A step is a spec, which may leave out its first argument (`task.job(more="...")`), a task, or a flow, in which the
+    jobs with pass_result=True take the result.
+    Raises BadArgument if the given arguments leave no room for the result, and BadOption for a chain without steps.
     """
     if not steps:
         raise BadOption("chain", "needs at least one step")
@@ -96,7 +97,7 @@ def _step(step: Any, takes: bool, source: Source | None) -> JobSpec[Any, Any]:
 
 
 def _taking(spec: JobSpec[Any, Any]) -> JobSpec[Any, Any]:
-    """The same, taking the result before it as its first argument. Of a flow only those do that say pass_result."""
+    """The spec, with the result before it as its first argument. In a flow, only jobs with pass_result take it."""
     if spec.new.task == FLOW:
         return spec
     policy = read_policy(spec.new.retry)

@@ -1,7 +1,4 @@
-"""What can be wrong with jobs that are put together, found where they are written.
-
-Without it a circle would be stored and wait for ever, and the same spec given twice would run once.
-"""
+"""Checks jobs that are combined, in the call that combines them: cycles, duplicates, and jobs of other apps."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from treadle.errors import BadOption
 
 
 def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:
-    """Raise BadOption for a spec that was sent already, stands here twice or is another app's, and BadArgument for
+    """Raise BadOption for a spec that was sent already, is given twice or belongs to another app, and BadArgument for
     one that lacks its first argument."""
     seen: set[str] = set()
     source: Source | None = None
@@ -22,9 +19,9 @@ def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:
         if spec.lacks is not None:
             raise spec.lacks
         if spec.sent:
-            raise BadOption(where, f"{spec!r} was sent already; make another one, or wait for it with after=")
+            raise BadOption(where, f"{spec!r} was already enqueued; make another one, or wait for it with after=")
         if spec.id in seen:
-            raise BadOption(where, f"{spec!r} stands here twice; make a job of its own for each time it is to run")
+            raise BadOption(where, f"{spec!r} is given twice; make one spec for each run")
         if source is not None and spec.source is not None and spec.source is not source:
             raise BadOption(where, f"{spec!r} belongs to another app than the specs before it")
         seen.add(spec.id)
@@ -32,11 +29,11 @@ def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:
 
 
 def acyclic(jobs: Iterable[NewJob]) -> None:
-    """Raise BadOption, naming the circle, if some of these jobs wait for each other."""
+    """Raise BadOption, which names the cycle, if some of these jobs wait for each other."""
     waits = {new.id: new.after for new in jobs if new.after}
     done: set[str] = set()
     for start in waits:
-        path: list[str] = []  # from `start` downwards; a stack of our own, as chains may be long
+        path: list[str] = []  # from `start` downwards; an explicit stack, because chains may be long
         on_path: set[str] = set()
         stack: list[tuple[str, int]] = [(start, 0)]
         while stack:

@@ -1,7 +1,4 @@
-"""What a run goes on as: a returned composition as plain rows, the same in this process and from another one.
-
-Without it a function in a process of its own could not return a flow.
-"""
+"""Converts the composition that a task returned to plain rows, in a form that a child process can send too."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from treadle.workflow.plan import PLAIN, Plan
 class Next(Struct, frozen=True, omit_defaults=True):
     """Jobs that are stored with the outcome of a run, or the end of its workflow.
 
-    own        the text of the result the run gave, if it gave one
-    concludes  that is the value of the whole workflow, and nothing follows
+    own        the encoded result of the run, if it has one
+    concludes  `own` is the value of the whole workflow, and no job follows
     """
 
     jobs: tuple[NewJob, ...] = ()
@@ -41,8 +38,8 @@ decode_next = msgspec.json.Decoder(Next).decode
 def next_of(
     found: Continuation[Any, Any], encode: Callable[[object], str], most: int, source: Source | None = None
 ) -> Next:
-    """What a task returned, as rows. `encode` writes its own result. Raises BadOption for jobs that cannot go
-    together or are not of this app, BadArgument for one that lacks an argument, BadResult, TooLarge."""
+    """The rows for a task's return value. `encode` encodes the run's own result. Raises BadOption for jobs that cannot
+    be combined or belong to another app, BadArgument for one that lacks an argument, BadResult and TooLarge."""
     if isinstance(found, Conclude):
         return Next(own=_sized(encode(found.result), most), concludes=True)
     if isinstance(found, JobSpec):

@@ -1,7 +1,4 @@
-"""What is given to `enqueue`, as one list of specs, and what they all wait for.
-
-Without it every way to send jobs would have its own idea of what a flow is made of.
-"""
+"""Converts the arguments of `enqueue` to one list of specs, and applies the options that make all of them wait."""
 
 from __future__ import annotations
 
@@ -19,13 +16,14 @@ from treadle.workflow.plan import FLOW
 
 T = TypeVar("T")
 
-SENDING = ("after", "when", "wait_timeout", "within")  # what `enqueue` takes by name
+SENDING = ("after", "when", "wait_timeout", "within")  # keyword arguments of `enqueue`
 
 
 def flatten(
     specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]], source: Source
 ) -> list[JobSpec[Any, Any]]:
-    """Specs and flows, alone or in iterables, as specs. Raises BadOption for anything else, and for another app's."""
+    """Specs and flows, alone or in iterables, as specs. Raises BadOption for anything else, and for another app's
+    spec."""
     flat: list[JobSpec[Any, Any]] = []
     for some in specs:
         for each in (some,) if isinstance(some, Continuation) else _many(some):
@@ -41,19 +39,20 @@ def flatten(
 
 
 def _many(some: Iterable[T]) -> Iterable[T]:
-    """What may stand among the arguments of `enqueue` besides one spec. Raises BadOption, with what to write."""
+    """An iterable among the arguments of `enqueue`. Raises BadOption, with advice, for anything else."""
     found: Any = some
     if isinstance(found, Gather):
         raise BadOption("gather", WHERE_TO)
     if callable(getattr(found, "job", None)):
         name = getattr(found, "__name__", "task")
-        raise BadOption("enqueue", f"{found!r} is a task: give a job of it, with its arguments: {name}.job(...)")
+        raise BadOption("enqueue", f"{found!r} is a task: give a job with its arguments, {name}.job(...)")
     if inspect.iscoroutine(found):
         found.close()
         raise BadOption("enqueue", f"{found.__name__}(...) is a coroutine: give a job, {found.__name__}.job(...)")
     if isinstance(found, str) or not isinstance(found, Iterable):
         raise BadOption(
-            "enqueue", f"expected specs (task.job(...)) or flows, found {found!r}; a task that is called runs here"
+            "enqueue",
+            f"expected specs (task.job(...)) or flows, found {found!r}; calling a task runs its function here",
         )
     return some
 
@@ -66,15 +65,15 @@ def waiting(
     now: float,
     sizes: Sizes,
 ) -> list[JobSpec[Any, Any]]:
-    """The same, all waiting for these jobs. Raises BadOption."""
+    """The specs, all waiting for these jobs. Raises BadOption."""
     if when is not None and after is None:
-        raise BadOption("when", "says how many of the jobs in after= must end; give after= too")
+        raise BadOption("when", "needs after=, because it says how many of those jobs must have ended")
     options = Options()
     if after is not None:
         options["after"] = after if isinstance(after, str) or not isinstance(after, Iterable) else list(after)
         for spec in specs:
             if spec.new.after and spec.new.task != FLOW:
-                raise BadOption("after", f"{spec!r} has an after= of its own already, which this one would replace")
+                raise BadOption("after", f"{spec!r} already has an after=, which this one would replace")
     if when is not None:
         options["when"] = when
     if wait_timeout is not None:

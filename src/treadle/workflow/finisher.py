@@ -1,7 +1,6 @@
-"""The ending of jobs that have run and waited for others: read what became of those, and settle.
+"""Ends jobs that have run and waited for others: reads the rows of those jobs, and computes the outcome.
 
-Without it a parent would come back in line when its children have ended, and nobody would know what to do with it.
-Its function is not called; a worker's slot is taken for as long as the rows take to read.
+The job's function is not called. It uses a slot of the worker only while the rows are read.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from treadle.storage.contract import Storage
 from treadle.workflow.fold import causes, ending, failure, fatal
 from treadle.workflow.plan import plan_of
 
-NAMED: Final = 1_000  # failed jobs one WorkflowFailed names
-READ: Final = 500  # rows in one look: bounds what a storage holds up for us
+NAMED: Final = 1_000  # failed jobs that one WorkflowFailed names at most
+READ: Final = 500  # rows per read: bounds the time that one call takes of the storage
 
 Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
 
 
 async def rows_of(get: Get, ids: Sequence[str]) -> list[Record]:
-    """These rows, each once and in order, without those that are gone."""
+    """These rows, in order and without duplicates; unknown ids are left out."""
     found: list[Record] = []
     ids = list(dict.fromkeys(ids))
     for start in range(0, len(ids), READ):
@@ -42,28 +41,29 @@ class WorkflowFinisher:
         self._storage, self._tasks, self._reducers, self._most = storage, tasks, reducers, most
 
     async def end(self, record: Record, max_lost: int) -> Outcome:
-        """The outcome of a job that ran and has waited. If the storage is away it is looked at again later."""
-        if max_lost and record.lost >= max_lost + defaults.MAX_LOST:  # its run may have lost almost max_lost already
-            return failure(record, f"{record.lost} workers were lost with it, the last while they ended it")
+        """The outcome of a job that has run and waited. If the storage is unavailable, the job is released and claimed
+        again later."""
+        if max_lost and record.lost >= max_lost + defaults.MAX_LOST:  # its run may have lost almost max_lost
+            return failure(record, f"{record.lost} workers were lost while they ran or finished the job")
         plan = plan_of(record)
         try:
             children = await rows_of(self._storage.get, record.after)
             if plan.guard:
                 await self._cancel([child for child in children if _are_siblings(child, record)], record)
             elif plan.mark is None and not all(child.state.final for child in children):
-                return _waits_on(record)  # one of them was reopened meanwhile
-        except AnswerTooLarge as error:  # one row alone: waiting does not make it smaller
+                return _waits_on(record)  # a child was reopened meanwhile
+        except AnswerTooLarge as error:  # a single row: waiting does not make it smaller
             return failure(record, str(error))
         except StorageError:
             return judge.handed_back(record, defaults.POLL)
         return ending(record, children, self._tasks, self._reducers, self._most)
 
     async def _cancel(self, found: Sequence[Record], guard: Record) -> None:
-        """Cancel these and what came of them, but no job of others that answered a key. One that ends meanwhile has
-        ended."""
+        """Cancel these jobs and their descendants, but no job of another parent that was returned for a key. Jobs that
+        end meanwhile are left as they are."""
         rows = [row for row in found if not row.state.final]
         for row in rows:
-            if row.ran:
+            if row.function_done:
                 children = await rows_of(self._storage.get, row.after)
                 await self._cancel([child for child in children if child.job.parent == row.job.id], guard)
         await self._storage.settle(
@@ -83,7 +83,7 @@ class WorkflowFinisher:
 
 
 def _are_siblings(child: Record, guard: Record) -> bool:
-    """Whether a guard may cancel this one. Jobs without a parent are children of nobody."""
+    """Whether a guard may cancel this job: only a child of the same parent."""
     return guard.job.parent is not None and child.job.parent == guard.job.parent
 
 
@@ -95,13 +95,13 @@ def _waits_on(record: Record) -> Outcome:
         attempt=record.attempt,
         result=record.result,
         after=record.after,
-        slack=None,
-        ran=True,
+        failures_allowed=None,
+        function_done=True,
     )
 
 
 async def failure_of(get: Get, row: Record) -> JobNotDone:
-    """The error of a job that did not succeed; if its children are to blame, it names each of them, and theirs."""
+    """The error of a job that did not succeed. If it failed because of its descendants, it names those that failed."""
     if row.reason != CHILDREN:
         return not_done(row)
     found: list[JobNotDone] = []

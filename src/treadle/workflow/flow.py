@@ -1,7 +1,6 @@
-"""What users write: `flow(...).then(...)`, `gather(...).into(...)`, `chain(...)`, `Conclude(...)`.
+"""Compositions of jobs: `flow(...).then(...)`, `gather(...).into(...)`, `chain(...)`, `Conclude(...)`.
 
-Without it each workflow would be put together from ids and options by hand. All of these are values: nothing happens
-until a task returns them or somebody enqueues them, and then all of it happens, or nothing.
+They are values. Their jobs are stored, all or none, when a task returns them or a caller enqueues them.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ Items = Any  # a spec, a flow, or an iterable of them
 
 
 class Conclude(Continuation[T_co, T_co]):
-    """Return it from a task, or give it to `flow(...).value(...)`: this is the value of the whole workflow, whatever
-    else its jobs return. The first one counts."""
+    """Sets the value of the whole workflow, whatever its other jobs return: return it from a task, or pass it to
+    `flow(...).value(...)`. The first one counts."""
 
     __slots__ = ("result",)
 
@@ -50,7 +49,7 @@ class Conclude(Continuation[T_co, T_co]):
 
 
 class Flow(Continuation[T_co, W_co]):
-    """Jobs to be run, and what comes after them. Immutable: `then` and `value` answer another flow."""
+    """Jobs to run, and jobs that follow them. Immutable: `then` and `value` return a new flow."""
 
     __slots__ = ("_front", "_own", "_plan", "_source", "_specs")
 
@@ -66,7 +65,7 @@ class Flow(Continuation[T_co, W_co]):
 
     @property
     def specs(self) -> tuple[JobSpec[Any, Any], ...]:
-        """Its jobs, in the order they were given; a flow inside counts as one."""
+        """Its jobs, in the order given; a nested flow is one of them."""
         return self._specs
 
     @overload
@@ -91,18 +90,18 @@ class Flow(Continuation[T_co, W_co]):
     ) -> Flow[Any, Any]: ...
     @spelled_call
     def then(self, *specs: Items, when: When | None = None, scope: Scope = "tree") -> Any:
-        """Go on with these when those before have ended, with all that came of them (scope="job": when their own
-        run has ended, whatever their children do).
+        """Continue with these jobs when the previous ones have ended with all their descendants. With scope="job", the
+        end of their own run is enough.
 
         when   how many must have succeeded or ended: all_succeeded() (default), all_done(), at_least(n, of=...)
-        Raises BadOption for a condition that can never be met, and for a spec that has an `after` of its own.
+        Raises BadOption for a condition that can never hold, and for a spec with an `after` of its own.
         """
         if self._own is not MISSING:
-            raise BadOption("then", "comes before value(): flow(...).then(...).value(...)")
+            raise BadOption("then", "must come before value(): flow(...).then(...).value(...)")
         more = specs_of(specs, "then", self._source)
         ups, marks = self._front, list[JobSpec[Any, Any]]()
         if not more:
-            raise BadOption("then", "needs at least one job to go on with")
+            raise BadOption("then", "needs at least one job to continue with")
         if scope not in ("tree", "job"):
             raise BadOption("scope", f'expected "tree" or "job", found {scope!r}')
         if scope == "job":
@@ -113,8 +112,8 @@ class Flow(Continuation[T_co, W_co]):
         return composed((*before, *marks, *later), tuple(later), self._plan, "then")
 
     def value(self, value: V | Conclude[V]) -> Flow[V, W_co]:
-        """Give the job that returns this flow a result of its own, readable as soon as its run has ended. With
-        `Conclude(v)` it is the value of the whole workflow too."""
+        """Give the job that returns this flow a result of its own, which can be read as soon as its run has ended. With
+        `Conclude(v)` it is also the value of the whole workflow."""
         own, plan = value, self._plan
         if isinstance(value, Conclude):
             own, plan = value.result, replace(plan, locked=True)
@@ -122,7 +121,7 @@ class Flow(Continuation[T_co, W_co]):
 
     @property
     def own(self) -> object:
-        """The value given with `value`; MISSING without."""
+        """The value set with `value`, or MISSING."""
         return self._own
 
     @property
@@ -130,17 +129,20 @@ class Flow(Continuation[T_co, W_co]):
         return self._plan
 
     def rows(self) -> list[NewJob]:
-        """All its jobs, those of flows inside too."""
+        """All its jobs, including those of nested flows."""
         return [new for spec in self._specs for new in (*spec.others, spec.new)]
 
     def job(self, *, source: Source | None = None) -> JobSpec[W_co, W_co]:
-        """The flow as one job: one that ends when all of its jobs have, with what they come to. Its id is known
-        before it is sent; enqueue it, or use it in another flow. Raises BadOption for an empty flow of no app."""
+        """The flow as one job, which ends when all its jobs have ended; its result is the flow's value. Its id is known
+        before it is sent. Enqueue it, or use it in another flow. Raises BadOption for an empty flow without an app, and
+        for a flow with a `value`."""
         maker = self._source or source
         if maker is None:
             raise BadOption("flow", "is empty, so it belongs to no app; enqueue it with app.enqueue(...)")
         if self._own is not MISSING:
-            raise BadOption("value", "is the result of the task that returns the flow; here no task does")
+            raise BadOption(
+                "value", "sets the result of the task that returns the flow; this flow is not returned by a task"
+            )
         id = maker.fresh_id()
         queue = self._specs[0].new.queue if self._specs else defaults.QUEUE
         root = root_of(id, self._plan, [spec.id for spec in self._specs if spec.new.parent is None], queue=queue)
@@ -149,8 +151,8 @@ class Flow(Continuation[T_co, W_co]):
 
     @answers_coroutine
     def enqueue(self, *, within: Any = None) -> Coroutine[Any, Any, Job[W_co, W_co]]:
-        """Store all of it, with a root job to wait for; durable when it returns, or when the transaction of yours that
-        it is to be stored `within` is committed."""
+        """Store all its jobs and a root job, which is returned. They are durable when this returns, or, with `within=`,
+        when that transaction is committed."""
         check_awaited(f"{type(self).__name__.lower()}(...).enqueue()", "app.sync.enqueue(...) of the flow")
         return self._enqueue(within)
 
@@ -165,12 +167,12 @@ class Flow(Continuation[T_co, W_co]):
 
 
 class Chain(Flow[T_co, W_co]):
-    """A flow of one job after the other."""
+    """A flow of jobs that run one after the other."""
 
     __slots__ = ()
 
     async def _enqueue(self, within: Any) -> Job[W_co, W_co]:
-        """Of a chain the answer is the last job."""
+        """Return the last job of the chain, not the root job."""
         spec = self.job()
         assert spec.source is not None
         last = self._specs[-1]
@@ -196,7 +198,7 @@ def composed(
 
 
 def specs_of(items: Iterable[Items], where: str, source: Source | None = None) -> list[JobSpec[Any, Any]]:
-    """The specs among these, flows inside as the jobs they are."""
+    """The specs of these items; a nested flow becomes one job."""
     found: list[JobSpec[Any, Any]] = []
     for item in items:
         if isinstance(item, JobSpec):
@@ -213,21 +215,21 @@ def specs_of(items: Iterable[Items], where: str, source: Source | None = None) -
 
 
 def made_to_wait(specs: list[JobSpec[Any, Any]], ups: tuple[str, ...], when: When | None) -> list[JobSpec[Any, Any]]:
-    """The same, waiting for these; of a flow its first jobs wait."""
+    """The specs, waiting for the jobs `ups`. In a flow, its first jobs wait."""
     when = all_succeeded() if when is None else when
     found: object = when
     if not isinstance(found, When):
         raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
-    need, slack = when.threshold(len(ups))
-    fields: dict[str, Any] = {"after": ups, "need": need, "slack": slack}
+    required, failures_allowed = when.threshold(len(ups))
+    fields: dict[str, Any] = {"after": ups, "required": required, "failures_allowed": failures_allowed}
     for spec in specs:
         if spec.new.after and spec.new.task != FLOW:
-            raise BadOption("after", f"{spec!r} has an after= of its own; it would wait for these instead")
+            raise BadOption("after", f"{spec!r} already has an after=, which then() or chain() would replace")
     return [behind(spec, fields) for spec in specs] if ups else specs
 
 
 def behind(spec: JobSpec[Any, Any], fields: dict[str, Any]) -> JobSpec[Any, Any]:
-    """The same, with these fields of waiting. Of a flow those jobs wait that wait for none of its own."""
+    """The spec with these fields. In a flow, the jobs that wait for no job of the flow get them."""
     if spec.new.task != FLOW:
         return spec.changed(**fields)
     if not spec.others:  # an empty flow
@@ -239,32 +241,32 @@ def behind(spec: JobSpec[Any, Any], fields: dict[str, Any]) -> JobSpec[Any, Any]
 
 
 def _behind(new: NewJob, fields: dict[str, Any]) -> NewJob:
-    if new.ran and not new.after:
+    if new.function_done and not new.after:
         return replace(new, after=fields.get("after", ()))
     if new.after:
-        raise BadOption("after", f"job {new.id} has an after= of its own; it would wait for these instead")
+        raise BadOption("after", f"job {new.id} already has an after=, which then() or chain() would replace")
     return replace(new, **fields)
 
 
 def _marked(ups: Iterable[JobSpec[Any, Any]]) -> tuple[tuple[JobSpec[Any, Any], ...], list[JobSpec[Any, Any]]]:
-    """The same specs, leaving a mark when their run is over; and for each a row that waits for the mark, or for the
-    job itself should it end without one."""
+    """The specs, each of which then stores a mark when its run ends; and for each a row that waits for the mark, or for
+    the job itself if it ends without one."""
     marked, marks = [], []
     for spec in ups:
         if spec.new.task == FLOW:
-            raise BadOption("scope", "a flow inside a flow has no run of its own to wait for")
+            raise BadOption("scope", "a flow inside a flow has no run to wait for")
         policy = replace(read_policy(spec.new.retry), marks=True)
         marked.append(spec.changed(retry=policy.text()))
         either = root_of(
             either_id(spec.id),
             Plan(mark="either"),
             (mark_id(spec.id), spec.id),
-            need=1,
+            required=1,
             queue=spec.new.queue,
             parent=spec.id,
             wait_timeout=defaults.MAX_DELAY,
         )
-        marks.append(JobSpec[Any, Any](replace(either, slack=0), source=spec.source))
+        marks.append(JobSpec[Any, Any](replace(either, failures_allowed=0), source=spec.source))
     return tuple(marked), marks
 
 
@@ -294,12 +296,13 @@ def flow(
 ) -> Flow[Any, Any]: ...
 @spelled_call
 def flow(*specs: Items, when: When | None = None, reduce: str | None = None) -> Any:
-    """Jobs that run beside each other: `return flow(fetch.job(u) for u in urls)`.
+    """Jobs that run concurrently: `return flow(fetch.job(u) for u in urls)`.
 
-    when    how many of them must succeed for the whole to succeed; default: all whose failure nobody provided for
-    reduce  how their results become one value: a reducer's name; default: that of the task that returns the flow,
-            else "last"
-    No jobs at all is a flow that has succeeded. Raises BadOption for what is no spec, or stands there twice.
+    when    how many of them must succeed for the flow to succeed; default: all, except those whose failure a waiting
+            job allows
+    reduce  the name of the reducer that combines their results into one value; default: that of the task that returns
+            the flow, otherwise "last"
+    A flow without jobs succeeds. Raises BadOption for an item that is not a spec or flow, or is given twice.
     """
     found = specs_of(specs, "flow")
     if when is not None:
@@ -316,13 +319,13 @@ class Makes(Protocol[Q, T_co, W_co]):
 
 
 WHERE_TO = (
-    "says which results are wanted, not where they go: write gather(...).into(task); jobs that only run beside each "
-    "other are flow(...)"
+    "has no task that receives the results: write gather(...).into(task), or flow(...) for jobs whose results are not "
+    "passed on"
 )
 
 
 class Gather(Generic[T]):
-    """Jobs whose results go to one job: `gather(...).into(task)`."""
+    """Jobs whose results are passed to one job: `gather(...).into(task)`."""
 
     __slots__ = ("_specs", "_when")
 
@@ -340,8 +343,8 @@ class Gather(Generic[T]):
         return f"<gather of {len(self._specs)} jobs, without into(...)>"
 
     def into(self, task: Makes[Concatenate[list[T], Q], A, B], /, *args: Q.args, **kwargs: Q.kwargs) -> Flow[B, B]:
-        """Call this task with the list of their results as its first argument, in the order they were given; of
-        those that did not succeed (with `when`) the list has nothing. Raises BadArgument for arguments that do not
+        """Call this task with the list of their results as its first argument, in the order in which the jobs were
+        given. Jobs that did not succeed (with `when`) are left out. Raises BadArgument for arguments that do not
         fit."""
         spec = late(task, args, kwargs)
         policy = replace(read_policy(spec.new.retry), pass_result="list")
@@ -361,16 +364,16 @@ def gather(*specs: Continuation[W, Any], when: When | None = None) -> Gather[W]:
 def gather(specs: Iterable[Continuation[W, Any]], /, *, when: When | None = None) -> Gather[W]: ...
 @spelled_call
 def gather(*specs: Items, when: When | None = None) -> Any:
-    """Jobs whose results are wanted together: `return gather(fetch.job(u) for u in urls).into(summarise)`.
+    """Jobs whose results go to one task: `return gather(fetch.job(u) for u in urls).into(summarise)`.
 
     when  how many must have succeeded or ended; default: all succeeded
-    Of no jobs at all the list of results is empty.
+    Without jobs, the list of results is empty.
     """
     return Gather(specs_of(specs, "gather"), when)
 
 
 def late(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[Any, Any]:
-    """A spec of this task whose first argument is handed in when it runs."""
+    """A spec of this task whose first argument is passed when it runs."""
     make: Callable[..., JobSpec[Any, Any]] | None = getattr(task, "late", None)
     if make is None:
         raise BadOption("into", f"expected a task, found {task!r}")

@@ -1,7 +1,6 @@
-"""The ending of a parent: from the rows of its children to one outcome. Pure.
+"""Computes the outcome of a parent from the rows of its children.
 
-Without it a parent would wait for ever, or succeed whatever became of its children. It is worked out once, when the
-last child has ended, from rows that no longer change: so it may be worked out again, by anybody, with the same answer.
+It runs when the last child has ended, on rows that no longer change. So any worker can repeat it with the same result.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from treadle.serialization import call_codec
 from treadle.tasks.reducers import DEFAULT, Reducer
 from treadle.workflow.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
 
-SHOWN: Final = 20  # failed children that the error of their parent names; all of them are in WorkflowFailed
+SHOWN: Final = 20  # failed children that the error of a parent names at most; WorkflowFailed has all
 
 
 class Signature(Protocol):
-    """How the results and values of one task are written."""
+    """Encodes and decodes the results and workflow values of one task."""
 
     def decode_result(self, text: str, /) -> object: ...
     def decode_value(self, text: str, /) -> object: ...
@@ -34,7 +33,7 @@ class Signature(Protocol):
 
 
 class Task(Protocol):
-    """What of a task the fold asks for."""
+    """The attributes of a task that are used here."""
 
     @property
     def signature(self) -> Signature: ...
@@ -43,13 +42,13 @@ class Task(Protocol):
 
 
 class NoReducer(TreadleError, LookupError):
-    """The reducer a workflow names is not registered where it ended."""
+    """The reducer that a workflow names is not registered in the app that ends it."""
 
 
 def ending(
     row: Record, children: Sequence[Record], tasks: Mapping[str, Any], reducers: Mapping[str, Reducer], most: int
 ) -> Outcome:
-    """What becomes of a parent whose children have ended. `most`: the largest value, in bytes."""
+    """The outcome of a parent whose children have ended. `most`: the largest value, in bytes."""
     plan = plan_of(row)
     if plan.mark is not None or plan.guard:
         return _over(row, children)
@@ -66,7 +65,7 @@ def ending(
         if name is None:
             name = (task.reduce if task is not None else None) or DEFAULT
         if name not in reducers:
-            raise NoReducer(f"there is no reducer {name!r} in this app; there are {', '.join(reducers)}")
+            raise NoReducer(f"this app has no reducer {name!r}; expected one of {', '.join(reducers)}")
         parts = contributions(children, row.after)
         text, of = _as_text(parts, name) if task is None else (None, ())
         if task is not None or name not in ("last", "first", "list"):
@@ -75,9 +74,9 @@ def ending(
                 text = call_codec.encode_any(value) if task is None else task.signature.encode_value(value)
         if text is not None and len(text) * 4 > most and (size := len(text.encode())) > most:
             raise TooLarge(f"the value of the workflow {row.job.id}", size, most)
-    except Exception as error:  # the reducer is the user's, and so are the classes its values are made of
+    except Exception as error:  # the reducer, and the classes of its values, are user code
         return failure(
-            row, f"its children ended well; folding their results with {name!r} failed: {judge.text_of(error)}"
+            row, f"its children succeeded, but reducing their results with {name!r} failed: {judge.text_of(error)}"
         )
     return _ended(row, text, of, None)
 
@@ -92,12 +91,12 @@ def _ended(row: Record, text: str | None, of: Pairs, reason: str | None) -> Outc
         result=own,
         value=text,
         reason=reason,
-        memo=of,
+        checkpoints=of,
     )
 
 
 def failure(row: Record, error: str) -> Outcome:
-    """A parent that failed because of its children. Reopened, it is ended again; its function is not called again."""
+    """The outcome of a parent that failed because of its children. After a reopening, only its ending is repeated."""
     return Outcome(
         id=row.job.id,
         version=row.version,
@@ -110,25 +109,30 @@ def failure(row: Record, error: str) -> Outcome:
 
 
 def _over(row: Record, children: Sequence[Record]) -> Outcome:
-    """The ending of a row that only stands for others: as well as the best of them, or, for a guard, the worst."""
+    """The ending of a row without a job of its own: it succeeds if one of its children has; a guard if all have."""
     good = [child.state is State.SUCCEEDED for child in children]
     if all(good) if plan_of(row).guard else not children or any(good):
         return _ended(row, None, (), None)
     return failure(row, _named([child for child in children if child.state is not State.SUCCEEDED], len(children)))
 
 
-# --- who failed
+# --- failures
 
 
 def fatal(children: Sequence[Record], plan: Plan) -> list[Record]:
-    """The children because of which their parent fails. Of one that somebody waited for with a condition that allows
-    for failures, the one that waited decides; of the first ones the condition of the flow, if it has one."""
-    tolerated = {up for child in children if child.job.slack != 0 and child.job.task != FLOW for up in upstreams(child)}
+    """The children whose failure fails their parent. A failed child is tolerated if a job waited for it with a
+    condition that allows failures, or if the flow's condition, which applies to the first jobs, holds."""
+    tolerated = {
+        up
+        for child in children
+        if child.job.failures_allowed != 0 and child.job.task != FLOW
+        for up in upstreams(child)
+    }
     if plan.of is not None:
         ids = {child.job.id for child in children}
         begin = [child for child in children if not ids.intersection(upstreams(child))]
-        need = len(begin) if plan.need is None else plan.need
-        if sum(1 for child in begin if plan.of == "done" or child.state is State.SUCCEEDED) >= need:
+        required = len(begin) if plan.required is None else plan.required
+        if sum(1 for child in begin if plan.of == "done" or child.state is State.SUCCEEDED) >= required:
             tolerated |= {child.job.id for child in begin}
     bad = [child for child in children if child.state is not State.SUCCEEDED]
     return [child for child in bad if not {child.job.id, either_id(child.job.id)} & tolerated]
@@ -146,17 +150,17 @@ def _named(failed: Sequence[Record], of: int) -> str:
 
 
 def causes(failed: Sequence[Record]) -> list[Record]:
-    """Those that are to blame: not the ones that were cancelled because of another, unless there are only those."""
+    """The original failures: without jobs that were cancelled because of another, unless there are only such jobs."""
     return [row for row in failed if row.reason != UPSTREAM] or list(failed)
 
 
-# --- what they contribute
+# --- results
 
 
 def contributions(children: Sequence[Record], after: Sequence[str] = ()) -> list[Record]:
-    """The children whose results are folded, in the order of their ending (of one moment: as they were given). A
-    result that was handed on as an argument has gone there, and None is nothing. A child contributes as often as the
-    parent names it in `after`: a row whose key two of them asked for has answered both."""
+    """The children whose results are combined, in the order of their ending (ties: in the order given). A result that
+    was passed on as an argument, and None, are left out. A child counts as often as the parent names it in `after`: for
+    a shared key, one row was returned for two children."""
     named = Counter(after)
     used = {up for child in children if read_policy(child.job.retry).pass_result for up in upstreams(child)}
     found = [
@@ -169,7 +173,7 @@ def contributions(children: Sequence[Record], after: Sequence[str] = ()) -> list
 
 
 def first_locked(row: Record, children: Sequence[Record], plan: Plan) -> tuple[str | None, Pairs] | None:
-    """The value somebody concluded with: the parent itself, or the first child that did."""
+    """The value of the first Conclude: of the parent itself, or of the first child with one. None: there is none."""
     if plan.locked:
         return row.result, ()
     locked = [child for child in children if child.reason == CONCLUDED and child.state is State.SUCCEEDED]
@@ -180,8 +184,8 @@ def first_locked(row: Record, children: Sequence[Record], plan: Plan) -> tuple[s
 
 
 def _as_text(parts: Sequence[Record], name: str) -> tuple[str | None, Pairs]:
-    """The value of a flow that no task returned, without reading it: it is kept as its task wrote it, and with it
-    whose it is."""
+    """The value of a flow that no task returned, as its tasks encoded it, and the names of these tasks. None if there
+    is none or it must be decoded."""
     if name == "list":
         return f"[{','.join(part.result or 'null' for part in parts)}]", _of([encoding_of(part) for part in parts])
     if not parts or name not in ("last", "first"):
@@ -190,14 +194,14 @@ def _as_text(parts: Sequence[Record], name: str) -> tuple[str | None, Pairs]:
     return one.result, _of(encoding_of(one))
 
 
-Encoding = Any  # the task that wrote a text; None: anybody; a list: of each part
+Encoding = Any  # the task that encoded a text; None: unknown; a list: one for each part
 
 
 def encoding_of(row: Record, folded: bool = False) -> Encoding:
-    """Whose text the own result of this row is, or (`folded`) the value of its workflow."""
-    noted = dict(row.memo).get(OF)
+    """The task that encoded the own result of this row or (`folded`) the value of its workflow."""
+    noted = dict(row.checkpoints).get(OF)
     if noted is not None and (folded or row.result == row.value):
-        with suppress(*UNREADABLE):  # else another program has stored it
+        with suppress(*UNREADABLE):  # if unreadable, another program has stored it
             return msgspec.json.decode(noted)
     return None if row.job.task == FLOW else row.job.task
 
@@ -207,13 +211,13 @@ def _of(encoding: Encoding) -> Pairs:
 
 
 def decode_of(row: Record, tasks: Mapping[str, Any], text: str, folded: bool = False) -> Any:
-    """The own result of a row (`folded`: the value of its workflow), by the codec of the task that wrote it. Raises
-    BadResult."""
+    """The own result of a row (`folded`: the value of its workflow), decoded by the codec of the task that encoded it.
+    Raises BadResult."""
     return _decode(encoding_of(row, folded), tasks, text, folded)
 
 
 def _parts(text: str) -> list[msgspec.Raw]:
-    """Of a list; [] for what is none."""
+    """The parts of a JSON list; [] for any other text."""
     try:
         return msgspec.json.decode(text, type=list[msgspec.Raw])
     except UNREADABLE:
@@ -229,5 +233,5 @@ def _decode(encoding: Encoding, tasks: Mapping[str, Any], text: str, folded: boo
     own, value = task.signature.decode_result, task.signature.decode_value
     try:
         return value(text) if folded else own(text)
-    except BadResult:  # what somebody concluded with is of his type, not of its type
+    except BadResult:  # a Conclude value has the type of the job that concluded, not of this one
         return own(text) if folded else value(text)

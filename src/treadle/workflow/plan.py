@@ -1,7 +1,7 @@
-"""What a composition is in rows: children with a parent, and a plan of how the parent is to end.
+"""How a workflow is stored: children with a parent, and a plan for the parent's ending.
 
-Without it a flow would exist only in the memory of whoever wrote it. Nothing here needs a storage of its own kind: a
-parent is a job that has run and waits, and its plan is either the payload of `treadle.flow` or an entry of its memo.
+Storages need no special support. A parent is a waiting job whose function is done; its plan is the payload of
+`treadle.flow`, or one of its checkpoints.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from treadle.errors import UNREADABLE
 from treadle.policy.judge import kept_upstreams, succeeded
 from treadle.tasks.when import When
 
-FLOW: Final = "treadle.flow"  # the task of what has no function: the root of a composition sent from outside
-PLAN: Final = "treadle:plan"  # memo entries of ours; a step's name has no colon in front
+FLOW: Final = "treadle.flow"  # the task of rows without a function: the root of a composition that was enqueued
+PLAN: Final = "treadle:plan"  # names of checkpoints; a step's name cannot begin with "treadle:"
 OF: Final = "treadle:of"
 
 
-CONCLUDED: Final = "concluded"  # the reason of a success that fixes the value of the workflow
+CONCLUDED: Final = "concluded"  # the reason of a success that sets the value of the workflow
 
 
 class Plan(Struct, frozen=True, omit_defaults=True):
-    """How a parent is to end.
+    """How a parent ends.
 
-    reduce  the reducer its flow names; None: its task's
-    need    how many of its children must succeed, or (of="done") may end in any way; None: all but those tolerated
-    locked  its own value is the value of the whole workflow
-    mark    "run": it says that the run of another job is over; "either": it waits for that, or for the job itself
-    guard   it cancels those it waits for, as soon as one of them cannot succeed
+    reduce    the reducer that its flow names; None: that of its task
+    required  how many of its children must succeed, or (of="done") end in any way; None: all but those tolerated
+    locked    its own value is the value of the whole workflow
+    mark      "run": it marks the end of another job's run; "either": it waits for that mark, or for the job itself
+    guard     it cancels the jobs that it waits for, as soon as one of them cannot succeed
     """
 
     reduce: str | None = None
-    need: int | None = None
+    required: int | None = None
     of: Literal["succeeded", "done"] | None = None
     locked: bool = False
     mark: Literal["run", "either"] | None = None
@@ -49,7 +49,7 @@ PLAIN: Final = Plan()
 
 
 class _Payload(Struct, frozen=True, omit_defaults=True):
-    """The payload of `treadle.flow`, in the form every payload has."""
+    """The payload of `treadle.flow`, in the general form of payloads."""
 
     kwargs: Plan = PLAIN
 
@@ -59,36 +59,39 @@ _read_payload = msgspec.json.Decoder(_Payload).decode
 
 
 def plan_for(reduce: str | None, when: When | None, locked: bool = False) -> Plan:
-    """The plan of a flow. Its reducer and condition have been checked."""
+    """The plan of a flow, whose reducer and condition are already checked."""
     if when is None:
         return Plan(reduce=reduce, locked=locked)
-    return Plan(reduce=reduce, need=when.need, of=when.of, locked=locked)
+    return Plan(reduce=reduce, required=when.required, of=when.of, locked=locked)
 
 
 def plan_of(row: Record) -> Plan:
-    """How this parent is to end. A plan that cannot be read counts as none: a bad row must not stop a worker."""
+    """The plan of this parent. One that cannot be read counts as none, so a bad row does not stop a worker."""
     try:
         if row.job.task == FLOW:
             return plan_of_job(row.job)
-        text = dict(row.memo).get(PLAN)
+        text = dict(row.checkpoints).get(PLAN)
         return PLAIN if text is None else read_plan(text)
     except UNREADABLE:
         return PLAIN
 
 
 def plan_of_job(job: NewJob) -> Plan:
-    """How a row of `treadle.flow` is to end. Raises one of UNREADABLE."""
+    """The plan of a `treadle.flow` row. Raises one of UNREADABLE."""
     return PLAIN if job.payload == "[]" else _read_payload(job.payload).kwargs
 
 
 def root_of(id: str, plan: Plan, after: Sequence[str], **fields: Any) -> NewJob:
-    """A row that nobody runs: it waits for these, and is ended by whichever worker comes by."""
+    """A row without a function: it waits for these jobs, and then any worker ends it."""
     payload = "[]" if plan == PLAIN else msgspec.json.encode(_Payload(plan)).decode()
-    return NewJob(id=id, task=FLOW, payload=payload, after=tuple(after), slack=None, ran=True, **fields)
+    return NewJob(
+        id=id, task=FLOW, payload=payload, after=tuple(after), failures_allowed=None, function_done=True, **fields
+    )
 
 
 def adopted(new: NewJob, parent: NewJob, deadline: float | None = None) -> NewJob:
-    """A child of this parent, whose deadline, headers and lane (with its weight) it takes where it has none."""
+    """The job as a child of this parent. It inherits headers, and if it has none of its own, lane (with its weight) and
+    deadline."""
     headers: Pairs = new.headers
     if parent.headers:
         headers = tuple({**dict(parent.headers), **dict(new.headers)}.items())
@@ -100,12 +103,12 @@ def adopted(new: NewJob, parent: NewJob, deadline: float | None = None) -> NewJo
         headers=headers,
         lane=lane,
         stride=stride,
-        deadline=new.deadline if new.deadline is not None or new.ran else deadline,
+        deadline=new.deadline if new.deadline is not None or new.function_done else deadline,
     )
 
 
 def mark_id(id: str) -> str:
-    """The id of the row that says: the run of this job is over, whatever its children do."""
+    """The id of the row that marks the end of this job's run, whatever its children do."""
     return ids.derived(id, "ran")
 
 
@@ -115,7 +118,7 @@ def either_id(id: str) -> str:
 
 
 def mark_of(record: Record) -> NewJob:
-    """That row. It is stored with the outcome of the run."""
+    """The row that marks the end of this run, stored with its outcome."""
     job = record.job
     return root_of(mark_id(job.id), Plan(mark="run"), (), queue=job.queue, root=job.root or job.id, parent=job.id)
 
@@ -129,30 +132,30 @@ def continued(
     note: str | None,
     marks: bool,
 ) -> Outcome:
-    """The outcome of a run that goes on as these jobs. `own` is the text of the value it gave, `left` the seconds to
-    its deadline."""
+    """The outcome of a run that continues as these jobs. `own`: its encoded value; `left`: the seconds to its
+    deadline."""
     then = [adopted(new, record.job, left) for new in jobs]
     after = tuple(new.id for new in then if new.parent == record.job.id)
     if marks:
         then.append(mark_of(record))
-    memo = kept_upstreams(record)
+    checkpoints = kept_upstreams(record)
     if plan != PLAIN:
-        memo = (*memo, (PLAN, msgspec.json.encode(plan).decode()))
+        checkpoints = (*checkpoints, (PLAN, msgspec.json.encode(plan).decode()))
     return Outcome(
         id=record.job.id,
         version=record.version,
         state=State.WAITING,
         attempt=record.attempt + 1,
         result=own,
-        memo=memo,
+        checkpoints=checkpoints,
         note=note,
-        then=tuple(then),
+        followups=tuple(then),
         after=after,
-        slack=None,
-        ran=True,
+        failures_allowed=None,
+        function_done=True,
     )
 
 
 def concluded(record: Record, text: str, note: str | None) -> Outcome:
-    """The outcome of a run that settles the value of the whole workflow."""
+    """The outcome of a run that sets the value of the whole workflow."""
     return replace(succeeded(record, text, note=note), value=text, reason=CONCLUDED)

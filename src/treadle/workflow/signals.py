@@ -1,10 +1,8 @@
-"""Signals and marks: rows that nobody runs. A signal's row is settled by whoever gives the signal; a mark is won by
-whoever stores it first.
+"""Signals and marks: rows without a task. The sender of a signal settles its row; the first job that stores a mark
+gets it.
 
-Without it a job could only wait for jobs, not for a person; and nobody could say "I do this, the others need not".
-
-A signal of a name to a job has rows in turn, each under an id made of job, name and turn. The first that is not used
-up is where a wait and a signal meet, whichever comes first. A row is used up when a wait's time ran out on it.
+A signal of one name to one job has several rows, numbered by turn. The wait and the signal use the first row that is
+not used up. A row is used up if the wait for it timed out.
 """
 
 from __future__ import annotations
@@ -22,23 +20,23 @@ from treadle.core.model import EXPIRED, NewJob, Outcome, Record, State
 from treadle.errors import UNREADABLE, BadOption, ForeignRow, Signalled
 from treadle.storage.contract import Storage
 
-SIGNAL = "treadle:signal:"  # ids of such rows begin so
-ONCE_KEY = "treadle.once "  # what the keys of marks begin with
-ONCE = "treadle:once:"  # ids of marks begin so
-SEEN_AT_ONCE = 8  # turns looked at in one trip
+SIGNAL = "treadle:signal:"  # prefix of the ids of signal rows
+ONCE_KEY = "treadle.once "  # prefix of the keys of marks
+ONCE = "treadle:once:"  # prefix of the ids of marks
+SEEN_AT_ONCE = 8  # rows read in one round trip
 
 
 class Wanted(Struct, frozen=True, omit_defaults=True):
-    """The payload of a signal's row: for people who look at it, and for telling rounds apart."""
+    """The payload of a signal row: readable for operators, and used to tell rounds of a reopened job apart."""
 
     job: str
     signal: str
-    round: int = 0
-    given: bool = False  # made by whoever gives it, who may have died before he did
+    reopenings: int = 0
+    given: bool = False  # the sender stored the row, and may have died before settling it
 
 
 class Won(Struct, frozen=True):
-    """The payload of a mark: who has won it."""
+    """The payload of a mark: the job that holds it."""
 
     job: str
     once: str
@@ -49,13 +47,13 @@ _read_wanted = msgspec.json.Decoder(Wanted).decode
 
 
 def signal_id(job: str, name: str, turn: int) -> str:
-    """Where the signal is found; no longer than an id may be, whatever the job's own is."""
+    """The id of the signal's row. It is a hash, because the job's own id may have the maximum length."""
     return f"{SIGNAL}{hashlib.sha256(f'{job} {name}'.encode()).hexdigest()[:40]}:{turn}"
 
 
 def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool = False) -> NewJob:
-    """The row of a signal to this job. It belongs to the workflow, so it stays for as long as that is not over."""
-    payload = msgspec.json.encode(Wanted(row.job.id, name, row.round, given)).decode()
+    """A row of a signal to this job. It belongs to the job's workflow, so it is kept until the workflow has ended."""
+    payload = msgspec.json.encode(Wanted(row.job.id, name, row.reopenings, given)).decode()
     return NewJob(
         id=signal_id(row.job.id, name, turn),
         task="",
@@ -69,7 +67,7 @@ def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool =
 
 
 def check_place(found: Record, queue: str, root: str | None, parent: str | None) -> Record:
-    """The row, if it is where a row of ours with this id or key belongs. Raises ForeignRow if it is elsewhere."""
+    """The row, if queue, root and parent are those of a row that Treadle stores. Raises ForeignRow if not."""
     job = found.job
     if job.task or job.queue != queue or job.root != root or job.parent != parent:
         raise ForeignRow(job.id, job.queue, queue)
@@ -82,7 +80,7 @@ def check_signal(found: Record, row: Record) -> Record:
 
 
 def signal_name(row: Record) -> str | None:
-    """Which signal this row stands for; None if it is no signal's, or does not say which."""
+    """The name of the signal of this row; None if the row is not a signal's, or its payload cannot be read."""
     if row.job.task or not row.job.id.startswith(SIGNAL):
         return None
     asked = _wanted(row)
@@ -90,7 +88,7 @@ def signal_name(row: Record) -> str | None:
 
 
 def _wanted(row: Record) -> Wanted | None:
-    """What a signal's row says; None where a program has stored something else."""
+    """The payload of a signal row; None if another program stored something else."""
     try:
         return _read_wanted(row.job.payload)
     except UNREADABLE:
@@ -98,19 +96,25 @@ def _wanted(row: Record) -> Wanted | None:
 
 
 def usable(found: Record, row: Record, timed: bool) -> bool:
-    """Whether a wait of this job may end with this row of a signal: it is open, given, or (`timed`) its time ran out on
-    this very wait. Rows of an earlier round, or taken away by hand, are nobody's any more."""
+    """Whether a wait of this job may use this row: it is open, the signal was given, or (`timed`) this very wait timed
+    out on it. Rows of an earlier round, or cancelled by an operator, are not used."""
     if not found.state.final or found.state is State.SUCCEEDED:
         return True
     asked = _wanted(found)
-    return asked is not None and timed and found.reason == EXPIRED and asked.round == row.round and not asked.given
+    return (
+        asked is not None
+        and timed
+        and found.reason == EXPIRED
+        and asked.reopenings == row.reopenings
+        and not asked.given
+    )
 
 
 async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, reach: tuple[str, ...] = ()) -> None:
-    """Settle the first row of this signal that is not used up, and make it first if the job does not wait yet.
+    """Settle the first row of this signal that is not used up; store it first if the job does not wait yet.
 
-    reach  the queues that the caller has a right to; (): every queue
-    Raises Signalled if it was given before, ForeignRow if another caller has stored its row.
+    reach  the queues that the caller has access to; (): every queue
+    Raises Signalled if the signal was given before, ForeignRow if another caller has stored its row.
     """
     for start in count(1, SEEN_AT_ONCE):
         turns = range(start, start + SEEN_AT_ONCE)
@@ -121,7 +125,7 @@ async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, 
                 [found] = await storage.enqueue([new])
             check_signal(found, row)
             while not found.state.final:
-                # `value` is compared when an outcome is repeated: two givers are never both told that they were first.
+                # A repeated outcome must have the same `value`, so of two senders only one gets "applied".
                 out = Outcome(
                     id=found.id, version=found.version, state=State.SUCCEEDED, result=text, value=nonce, reach=reach
                 )
@@ -137,7 +141,8 @@ async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, 
 
 
 def mark(id: str, row: Record, key: object, keep: float) -> NewJob:
-    """The row by which a job claims a key of `once`: unfinished while it holds, and over after `keep` seconds."""
+    """The row with which a job claims a key of `once`. It is unfinished while the mark is held, at most `keep`
+    seconds."""
     if not isinstance(key, str) or not 0 < len(key) <= defaults.MAX_NAME or not key.isprintable():
         raise BadOption("once", f"expected a key of 1-{defaults.MAX_NAME} printable characters, found {key!r}")
     payload = msgspec.json.encode(Won(row.job.id, key)).decode()
@@ -154,7 +159,7 @@ def mark(id: str, row: Record, key: object, keep: float) -> NewJob:
 
 
 def winner(found: Record) -> str:
-    """The job that has won the mark; "" where the row does not say."""
+    """The id of the job that holds the mark; "" if the payload cannot be read."""
     try:
         return _read_won(found.job.payload).job
     except UNREADABLE:

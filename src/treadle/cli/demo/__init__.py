@@ -1,4 +1,1 @@
-"""`treadle demo`: real work on real input, and a worker killed in the middle of it.
-
-Without it nobody could see in ten seconds, on their own machine, that nothing is lost.
-"""
+"""`treadle demo`: indexes the standard library with jobs, and kills a worker on request to show that none is lost."""

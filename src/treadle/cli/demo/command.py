@@ -1,4 +1,4 @@
-"""`treadle demo`: where it runs, and that nothing is left of it."""
+"""The command `treadle demo`: makes a temporary storage, runs the demo, and deletes every file afterwards."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ import click
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, note
 from treadle.core.clock import monotonic
 
-PATIENCE = 8.0  # s until we give up deleting a folder somebody writes to: longer than the workers' grace
+PATIENCE = 8.0  # s to retry deleting a folder that a worker still writes to: longer than the workers' grace
 
 
 @click.command()
-@click.option("--processes", "-p", type=click.IntRange(1), default=2, show_default=True, help="Worker processes.")
-@click.option("--url", metavar="URL", help="Where jobs shall live. Default: a SQLite file that is deleted at the end.")
-@click.option("--kill", is_flag=True, help="Kill -9 a worker in the middle, and watch its jobs come back.")
-@click.option("--keep", is_flag=True, help="Do not delete the SQLite file; look at it with `treadle jobs`.")
+@click.option(
+    "--processes", "-p", type=click.IntRange(1), default=2, show_default=True, help="Number of worker processes."
+)
+@click.option("--url", metavar="URL", help="Storage URL. [default: a SQLite file that is deleted at the end]")
+@click.option("--kill", is_flag=True, help="Kill -9 a worker half-way, and watch its jobs run again.")
+@click.option("--keep", is_flag=True, help="Keep the SQLite file, for `treadle jobs`.")
 @as_json
 def demo(processes: int, url: str | None, kill: bool, keep: bool, json_: bool) -> int:
-    """Index the standard library of this Python: a job for each module, and a last one that joins their results."""
+    """Index the standard library of this Python: one job per module, and a last one that joins the results."""
     if sys.platform == "win32":
         raise Stop(USAGE, "the demo needs signals that Windows does not have; `treadle worker` works there")
     if url is not None and url.startswith("memory:"):
-        raise Stop(USAGE, "memory:// lives in one process, the demo's workers are others: give another --url")
-    # From here on SIGTERM is a Ctrl-C: what was made is deleted.
+        raise Stop(USAGE, "the demo's worker processes cannot share a memory:// storage: give another --url")
+    # SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that the folder is deleted.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _place(url, keep) as where:
-        os.environ["TREADLE_URL"] = where  # the demo's app and its workers read it as any app does
+        os.environ["TREADLE_URL"] = where  # read by the demo's app, here and in the workers
         from treadle.cli.demo.library import modules
         from treadle.cli.demo.run import run
         from treadle.cli.demo.show import show
@@ -53,19 +55,19 @@ def _place(url: str | None, keep: bool) -> Iterator[str]:
         yield url
         return
     folder = tempfile.mkdtemp(prefix="treadle-demo-")
-    # What else is temporary, here and in the workers, shall go with it: a killed worker cleans up nothing.
+    # All temporary files go into this folder, because a killed worker does not delete its own.
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     try:
         yield f"sqlite:///{folder}/demo.db"
     finally:
         if keep:
-            note(f"kept: treadle jobs list --url sqlite:///{folder}/demo.db")
+            note(f"kept the database: treadle jobs list --url sqlite:///{folder}/demo.db")
         else:
             _delete(folder)
 
 
 def _delete(folder: str) -> None:
-    """Whoever is impatient now waits: a worker that was interrupted twice may write for a moment yet."""
+    """Delete the folder. Retries and ignores signals, because a worker that was stopped twice may still write."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     until = monotonic() + PATIENCE

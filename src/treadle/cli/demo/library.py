@@ -1,4 +1,4 @@
-"""The modules of the standard library of the running interpreter, as files. Without it there would be no input."""
+"""Lists the source files of the running interpreter's standard library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packag
 
 
 def modules() -> list[tuple[str, str]]:
-    """(name, path) of each, packages of tests left out, in the order of their names."""
+    """(name, path) of each module except tests, sorted by name."""
     root = Path(sysconfig.get_path("stdlib"))
     found = []
     for folder, folders, files in os.walk(root):

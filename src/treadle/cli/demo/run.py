@@ -1,7 +1,4 @@
-"""The run of the demo: enqueue, start workers, watch, kill one if asked, count what became of every job.
-
-Without it the demo would be a page of instructions.
-"""
+"""Runs the demo: enqueues the jobs, starts workers, shows progress, kills a worker on request, counts outcomes."""
 
 from __future__ import annotations
 
@@ -21,35 +18,35 @@ from treadle.cli.output import FAILED, Stop, note, plural
 from treadle.cli.progress import Bar
 from treadle.core.clock import monotonic
 
-LEASE = 2.0  # s; short, so that one can watch lost jobs come back
+LEASE = 2.0  # s; short, so that lost jobs run again while the user watches
 SLOTS = 4  # jobs at once in each process
 KILL_AT = 0.4  # share of the jobs that is done when a worker is killed
-LOOK = 0.1  # s between two looks
+LOOK = 0.1  # s between updates of the progress bar
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 class Numbers(Struct, kw_only=True):
-    """What became of the jobs."""
+    """The counts of the demo's jobs by outcome, and its duration."""
 
     enqueued: int
     succeeded: int
     failed: int
     lost: int  # run again because their worker was lost
-    missing: int  # enqueued, and neither succeeded nor failed: always 0
+    missing: int  # enqueued, but without success or failure: always 0
     killed: int  # workers
     processes: int
     seconds: float
 
 
 class Demo:
-    """One run. `kill`: kill -9 a worker at about 40 %."""
+    """One run of the demo. `kill`: kill -9 a worker when about 40 % of the jobs are done."""
 
     def __init__(self, app: App, modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> None:
         self.app, self.modules, self.processes, self.kill = app, modules, processes, kill
-        self.queue = f"demo-{os.urandom(4).hex()}"  # nobody else's jobs, also on a storage that is in use
+        self.queue = f"demo-{os.urandom(4).hex()}"  # unique, so that a shared storage's own jobs stay out
         self.names: dict[int, str] = {}  # workers, by number
-        self.held: tuple[str, ...] = ()  # what the killed one ran
+        self.held: tuple[str, ...] = ()  # jobs that the killed worker held
         self.killed_at = 0.0
         self.bar = Bar("indexing", len(modules), after=0.0)
         orders = Orders(
@@ -64,7 +61,7 @@ class Demo:
         self.fleet = Fleet(orders, processes, say=self.bar.say, greeted=self._greeted)
 
     async def run(self) -> tuple[tasks.Report, Numbers]:
-        """The report, and what became of the jobs. However it ends, no worker is left."""
+        """Run the demo -> the report and the counts. Stops all workers also when it fails."""
         began = monotonic()
         fleet = asyncio.create_task(self.fleet.run())
         try:
@@ -85,7 +82,7 @@ class Demo:
             await self._end(fleet)
 
     async def _end(self, fleet: asyncio.Task[int]) -> None:
-        """No worker is left: told to stop at once, and killed if that takes long."""
+        """Stop all workers at once; kill those that take more than 1.5 s."""
         if not fleet.done():
             self.fleet.stop()
             self.fleet.stop()
@@ -101,11 +98,11 @@ class Demo:
         task = tasks.index.options(queue=self.queue)
         jobs = await self.app.enqueue([task.job(name, path) for name, path in self.modules])
         last = await self.app.enqueue(tasks.report.options(queue=self.queue).job(), after=jobs, when=all_done())
-        note(f"enqueued {plural(len(jobs), 'job')}, one for each module, and a last one that waits for all of them")
+        note(f"enqueued {plural(len(jobs), 'job')}, one per module, and a last one that waits for all of them")
         return jobs, last
 
     async def _watch(self, fleet: asyncio.Task[int], ended: asyncio.Task[object]) -> None:
-        """Show how far it is until the last job has ended."""
+        """Show the progress until the last job has ended."""
         total, began, came_back = len(self.modules), 0.0, False
         while not ended.done():
             done, running = await self._progress()
@@ -119,7 +116,7 @@ class Demo:
             await asyncio.wait([fleet, ended], timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
             if fleet.done():
                 raise Stop(fleet.result() or FAILED, "the demo's workers could not start; see above")
-        if self.held and not came_back:  # they were the last of all
+        if self.held and not came_back:  # the lost jobs ended last
             await self._look_for_the_lost()
 
     async def _progress(self) -> tuple[int, int]:
@@ -131,13 +128,13 @@ class Demo:
         return done, running
 
     async def _kill_one(self) -> None:
-        """Kill -9 a worker that holds jobs: it is stopped first, so that what is said of them is true."""
+        """Kill -9 a worker that holds jobs. SIGSTOP first, so that the printed number of its jobs is exact."""
         for number, pid in self.fleet.pids.items():
             name = self.names.get(number)
             if name is None:
                 continue
             os.kill(pid, signal.SIGSTOP)
-            with contextlib.suppress(ChildProcessError):  # it has ended meanwhile
+            with contextlib.suppress(ChildProcessError):  # it has already ended
                 await asyncio.to_thread(os.waitpid, pid, os.WUNTRACED)
             rows = (await self.app.jobs.list(queue=self.queue, state="running", limit=1_000)).records
             held = tuple(row.id for row in rows if (row.worker or "").partition("#")[0] == name)
@@ -148,12 +145,15 @@ class Demo:
             self.held, self.killed_at = held, monotonic()
             self.bar.say(
                 f"killed worker {number} (kill -9, process {pid}) while it held {plural(len(held), 'job')}; "
-                f"their leases of {LEASE:g} s run out now"
+                f"their leases expire within {LEASE:g} s"
             )
             return
 
     async def _look_for_the_lost(self) -> bool:
-        """True: all of them have ended. A server may still have taken the end of one from the killed worker."""
+        """Whether all jobs of the killed worker have ended; prints how many ran again.
+
+        Some may have ended in time: the server may have received their outcome before the kill.
+        """
         rows = (await self.app.jobs.list(ids=self.held, limit=1_000)).records
         if not all(row.state in FINAL for row in rows):
             return False
@@ -185,14 +185,14 @@ class Demo:
 
 
 def run(modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> tuple[tasks.Report, Numbers]:
-    """The whole demo on the storage of TREADLE_URL. SIGTERM and SIGHUP end it as Ctrl-C does, raising that."""
+    """Run the demo on the storage of TREADLE_URL. SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt."""
 
     async def work() -> tuple[tasks.Report, Numbers]:
         loop, here, asked = asyncio.get_running_loop(), asyncio.current_task(), False
         assert here is not None
 
         def stop() -> None:
-            """Once: ending takes two seconds at most, and must not be cancelled itself."""
+            """Cancel the demo once. A second signal must not interrupt the clean-up, which takes at most 2 s."""
             nonlocal asked
             if not asked:
                 asked = True
@@ -204,7 +204,7 @@ def run(modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> tuple
         async with tasks.app as app:
             return await Demo(app, modules, processes, kill).run()
 
-    # Half a loop cannot be interrupted cleanly: what arrives meanwhile is heard when there is a whole one.
+    # A half-made loop cannot be interrupted cleanly: block the signals until it has its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         return asyncio.run(work())

@@ -1,4 +1,4 @@
-"""The demo's report, for people."""
+"""Prints the demo's report as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from treadle.cli.output import data, plural, table
 
 
 def show(report: Report, numbers: Numbers) -> None:
-    """On stdout."""
+    """Print the report to stdout."""
     data(
         f"The standard library of this Python: {report.modules:,} modules, {report.lines:,} lines, "
         f"{report.functions:,} functions, {report.classes:,} classes.\n"
@@ -19,7 +19,7 @@ def show(report: Report, numbers: Numbers) -> None:
     big = [(each.name, each.lines, each.functions, each.classes) for each in report.biggest]
     counts = ("lines", "functions", "classes")
     table(("biggest modules", *counts), big, "no modules", right=counts)
-    lost = f"{numbers.lost:,} lost with their worker and run again" if numbers.killed else "0 lost"
+    lost = f"{numbers.lost:,} whose worker was killed ran again" if numbers.killed else "0 lost"
     data(
         f"\n{plural(numbers.enqueued, 'job')} enqueued: {numbers.succeeded:,} succeeded, {numbers.failed:,} failed, "
         f"{lost}, {numbers.missing:,} missing."

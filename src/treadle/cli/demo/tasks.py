@@ -1,7 +1,4 @@
-"""The app of the demo: one job reads one module of the standard library, the last one joins what they found.
-
-Without it the demo's workers would have nothing to run. It is an app like any other: `treadle.cli.demo.tasks:app`.
-"""
+"""The app of the demo, `treadle.cli.demo.tasks:app`: one job indexes one module, a last one joins the results."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ app = App()
 
 
 class Function(Struct):
-    """A function, and how long it is."""
+    """A function and its length in lines."""
 
     name: str
     lines: int
 
 
 class Module(Struct):
-    """What one job found in one file."""
+    """The result of one index job: the counts of one file."""
 
     name: str
     lines: int
@@ -36,7 +33,7 @@ class Module(Struct):
 
 
 class Report(Struct):
-    """What the last job made of it."""
+    """The result of the last job: the sums and the longest functions."""
 
     modules: int
     lines: int
@@ -49,7 +46,7 @@ class Report(Struct):
 
 @app.task(name="demo.index", keep=3600, keep_failed=3600)
 def index(name: str, path: str) -> Module:
-    """Parse a file; count lines, functions, classes; name its longest functions."""
+    """Parse a file: count its lines, functions and classes, and list its longest functions."""
     try:
         with tokenize.open(path) as file:
             text = file.read()
@@ -67,7 +64,7 @@ def index(name: str, path: str) -> Module:
 
 @app.task(name="demo.report", keep=3600, keep_failed=3600)
 async def report() -> Report:
-    """Join the results of all the jobs this one waited for."""
+    """Join the results of the jobs that this one waited for."""
     rows = await asyncio.gather(*(app.jobs.get(id) for id in current().after))
     decode = index.signature.decode_result
     found = [each for row in rows if row.result is not None and isinstance(each := decode(row.result), Module)]

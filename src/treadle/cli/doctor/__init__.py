@@ -1,1 +1,1 @@
-"""`treadle doctor`: one module for each storage, and what all have in common."""
+"""`treadle doctor`: one module per storage, and the checks that all storages share."""

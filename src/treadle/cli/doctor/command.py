@@ -1,7 +1,4 @@
-"""`treadle doctor`: looks at the storage and at what lives in it, and says of each thing whether it is well.
-
-Without it a network mount or a forgotten pause would be found by reading the code.
-"""
+"""The command `treadle doctor`: checks the storage and its contents, and prints a verdict for each check."""
 
 from __future__ import annotations
 
@@ -19,18 +16,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @targeted
-@click.option("--full", is_flag=True, help="Read every page of the database too; takes a while on a large one.")
+@click.option("--full", is_flag=True, help="Also read every page of the database, which takes long if it is large.")
 @click.option(
     "--repair",
     is_flag=True,
-    help="Remove rows that faults left behind, cancel rows that are none of Treadle's own, and close loose files.",
+    help="Remove rows that faults left behind, cancel invalid rows in Treadle's own queue, correct the counters of "
+    "limits on Redis, and fix file permissions.",
 )
 @as_json
 def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
-    """Check the storage and what lives in it; each line says ok, warn or fail, and what to do.
+    """Check the storage and its contents. Each line shows ok, warn or fail, and how to fix it.
 
-    Exit code 1 if something failed. Looks only, unless --repair is given; but opening a storage brings it to this
-    Treadle's schema.
+    The exit code is 1 if a check fails. Without --repair the command changes nothing, except that it migrates the
+    storage to the schema of this Treadle.
     """
     import asyncio
     import warnings
@@ -46,7 +44,7 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
                 verdict(check.verdict, check.name, check.text, check.advice)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OldRows)  # the check `moved` says it
+        warnings.simplefilter("ignore", OldRows)  # the check `moved` reports it
         asyncio.run(examine())
     if json_:
         document(found)
@@ -56,7 +54,6 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
 async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:
     from treadle.cli.doctor import common, leftovers, sqlite
     from treadle.errors import StorageError
-    from treadle.storage.contract import confined
 
     url, database = target.app.url or "", target.file
     schema = sqlite.schema(database) if database is not None else None
@@ -74,23 +71,23 @@ async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]
         target.check_there()
         async with target.app as app:
             now = sqlite.schema(database) if database is not None else None
-            was = f", was {schema} until now" if now != schema else ""
+            was = f", migrated from {schema}" if now != schema else ""
             yield common.ok("storage", f"{target.url} answers" + (f"; schema {now}{was}" if now is not None else ""))
             if (moved := await move_of(app)) is not None:
                 yield common.fail("moved", moved, "restart the processes that still use it with that URL")
-            async for check in _of_server(url):
+            async for check in _of_server(url, repair):
                 yield check
-            if not confined(app.storage):
+            if not app.storage.capabilities.queues:
                 async for check in leftovers.in_storage(app, repair):
                     yield check
             async for check in common.checks(app, target.has_tasks):
                 yield check
     except (StorageError, Stop) as error:
-        yield common.fail("storage", f"{target.url}: {error}", "is the URL right, is the server up?")
+        yield common.fail("storage", f"{target.url}: {error}", "check the URL, and whether the server is running")
 
 
-async def _of_server(url: str) -> AsyncIterator[Check]:
-    """What a server that has the jobs says of itself."""
+async def _of_server(url: str, repair: bool) -> AsyncIterator[Check]:
+    """The checks of the storage's server, if it is PostgreSQL or Redis."""
     from treadle.cli.doctor import redis
     from treadle.cli.doctor.postgres import checks as of_database
     from treadle.cli.doctor.postgres import is_postgres
@@ -99,5 +96,5 @@ async def _of_server(url: str) -> AsyncIterator[Check]:
         async for check in of_database(url):
             yield check
     if url.partition("://")[0] in redis.SCHEMES:
-        for check in await redis.checks(url):
+        for check in await redis.checks(url, repair):
             yield check

@@ -1,7 +1,4 @@
-"""A check's verdict, and the checks that hold for every storage: clock, workers, queues, limits, lost jobs.
-
-Without it each check would have its own idea of what "ok" looks like.
-"""
+"""The result of a check, and the checks for every storage: clock, workers, queues, limits, lost jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from msgspec.structs import replace
 from treadle.admin.known_names import near, used, without_rule
 from treadle.cli.output import lasts, plural
 from treadle.core import defaults
-from treadle.storage.contract import confined
 from treadle.worker.leader import TASK as LEADER
 
 if TYPE_CHECKING:
@@ -22,12 +18,12 @@ if TYPE_CHECKING:
     from treadle.core.model import Stats
 
 YEAR_2024 = 1_704_067_200.0
-AHEAD = 60.0  # s a stored moment may lie ahead of this clock before we say so
-LOOKED_AT = 1_000  # jobs looked at for leases that ran out
+AHEAD = 60.0  # s that a stored time may lie ahead of this clock without a warning
+LOOKED_AT = 1_000  # unfinished and failed jobs, each, that the check for lost jobs reads
 
 
 class Check(Struct, frozen=True):
-    """One line: what was looked at, what was found, and what to do if it is not well."""
+    """One line of output: the name of the check, what it found, and how to fix it."""
 
     verdict: Literal["ok", "warn", "fail"]
     name: str
@@ -48,11 +44,11 @@ def fail(name: str, text: str, advice: str) -> Check:
 
 
 async def checks(app: App, has_tasks: bool) -> AsyncIterator[Check]:
-    """What the open storage shows of clock, workers, queues, limits and jobs; less of it to a bound token."""
-    stats, queues = await app.queues.stats(), confined(app.storage)
+    """The checks of clock, workers, queues, limits and jobs. A token that is bound to queues gets fewer of them."""
+    stats, queues = await app.queues.stats(), app.storage.capabilities.queues
     if queues:
-        words = f"bound to {', '.join(queues)}: clock, leases, limits and Treadle's own rows are not checked"
-        yield warn("token", words, "a token of every queue, or the URL of the storage itself, shows them")
+        words = f"bound to {', '.join(queues)}: clock, leases, limits and Treadle's own rows cannot be checked"
+        yield warn("token", words, "use a token for every queue, or the URL of the storage itself")
     else:
         yield await _clock(app)
     yield _workers(stats)
@@ -72,31 +68,31 @@ async def _clock(app: App) -> Check:
     now = app.now()
     newest = (await app.jobs.list(limit=1)).records
     if now < YEAR_2024:
-        return fail("clock", f"this machine's clock is off by years ({now:.0f})", "set it, best by NTP")
+        return fail("clock", f"this machine's clock is off by years ({now:.0f})", "set the clock, preferably by NTP")
     ahead = newest[0].created_at - now if newest else 0.0
     if ahead > AHEAD:
         return warn(
             "clock",
-            f"the newest job was made {lasts(ahead)} in the future of this clock",
-            "some clock was, or is, wrong: compare this machine's with the storage's",
+            f"by this clock, the newest job was created {lasts(ahead)} in the future",
+            "one of the clocks is or was wrong: compare this machine's with the storage's",
         )
-    return ok("clock", "no job was made in the future")
+    return ok("clock", "no job was created in the future")
 
 
 def _workers(stats: Stats) -> Check:
     if stats.workers:
         slots, running = sum(each.slots for each in stats.workers), sum(each.running for each in stats.workers)
         return ok("workers", f"{plural(len(stats.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
-    return ok("workers", "none was heard of")
+    return ok("workers", "no worker has sent a heartbeat recently")
 
 
 def _unserved(stats: Stats) -> Iterator[Check]:
     served = {queue for worker in stats.workers for queue in worker.queues}
     if stats.workers:
-        served.add(defaults.OWN_QUEUE)  # every worker serves it, and says so nowhere
+        served.add(defaults.SYSTEM_QUEUE)  # every worker serves it, and its heartbeat does not list it
     jobs: dict[str, int] = {}
     for count in stats.counts:
-        # Who leads is no job that anybody waits for: it stays when a whole fleet was killed.
+        # The leader's row waits for no worker: it stays when the whole fleet was killed.
         if count.state in ("ready", "running") and count.task not in ("", LEADER):
             jobs[count.queue] = jobs.get(count.queue, 0) + count.jobs
     for queue, number in sorted(jobs.items()):
@@ -110,7 +106,7 @@ def _unserved(stats: Stats) -> Iterator[Check]:
 
 
 def _untaken(stats: Stats) -> Iterator[Check]:
-    """Jobs in queues that workers serve, of tasks that none of these workers has."""
+    """Queued jobs in served queues whose task none of the queue's workers has."""
     jobs: dict[tuple[str, str], int] = {}
     for count in stats.counts:
         ours = not count.task or count.task.startswith("treadle.")
@@ -124,16 +120,16 @@ def _untaken(stats: Stats) -> Iterator[Check]:
 
 
 def _shut(app: App, stats: Stats) -> Iterator[Check]:
-    pauses = [use for use in stats.limits if use.pauses and use.behind is None and not use.parked and not use.used]
+    pauses = [use for use in stats.limits if use.pauses and use.behind is None and not use.blocked and not use.used]
     known = used(app.tasks, replace(stats, limits=tuple(use for use in stats.limits if use not in pauses)))
     for use in stats.limits:
         if use.rule.slots != 0:
             continue
         if use.key.startswith("queue:"):
             queue = use.key.removeprefix("queue:")
-            held = sum(count.in_line for count in stats.counts if count.queue == queue)
+            held = sum(count.queued for count in stats.counts if count.queue == queue)
             if held:
-                text = f"queue {queue!r} is paused with {plural(held, 'job')} in line"
+                text = f"queue {queue!r} is paused with {plural(held, 'queued job')}"
                 yield warn("paused", text, f"`treadle queues resume {queue}`")
             elif not known.has("queue", queue):
                 guess = near(queue, known.queues)
@@ -142,14 +138,14 @@ def _shut(app: App, stats: Stats) -> Iterator[Check]:
                     f"queue {queue!r} is paused, and nothing uses it{guess}",
                     f"`treadle queues resume {queue}` if the name is mistyped",
                 )
-        elif use.parked:
+        elif use.blocked:
             yield warn(
                 "limits",
-                f"{plural(use.parked, 'job')} stand aside for limit {use.key!r}, which has 0 slots",
+                f"limit {use.key!r} has 0 slots and blocks {plural(use.blocked, 'job')}",
                 f"`treadle limits set {use.rule.name} --slots N`",
             )
         elif not known.has("limit", use.key):
-            text = f"limit {use.key!r} is paused, has no rule, and no job stands aside for it"
+            text = f"limit {use.key!r} is paused, has no rule and blocks no job"
             yield warn(
                 "limits",
                 f"{text}{near(use.key, known.limits)}",
@@ -182,15 +178,16 @@ def _without_rule(app: App, stats: Stats) -> Iterator[Check]:
 
 
 async def _lost(app: App) -> Check:
-    """Jobs that seem to take their workers down with them."""
+    """Jobs whose lease expired more than once, or that failed because of it: they may kill their workers."""
     unfinished = await app.jobs.list(state=("running", "ready"), order="oldest", limit=LOOKED_AT)
     ended = await app.jobs.list(state="failed", order="ended", limit=LOOKED_AT)
     again = [row for row in unfinished.records if row.lost > 1] + [row for row in ended.records if row.reason == "lost"]
     if again:
         tasks = ", ".join(sorted({row.job.task for row in again})[:5])
+        their = "its" if len(again) == 1 else "their"
         return warn(
             "lost",
-            f"{plural(len(again), 'job')} lost their worker again and again ({tasks})",
-            f"they may kill it (memory?): `treadle jobs show {again[0].id}`",
+            f"{plural(len(again), 'job')} lost {their} worker more than once ({tasks})",
+            f"the jobs may kill their workers, for example by using too much memory: `treadle jobs show {again[0].id}`",
         )
     return ok("lost", "no job lost its worker more than once")

@@ -1,7 +1,7 @@
-"""Rows that faults leave behind, and `treadle doctor --repair`: bodies without a job, rows that only say they are ours.
+"""Finds rows that faults leave behind, and removes them for `treadle doctor --repair`.
 
-Treadle's own queue holds schedules, rests of limits and the leader. What else stands there, or says it is one of those
-and is not, was stored past the checks; no worker runs it.
+They are bodies without a job, and invalid rows of Treadle's own tasks. Treadle's own queue holds schedules, holds of
+limits and the leader. Any other row there bypassed the checks of enqueue, and no worker runs it.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 PAGE = 500
-NAMED = 3  # rows a line names
+NAMED = 3  # rows that a warning names
 NO_JOB = "body WHERE seq NOT IN (SELECT seq FROM job)"
-CUT = "job WHERE instr(id, char(0)) > 0 OR instr(key, char(0)) > 0"  # SQLite's JSON ends a text there
-HANGING = ("label", "memo", "slot")  # tables whose rows belong to one of `job`
+CUT = "job WHERE instr(id, char(0)) > 0 OR instr(key, char(0)) > 0"  # SQLite's JSON cuts a text at a NUL
+HANGING = ("label", "checkpoints", "slot")  # tables whose rows belong to one of `job`
 
 
 # --- in a database file
 
 
 def in_file(file: Path) -> Iterator[Check]:
-    """Rows of a SQLite file that no verb can find."""
+    """Rows of a SQLite file that no call can find."""
     if schema(file) is None:
         return
     try:
         with looking(file) as db:
             [bodies], [cut] = (db.execute(f"SELECT count(*) FROM {what}").fetchone() for what in (NO_JOB, CUT))
     except sqlite3.Error:
-        return  # the check of the content says so
+        return  # the check `content` reports it
     if bodies:
         yield fail(
             "bodies",
@@ -56,15 +56,15 @@ def in_file(file: Path) -> Iterator[Check]:
     if cut:
         yield fail(
             "names",
-            f"{plural(cut, 'job')} with U+0000 in the id or key, which no call finds",
+            f"{plural(cut, 'job')} with U+0000 in the id or key, which no call can find",
             "`treadle doctor --repair` removes them",
         )
     if not bodies and not cut:
-        yield ok("rows", "each row has what belongs to it")
+        yield ok("rows", "all rows are complete")
 
 
 def repair_file(file: Path) -> Iterator[Check]:
-    """Remove those rows, and take the rights to the file from other users."""
+    """Remove those rows, and other users' permissions on the database files."""
     if schema(file) is not None:
         with closing(sqlite3.connect(file, timeout=10.0, isolation_level=None)) as db:
             db.execute("BEGIN IMMEDIATE")
@@ -75,21 +75,22 @@ def repair_file(file: Path) -> Iterator[Check]:
             db.execute("COMMIT")
         if cut or bodies:
             yield ok(
-                "repaired", f"removed {plural(cut, 'job')} that no call found, {plural(bodies, 'body row')} without one"
+                "repaired",
+                f"removed {plural(cut, 'job')} that no call could find, {plural(bodies, 'body row')} without a job",
             )
     for path, mode, wanted in loose_files(file):
         path.chmod(wanted)
-        yield ok("repaired", f"{path.name} had the permissions {mode:04o} and has {wanted:04o}")
+        yield ok("repaired", f"changed the permissions of {path.name} from {mode:04o} to {wanted:04o}")
 
 
 # --- in every storage
 
 
 async def in_storage(app: App, repair: bool) -> AsyncIterator[Check]:
-    """Rows that only say that they are Treadle's own; with `repair` they are cancelled."""
+    """Invalid rows of Treadle's own queue and tasks; cancels them if `repair` is set."""
     found = [(row, problem) async for row in _own_rows(app) if (problem := problem_of(row)) is not None]
     if not found:
-        yield ok("own rows", "what stands in Treadle's own queue is Treadle's own")
+        yield ok("own rows", "Treadle's own queue holds only Treadle's rows")
         return
     if repair:
         for row, problem in found:
@@ -98,19 +99,19 @@ async def in_storage(app: App, repair: bool) -> AsyncIterator[Check]:
     some = "; ".join(f"{row.id}: {problem}" for row, problem in found[:NAMED])
     yield warn(
         "own rows",
-        f"{plural(len(found), 'row')} that nobody runs: {some}",
-        "`treadle doctor --repair` cancels them; who stored them?",
+        f"{plural(len(found), 'invalid row')} in Treadle's own queue or tasks: {some}",
+        "find out which program stored them; `treadle doctor --repair` cancels them",
     )
 
 
 async def _own_rows(app: App) -> AsyncIterator[Record]:
-    """All unfinished rows of Treadle's own queue, and those of its own tasks in other queues."""
+    """All unfinished rows of Treadle's own queue, and of its own tasks in other queues."""
     stats = await app.queues.stats()
     tasks = {
         (count.queue, count.task) for count in stats.counts if count.task.startswith(OWN) and not count.state.final
     }
-    wanted: list[tuple[str, str | None]] = [(defaults.OWN_QUEUE, None)]
-    wanted += sorted((queue, task) for queue, task in tasks if queue != defaults.OWN_QUEUE and task != FLOW)
+    wanted: list[tuple[str, str | None]] = [(defaults.SYSTEM_QUEUE, None)]
+    wanted += sorted((queue, task) for queue, task in tasks if queue != defaults.SYSTEM_QUEUE and task != FLOW)
     for queue, task in wanted:
         cursor: str | None = None
         while True:
@@ -125,7 +126,7 @@ async def _own_rows(app: App) -> AsyncIterator[Record]:
 
 
 def problem_of(row: Record) -> str | None:
-    """What keeps a row of our queue, or of a task of ours, from being what it says; None: it is."""
+    """Why a row of Treadle's own queue or tasks is invalid; None if it is valid."""
     job = row.job
     if not job.task.startswith(OWN):
         return f"a job of the task {job.task!r}" if job.task else "a promise"
@@ -148,5 +149,7 @@ async def _cancelled(app: App, row: Record, problem: str) -> Check:
     except (Stale, UnknownJob, JobNotDone) as error:
         return ok("repaired", f"{row.id} ({problem}) has ended meanwhile: {error}")
     except TreadleError as error:
-        return fail("own rows", f"{row.id} ({problem}) was not cancelled: {error}", "is a worker running it? Try again")
+        return fail(
+            "own rows", f"{row.id} ({problem}) was not cancelled: {error}", "a worker may be running it: try again"
+        )
     return ok("repaired", f"cancelled {row.id}: {problem}")

@@ -1,7 +1,4 @@
-"""What `treadle doctor` and `treadle migrate` say of a PostgreSQL database: schema, promises, what holds dead rows.
-
-Without it a transaction somebody forgot would be found by the queue becoming slower every hour.
-"""
+"""Checks of a PostgreSQL database for `treadle doctor` and `treadle migrate`: schema, durability, dead rows."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OLD = 600.0  # s a transaction may be open before we say so: dead rows gather behind it
-DEAD = 50_000  # dead rows of a table worth a word, if they are also a large part of it
+OLD = 600.0  # s that a transaction may be open without a warning: it keeps dead rows from being vacuumed
+DEAD = 50_000  # dead rows of a table above which to warn, if they also outnumber the live ones
 FULL = 0.9  # of max_connections
 
 
@@ -27,12 +24,12 @@ def is_postgres(url: str | None) -> bool:
 
 
 async def schema(url: str) -> int | None:
-    """The number of its schema; None if there is none. Raises StorageError."""
+    """The schema number of the database; None if it has no tables of Treadle. Raises StorageError."""
     return await _with(url, lambda storage: storage.schema())
 
 
 async def _with(url: str, act: Callable[[PostgresStorage], Awaitable[T]]) -> T:
-    """Nothing is opened, so nothing is migrated."""
+    """Call `act` with a storage that is not opened, so that nothing is migrated."""
     from treadle.storage.postgres import PostgresStorage
 
     storage = PostgresStorage(url)
@@ -43,13 +40,13 @@ async def _with(url: str, act: Callable[[PostgresStorage], Awaitable[T]]) -> T:
 
 
 async def checks(url: str) -> AsyncIterator[Check]:
-    """What can be seen of the server. Raises StorageError."""
+    """The checks of the database. Raises StorageError."""
     for check in judged(await _with(url, lambda storage: storage.health())):
         yield check
 
 
 def judged(found: Health) -> tuple[Check, ...]:
-    """What to say of it."""
+    """The checks of a health report."""
     return (*_server(found), *_promise(found), *_horizon(found), *_tables(found.tables))
 
 
@@ -58,26 +55,26 @@ def _server(found: Health) -> Iterator[Check]:
         yield fail(
             "server",
             f"PostgreSQL {found.version}, a standby: nothing can be written",
-            "name the primary, or all servers and target_session_attrs=read-write",
+            "put the primary into the URL, or all servers and target_session_attrs=read-write",
         )
     else:
         yield ok("server", f"PostgreSQL {found.version}")
     used = f"{found.connections} of {plural(found.max_connections, 'connection')} in use"
     if found.connections > FULL * found.max_connections:
-        yield warn("connections", used, "smaller pools (?pool=), fewer processes, or a pooler such as PgBouncer")
+        yield warn("connections", used, "use smaller pools (?pool=), fewer processes, or a pooler such as PgBouncer")
     else:
         yield ok("connections", used)
     if found.encoding != "UTF8":
         yield warn(
             "encoding",
-            f"the database is encoded in {found.encoding}, so the server checks no text it is sent",
+            f"the database has the encoding {found.encoding}, so the server does not validate text",
             "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, then `treadle move`",
         )
     if found.isolation != "read committed":
         yield warn(
             "isolation",
             f"the default is {found.isolation}, and jobs need read committed (with prepare=off "
-            "Treadle sets nothing itself)",
+            "Treadle does not set it)",
             "ALTER ROLE ... SET default_transaction_isolation = 'read committed'",
         )
 
@@ -89,43 +86,43 @@ def _promise(found: Health) -> Iterator[Check]:
     elif found.synchronous_commit == "off":
         yield warn(
             "durability",
-            "synchronous_commit is off: a crash may take the last moments of what was answered",
+            "synchronous_commit is off: a crash may lose the latest confirmed changes",
             "ALTER ROLE ... SET synchronous_commit = on, if jobs must not be lost",
         )
     else:
         where = {
-            "local": "on the disk here",
-            "remote_write": "written by the standbys that are waited for",
-            "remote_apply": "applied by the standbys that are waited for",
+            "local": "on the disk of this server",
+            "remote_write": "also written by the synchronous standbys",
+            "remote_apply": "also applied by the synchronous standbys",
         }
-        said = where.get(found.synchronous_commit, "on the disk, and on that of each standby that is waited for")
-        yield ok("durability", f"synchronous_commit={found.synchronous_commit}: what was answered is {said}")
+        said = where.get(found.synchronous_commit, "on the disks of this server and of the synchronous standbys")
+        yield ok("durability", f"synchronous_commit={found.synchronous_commit}: confirmed changes are {said}")
 
 
 def _horizon(found: Health) -> Iterator[Check]:
     if found.oldest is not None and found.oldest > OLD:
         yield warn(
             "transactions",
-            f"the oldest has been open for {lasts(found.oldest)}: rows that ended since cannot "
-            "be cleaned up, and claims walk over them",
-            "find it in pg_stat_activity and end it; idle_in_transaction_session_timeout prevents the next one",
+            f"the oldest has been open for {lasts(found.oldest)}: dead rows cannot be vacuumed meanwhile, "
+            "and claims have to skip them",
+            "find it in pg_stat_activity and end it; idle_in_transaction_session_timeout prevents such transactions",
         )
     else:
         yield ok("transactions", "none has been open for long")
     if found.prepared:
         yield warn(
             "prepared",
-            f"{plural(found.prepared, 'transaction')} prepared and never finished",
+            f"{plural(found.prepared, 'transaction')} prepared and not finished",
             "COMMIT PREPARED or ROLLBACK PREPARED them: see pg_prepared_xacts",
         )
     if found.idle_slots:
         yield warn(
             "slots",
-            f"{plural(found.idle_slots, 'replication slot')} nobody reads hold rows back",
-            "drop those not needed: see pg_replication_slots",
+            f"{plural(found.idle_slots, 'unused replication slot')} may prevent vacuuming",
+            "drop those that are not needed: see pg_replication_slots",
         )
     if not found.autovacuum:
-        yield warn("autovacuum", "it is off: dead rows stay until somebody vacuums", "set autovacuum = on")
+        yield warn("autovacuum", "it is off: dead rows stay until an operator runs VACUUM", "set autovacuum = on")
 
 
 def _tables(tables: tuple[Table, ...]) -> Iterator[Check]:
@@ -138,13 +135,13 @@ def _tables(tables: tuple[Table, ...]) -> Iterator[Check]:
         if table.dead > DEAD and table.dead > table.live:
             yield warn(
                 "dead rows",
-                f"{table.name}: {table.dead:,} beside {table.live:,} live ones",
-                "does a long transaction hold them back? Else: VACUUM",
+                f"{table.name}: {table.dead:,} dead and {table.live:,} live rows",
+                "end long transactions, which prevent vacuuming; then run VACUUM",
             )
     foreign = [table.name for table in tables if not table.owned]
     if foreign:
         yield warn(
             "rights",
-            f"this role does not own {', '.join(foreign[:4])}: it cannot vacuum when that is due, nor migrate",
+            f"this role does not own {', '.join(foreign[:4])}: it cannot vacuum or migrate them",
             "make it a member of the owner's role, or leave vacuum to autovacuum and migrate as the owner",
         )

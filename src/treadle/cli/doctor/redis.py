@@ -1,6 +1,6 @@
-"""What `treadle doctor` says of a Redis or Valkey server: which of its settings may lose jobs, and which jobs.
+"""Checks of a Redis or Valkey server for `treadle doctor`: eviction, durability, replicas, memory, limit counters.
 
-Without it a cache's settings, which drop what is old when memory is short, would be found out by jobs that vanish.
+With `repair` they correct counters of limits that do not match their jobs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from treadle.cli.output import size
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 NEEDED = (6, 2)
-FULL = 0.8  # of maxmemory: from here on a warning
+FULL = 0.8  # of maxmemory; a warning above it
 
 
 class Health(Protocol):
-    """What a server says of itself, as the storage hands it over."""
+    """The part of a server's INFO and CONFIG that the storage returns."""
 
     @property
     def info(self) -> dict[str, str]: ...
@@ -39,11 +39,11 @@ class Health(Protocol):
 class Asked(Protocol):
     async def health(self) -> Sequence[Health]: ...
 
-    async def recount(self) -> Sequence[tuple[str, int, int]]: ...
+    async def recount(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
 
 
-async def checks(url: str) -> list[Check]:
-    """What the server of this storage says of itself; raises StorageError if it is away."""
+async def checks(url: str, repair: bool) -> list[Check]:
+    """The checks of the storage's servers. Raises StorageError if one is unreachable."""
     from treadle.storage import connect
 
     storage = connect(url)
@@ -51,13 +51,13 @@ async def checks(url: str) -> list[Check]:
     await storage.open()
     try:
         found = await storage.health()
-        slots = await storage.recount()
+        slots = await storage.recount(correct=repair)
     finally:
         await storage.close()
     shards = int(dict(parse_qsl(urlsplit(url).query)).get("shards", "1"))
     first, *others = found
-    told = [*judged(first), *_spread(first, shards, len(found)), *_slots(slots)]
-    for number, other in enumerate(others, 2):  # of these only what is amiss
+    told = [*judged(first), *_spread(first, shards, len(found)), *_slots(slots, repair)]
+    for number, other in enumerate(others, 2):  # of the other servers, problems only
         told += [replace(check, name=f"{check.name} {number}") for check in judged(other) if check.verdict != "ok"]
     return told
 
@@ -68,8 +68,8 @@ def judged(health: Health) -> Iterator[Check]:
     if settings is None:
         yield warn(
             "settings",
-            "the server does not tell its settings (CONFIG is forbidden)",
-            "look where it is rented: maxmemory-policy noeviction, and AOF with fsync",
+            "the server does not return its settings (CONFIG is forbidden)",
+            "check them with the provider of the server: maxmemory-policy noeviction, and AOF with fsync",
         )
     else:
         yield _eviction(settings)
@@ -87,44 +87,48 @@ def _spread(health: Health, shards: int, nodes: int) -> Iterator[Check]:
         yield warn(
             "shards",
             "1: all jobs of this namespace are on one node of the cluster",
-            "if that is too slow: a new ns with ?shards=8, and `treadle move` to it",
+            "if that is too slow, use `treadle move` to a new ns with ?shards=8",
         )
     else:
         yield ok("shards", f"{shards}, on {nodes} {'node' if nodes == 1 else 'nodes'}")
 
 
-def _slots(corrected: Sequence[tuple[str, int, int]]) -> Iterator[Check]:
-    if corrected:
-        said = ", ".join(f"{key}: {before} in use, {now} by its jobs" for key, before, now in dict.fromkeys(corrected))
+def _slots(found: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
+    said = [f"{key}: {before} in use, {now} by its jobs" for key, before, now in dict.fromkeys(found)]
+    if repair:
+        for each in said:
+            yield ok("repaired", f"corrected the counter of the limit {each}")
+    elif said:
         yield warn(
             "slots",
-            f"counters of limits that did not match their jobs were corrected ({said})",
-            "calls broke off midway: check the rights of the server's user, upgrade all programs",
+            f"counters of limits do not match their jobs ({', '.join(said)})",
+            "`treadle doctor --repair` corrects them; some calls were interrupted: check the rights of the server's "
+            "user, and upgrade all programs",
         )
 
 
 def _version(health: Health) -> Check:
     if health.version < NEEDED:
-        return fail("version", f"{health.name}", "6.2 or newer is needed, or any Valkey")
+        return fail("version", f"{health.name}", "use Redis 6.2 or newer, or any Valkey")
     return ok("version", health.name)
 
 
 def _eviction(settings: dict[str, str]) -> Check:
     policy, most = settings.get("maxmemory-policy", "?"), settings.get("maxmemory", "0")
     if policy == "noeviction":
-        return ok("eviction", "noeviction: when memory is full calls are refused, and nothing is dropped")
+        return ok("eviction", "noeviction: when memory is full, the server refuses calls and drops nothing")
     if policy.startswith("volatile-"):
-        return ok("eviction", f"{policy}: drops keys with a time to live only, and Treadle's have none")
+        return ok("eviction", f"{policy}: the server drops only keys with a time to live, and Treadle's have none")
     if most == "0":
         return warn(
             "eviction",
-            f"{policy}, which drops keys once a maxmemory is set",
-            "CONFIG SET maxmemory-policy noeviction, and in its file",
+            f"{policy}: the server would drop keys if a maxmemory were set",
+            "CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration file",
         )
     return fail(
         "eviction",
-        f"{policy}: when memory is full it drops keys, and with one key any number of jobs",
-        "CONFIG SET maxmemory-policy noeviction, and in its file; or a server that is no cache",
+        f"{policy}: when memory is full, the server drops keys, and any number of jobs with them",
+        "CONFIG SET maxmemory-policy noeviction, also in the configuration file; or use a server that is not a cache",
     )
 
 
@@ -132,25 +136,28 @@ def _persistence(health: Health, settings: dict[str, str]) -> Check:
     if settings.get("appendonly") == "yes":
         fsync = settings.get("appendfsync", "?")
         if fsync == "always":
-            return ok("durability", "appendfsync always: what was answered is on the disk")
+            return ok("durability", "appendfsync always: confirmed changes are on the disk")
         if fsync == "everysec":
-            return ok("durability", "appendfsync everysec: survives kill -9; losing the machine takes about a second")
+            return ok(
+                "durability",
+                "appendfsync everysec: survives kill -9; a crash of the machine loses about a second of changes",
+            )
         return warn(
             "durability",
-            "appendfsync no: losing the machine takes up to the last half a minute",
+            "appendfsync no: a crash of the machine loses up to half a minute of changes",
             "CONFIG SET appendfsync everysec, or always",
         )
     if settings.get("save"):
         return warn(
             "durability",
-            "snapshots only: when the server ends, all since the last one is gone "
-            f"({health.info.get('rdb_changes_since_last_save', '?')} changes now)",
-            "CONFIG SET appendonly yes, and in its file",
+            "snapshots only: if the server crashes, all changes since the last snapshot are lost "
+            f"({health.info.get('rdb_changes_since_last_save', '?')} changes at present)",
+            "CONFIG SET appendonly yes, and set it in the server's configuration file",
         )
     return warn(
         "durability",
-        "nothing is written to disk: when the server ends, every job is gone",
-        "CONFIG SET appendonly yes, and in its file",
+        "the server writes nothing to disk: when it ends, every job is lost",
+        "CONFIG SET appendonly yes, and set it in the server's configuration file",
     )
 
 
@@ -161,7 +168,7 @@ def _replicas(health: Health, settings: dict[str, str]) -> Check:
         return fail(
             "replicas",
             f"this server is a replica of {info.get('master_host', '?')}",
-            "give the URL of the primary, or redis+sentinel:// to have it found",
+            "give the URL of the primary, or a redis+sentinel:// URL that finds it",
         )
     least = settings.get("min-replicas-to-write", "0")
     if count == "0":
@@ -169,18 +176,18 @@ def _replicas(health: Health, settings: dict[str, str]) -> Check:
             return fail(
                 "replicas",
                 f"none is connected, and min-replicas-to-write is {least}: every write is refused",
-                "bring a replica back, or set min-replicas-to-write 0",
+                "start a replica, or set min-replicas-to-write 0",
             )
-        return ok("replicas", "none; if this machine is lost, so is what only its disk has")
+        return ok("replicas", "none; if this machine is lost, its jobs are lost")
     if least == "0":
         return warn(
             "replicas",
-            f"{count}, fed after the answer: a fail-over may lose the last moments, and a primary "
-            "that is cut off goes on taking jobs that will be thrown away",
-            "min-replicas-to-write 1 and min-replicas-max-lag 10 bound that to some seconds",
+            f"{count}, asynchronous: a fail-over may lose the latest changes, and a primary that is cut off "
+            "keeps accepting writes that will be discarded",
+            "set min-replicas-to-write 1 and min-replicas-max-lag 10, which limit the loss to some seconds",
         )
     lag = settings.get("min-replicas-max-lag", "?")
-    return ok("replicas", f"{count}; {least} must be less than {lag} s behind, which a fail-over may lose")
+    return ok("replicas", f"{count}; {least} must be less than {lag} s behind, and a fail-over may lose that time")
 
 
 def _memory(health: Health) -> Check:
@@ -189,7 +196,7 @@ def _memory(health: Health) -> Check:
         return warn(
             "memory",
             f"{size(used)} of {size(most)} are used",
-            "more memory, shorter retention, fewer results: a full server refuses new jobs",
+            "a full server refuses new jobs: give it more memory, use a shorter retention, or store fewer results",
         )
     return ok("memory", f"{size(used)} used" + (f" of {size(most)}" if most else ", no maxmemory"))
 
@@ -198,8 +205,8 @@ def _allocator(health: Health) -> Iterator[Check]:
     if health.info.get("mem_allocator", "").startswith("libc"):
         yield warn(
             "allocator",
-            "libc: this server was built without jemalloc, and calls get dearer as it fills",
-            "a build with jemalloc, as those of the distributions and the official images are",
+            "libc: this server was built without jemalloc, and its calls get slower as it fills",
+            "use a build with jemalloc, such as those of the distributions and the official images",
         )
 
 
@@ -209,7 +216,7 @@ def _trouble(health: Health) -> Iterator[Check]:
         yield fail(
             "disk",
             "the server could not write its last snapshot or log",
-            "is its disk full? It refuses writes until that is mended",
+            "check whether its disk is full; the server refuses writes until it can save again",
         )
     if info.get("loading") == "1":
         yield warn("loading", "the server is still reading its data", "wait")

@@ -1,6 +1,6 @@
-"""What can be seen of a database file from outside: schema, file system, locks, room, log. All of it only looks.
+"""Checks of a SQLite file for `treadle doctor`: schema, permissions, file system, locks, free space, log.
 
-Without it `treadle doctor` would find a full disk or a network mount by failing on it.
+They open the file read-only, and not as a storage.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ NETWORK = frozenset(
         "beegfs",
     }
 )
-LITTLE, LEAST = 1024**3, 64 * 1024**2  # bytes free: below these a warning, a failure
-LONG_LOG = 256 * 1024**2  # bytes of write-ahead log: readers keep it from being cut
-GUARDED = (3, 51, 3)  # before it, SQLite may lose writes when checkpoints meet
+LITTLE, LEAST = 1024**3, 64 * 1024**2  # free bytes below which to warn, to fail
+LONG_LOG = 256 * 1024**2  # bytes of write-ahead log above which to warn: long reads keep it from being truncated
+GUARDED = (3, 51, 3)  # earlier versions may lose writes when two checkpoints overlap
 
 
 @contextlib.contextmanager
 def looking(file: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that can only read."""
+    """A read-only connection."""
     db = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True, timeout=5)
     try:
         yield db
@@ -60,7 +60,7 @@ def looking(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def schema(file: Path) -> int | None:
-    """The number of its schema; None if there is none, or it cannot be read."""
+    """The schema number of the file; None if there is none, or it cannot be read."""
     if not file.is_file():
         return None
     try:
@@ -72,10 +72,10 @@ def schema(file: Path) -> int | None:
 
 
 def checks(url: str, file: Path, full: bool) -> Iterator[Check]:
-    """What can be said without opening it as a storage."""
+    """The checks of the file, without opening it as a storage."""
     file = file.absolute()
     if not file.is_file():
-        yield fail("file", f"there is no database {file}", "give --url or --app, or make it: `treadle migrate`")
+        yield fail("file", f"there is no database {file}", "give --url or --app, or create it: `treadle migrate`")
         return
     yield _writable(file)
     yield _permissions(file)
@@ -89,28 +89,31 @@ def checks(url: str, file: Path, full: bool) -> Iterator[Check]:
 
 def _writable(file: Path) -> Check:
     if not os.access(file, os.R_OK | os.W_OK):
-        return fail("file", f"{file} cannot be read and written by this user", "give the worker's user the right to")
+        return fail("file", f"this user cannot read and write {file}", "give the worker's user both rights")
     if not os.access(file.parent, os.W_OK | os.X_OK):
-        return fail("file", f"nothing can be made in {file.parent}", "SQLite keeps its log there: make it writable")
-    return ok("file", f"{file}, {size(file.stat().st_size)}; it and its folder can be written")
+        return fail(
+            "file", f"this user cannot create files in {file.parent}", "make it writable: SQLite keeps its log there"
+        )
+    return ok("file", f"{file}, {size(file.stat().st_size)}; the file and its folder are writable")
 
 
 def _permissions(file: Path) -> Check:
-    """Arguments and results of jobs are in the file, the newest ones in its log."""
+    """Whether other users can read the files: database and log contain the arguments and results of jobs."""
     loose = [f"{path.name} ({mode:04o})" for path, mode, _ in loose_files(file)]
     if loose:
         return warn(
             "privacy",
             f"other users of this machine can read {', '.join(loose)}",
-            f"unless they are meant to: `treadle doctor --repair`, or `chmod -R o-rwx {file}*`",
+            f"unless that is intended: `treadle doctor --repair`, or `chmod -R o-rwx {file}*`",
         )
-    return ok("privacy", "other users of this machine can read no job")
+    return ok("privacy", "other users of this machine cannot read the jobs")
 
 
 def loose_files(file: Path) -> Iterator[tuple[Path, int, int]]:
-    """The database and what stands beside it, if other users may use it: path, permissions, and those it should have.
+    """Each file of the database that other users may access: path, permissions, and the permissions to set.
 
-    A group loses its rights too where it has no more than everybody: that is what a umask leaves, and nobody's wish.
+    The group keeps its permissions only if they exceed those of others; otherwise they come from the umask, not from a
+    choice.
     """
     for path in (file, *(Path(f"{file}{end}") for end in ("-wal", "-shm", "-lock", "-wake"))):
         with contextlib.suppress(OSError):
@@ -126,11 +129,11 @@ def _place(folder: Path) -> Iterator[Check]:
     if kind in NETWORK:
         yield fail(
             "file system",
-            f"{kind} is mounted over a network, where SQLite's locks cannot be relied on",
+            f"{kind} is a network file system, where SQLite's locks are unreliable",
             "put the file on a local disk, or use a storage with a server",
         )
     else:
-        yield ok("file system", f"{kind or 'unknown kind'}, not a network mount known to us")
+        yield ok("file system", f"{kind or 'unknown kind'}, not a known network file system")
     if sys.platform != "win32":
         import fcntl
 
@@ -139,7 +142,7 @@ def _place(folder: Path) -> Iterator[Check]:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             yield ok("locks", "flock works here")
         except BlockingIOError:
-            yield ok("locks", "flock works here, somebody holds one")
+            yield ok("locks", "flock works here; another process holds a lock")
         except OSError as error:
             yield fail("locks", f"flock does not work here: {error}", "put the file on a local disk")
         finally:
@@ -147,7 +150,7 @@ def _place(folder: Path) -> Iterator[Check]:
 
 
 def file_system(folder: Path) -> str:
-    """The kind of file system a folder is on, by the longest mount point above it; "" where that cannot be known."""
+    """The type of file system of a folder, by the longest mount point above it; "" if unknown."""
     try:
         lines = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -168,9 +171,9 @@ def _room(file: Path) -> Check:
     free, used = shutil.disk_usage(file.parent).free, file.stat().st_size
     text = f"{size(free)} free"
     if free < LEAST:
-        return fail("room", text, "free some: with a full disk nothing is enqueued or settled")
+        return fail("room", text, "free some space: on a full disk no job can be enqueued or settled")
     if free < max(LITTLE, used):
-        return warn("room", text, "a vacuum needs as much as the file is large")
+        return warn("room", text, "a vacuum needs as much space as the file has now")
     return ok("room", text)
 
 
@@ -181,7 +184,7 @@ def _log(file: Path) -> Check:
         return warn(
             "log",
             f"the write-ahead log is {size(length)}",
-            "something keeps reading from the file for long; find it and close it",
+            "a program keeps a read transaction open; find and close it",
         )
     return ok("log", f"the write-ahead log is {size(length)}")
 
@@ -189,18 +192,20 @@ def _log(file: Path) -> Check:
 def _promise(url: str) -> Check:
     synchronous = dict(parse_qsl(urlsplit(url).query)).get("synchronous", "full")
     promises = {
-        "full": "what was answered is on the disk, also if the power fails",
-        "normal": "what was answered survives any crash of a process; a power failure may take the last moments",
+        "full": "confirmed changes are on the disk and survive a power failure",
+        "normal": "confirmed changes survive any crash of a process; a power failure may lose the latest ones",
     }
-    return ok("durability", f"synchronous={synchronous}: {promises.get(synchronous, 'nothing is promised')}")
+    return ok("durability", f"synchronous={synchronous}: {promises.get(synchronous, 'confirmed changes may be lost')}")
 
 
 def _library() -> Check:
     text = f"SQLite {sqlite3.sqlite_version}"
     if sqlite3.sqlite_version_info < (3, 35):
-        return fail("library", text, "3.35 or newer is needed: install a newer Python")
+        return fail("library", text, "install a newer Python: SQLite 3.35 or newer is needed")
     if sqlite3.sqlite_version_info < GUARDED:
-        return ok("library", f"{text}; its checkpoints may collide (mended in 3.51.3), which our lock file prevents")
+        return ok(
+            "library", f"{text}; its checkpoints may collide (fixed in 3.51.3); Treadle's lock file prevents that"
+        )
     return ok("library", text)
 
 
@@ -210,12 +215,14 @@ def _inside(file: Path, full: bool) -> Iterator[Check]:
             mode = db.execute("PRAGMA journal_mode").fetchone()[0]
             if mode != "wal":
                 yield warn(
-                    "journal", f"journal_mode is {mode}, not wal", "the next open by Treadle sets it; leave it so"
+                    "journal",
+                    f"journal_mode is {mode}, not wal",
+                    "Treadle sets it when it opens the file; do not change it",
                 )
             if full:
                 found = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
                 if found == ["ok"]:
-                    yield ok("integrity", "every page was read, all of them are sound")
+                    yield ok("integrity", "all pages are intact")
                 else:
                     yield fail(
                         "integrity",
@@ -223,4 +230,8 @@ def _inside(file: Path, full: bool) -> Iterator[Check]:
                         "stop all workers, copy the file, and recover it: sqlite3 FILE .recover",
                     )
     except sqlite3.Error as error:
-        yield fail("content", f"it cannot be read: {error}", "is it Treadle's? Give --url another file")
+        yield fail(
+            "content",
+            f"the file cannot be read: {error}",
+            "if it is not a Treadle database, give another file as --url",
+        )

@@ -1,1 +1,1 @@
-"""The HTTP protocol of a small service for delayed jobs."""
+"""The HTTP protocol of a service for delayed jobs."""

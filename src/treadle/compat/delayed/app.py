@@ -1,7 +1,6 @@
-"""The delayed face: `POST /` takes a payload and a due time, as clients of that small service know it.
+"""The delayed protocol: `POST /` stores a job with a payload and a due time.
 
-Without it programs that post delayed jobs would have to be rewritten. A job is a job of the task `delayed.job`; its
-due time is the `delay` of the row, so nobody moves anything when it comes, and no leader is needed for that.
+Each job is a job of the task `delayed.job` whose row has a `delay`, so a due job can be claimed without a leader.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ if TYPE_CHECKING:
 
 PORT: Final = 8080
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # Starlette's default is GET alone
-LATEST: Final = 100 * 365 * 86_400.0  # s from now: beyond it somebody has sent milliseconds
-KEEP: Final = 86_400.0  # s an ended job can be looked at, and an Idempotency-Key answers the same job
+LATEST: Final = 100 * 365 * 86_400.0  # s from now; a later time is probably in milliseconds
+KEEP: Final = 86_400.0  # s that an ended job is kept, and that an Idempotency-Key returns the same job
 _payload = msgspec.json.Decoder(list[msgspec.Raw]).decode
 POLICY: Final = Policy(retry=Retry(attempts=25, base=1.0, factor=2.0, max=300.0, jitter=0.2))
 
 
-LONGEST: Final = defaults.MAX_PAYLOAD + 2**10  # bytes of a request: a payload and a moment
-NUMBER: Final = 100  # characters of a moment
+LONGEST: Final = defaults.MAX_PAYLOAD + 2**10  # bytes of a request: a payload and a due time
+NUMBER: Final = 100  # characters of a due time
 
 
 class Asked(Struct, frozen=True, rename="camel"):
-    """A job to store. Both are kept as text until their size is known."""
+    """A job to store. Both fields stay undecoded until their size is checked."""
 
     payload: Raw | UnsetType = UNSET
     due_time: Raw | UnsetType = UNSET
@@ -61,7 +60,7 @@ class Stored(Struct, frozen=True, rename="camel"):
 
 
 class DelayedJob(Struct, frozen=True, rename="camel", kw_only=True):
-    """One job as it stands; moments are seconds since 1970."""
+    """The current state of a job. Times are seconds since 1970."""
 
     job_id: str
     state: str
@@ -73,7 +72,7 @@ class DelayedJob(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Backlog(Struct, frozen=True, rename="camel", kw_only=True):
-    """backlog: not due yet; due: in line; unacked: being handled."""
+    """Counts of jobs. backlog: not due yet or blocked; due: queued; unacked: running."""
 
     backlog: int
     due: int
@@ -83,20 +82,20 @@ class Backlog(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def read(text: str) -> str:
-    """The id behind the 26 characters. Raises Refused (404) for what is none."""
+    """The id that the 26 characters encode. Raises Refused (404) for any other text."""
     found = id_of(text)
     if found is None:
         raise Refused(404, "not_found", "not found")
     return found
 
 
-def delayed_face() -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
-    """The face as `make_site` takes it."""
+def delayed_routes() -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
+    """The protocol as an argument of `make_site`."""
     return lambda app, settings, waiting: DelayedApi(app, settings).routes()
 
 
 class DelayedApi:
-    """`POST /`, and what one needs to look after the jobs."""
+    """`POST /`, and operations to show, count and cancel jobs."""
 
     def __init__(self, app: App, settings: Settings) -> None:
         self._app, self._settings = app, settings
@@ -112,7 +111,7 @@ class DelayedApi:
 
     @staticmethod
     def _plainly(call: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        """This protocol says {"message"} and nothing else, and knows 400 only for a body that is wrong."""
+        """Convert errors to this protocol: the body is {"message"}, and the status of a wrong body is 400."""
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -132,7 +131,7 @@ class DelayedApi:
         raise Refused(404, "not_found", "not found")
 
     async def post(self, request: Request) -> Response:
-        """Store a job; 200 once that is durable."""
+        """Store a job. The response is 200 once the job is durable."""
         allowed(caller(request, "enqueue"), (defaults.DELAYED_QUEUE,))
         asked = await body(request, Asked, min(LONGEST, self._settings.max_body), raw=Asked)
         due, payload = self._due(asked.due_time), _payload_of(asked.payload)
@@ -152,11 +151,11 @@ class DelayedApi:
         )
         [(row, created)] = await self._app.client.send_rows([JobSpec(users_row(job))])
         if not created and row.job.payload != payload:
-            raise Refused(422, "reused", "this Idempotency-Key was used for another job")
+            raise Refused(422, "reused", "this Idempotency-Key belongs to another job")
         return json(Stored(shown(row.id)))
 
     def _due(self, asked: Raw | UnsetType) -> float:
-        """The moment. Strictly later than the current whole second, as the protocol always had it."""
+        """The due time, which must be later than the current whole second."""
         text, now = memoryview(asked or b"null"), self._app.now()
         if len(text) > NUMBER:
             raise Refused(422, "wrong", f"dueTime: expected seconds since 1970 as a number, found {len(text):,} bytes")
@@ -170,7 +169,9 @@ class DelayedApi:
         if due <= math.floor(now):
             raise Refused(422, "past", f"Job due time must be in future: {due:g} has passed, it is {now:.0f}")
         if due > now + LATEST:
-            raise Refused(422, "far", f"dueTime {due:g} is over a hundred years ahead: seconds, not milliseconds")
+            raise Refused(
+                422, "far", f"dueTime {due:g} is more than a hundred years ahead: give seconds, not milliseconds"
+            )
         return due
 
     async def get(self, request: Request) -> Response:
@@ -178,11 +179,11 @@ class DelayedApi:
         return json(_view(await self._row(request)))
 
     async def delete(self, request: Request) -> Response:
-        """Take back a job that is not being handled; 409 if it is."""
+        """Cancel and delete a job; 409 if it is running."""
         caller(request, "operate")
         row = await self._row(request)
         if row.state is State.RUNNING:
-            raise Refused(409, "running", "the job is being handled")
+            raise Refused(409, "running", "the job is running")
         if not row.state.final:
             await self._app.jobs.within((defaults.DELAYED_QUEUE,)).cancel(row.id)
         await self._app.jobs.within((defaults.DELAYED_QUEUE,)).delete(row.id)
@@ -195,9 +196,9 @@ class DelayedApi:
             if count.task != defaults.DELAYED_TASK or count.queue != defaults.DELAYED_QUEUE:
                 continue
             if count.state is State.READY:
-                found["backlog"] += count.jobs - count.in_line
-                found["due"] += count.in_line
-                oldest = count.oldest
+                found["backlog"] += count.jobs - count.queued
+                found["due"] += count.queued
+                oldest = max((age for age in (oldest, count.oldest) if age is not None), default=None)
             elif count.state is State.RUNNING:
                 found["unacked"] += count.jobs
             elif count.state is State.FAILED:
@@ -206,14 +207,14 @@ class DelayedApi:
 
     async def _row(self, request: Request) -> Record:
         [row] = await self._app.storage.get([read(request.path_params["id"])])
-        # What was taken back is gone to this protocol; its row stays a while, for whoever repeats a call.
+        # A cancelled job is unknown to this protocol. Its row stays for a while, for repeated calls.
         if row is None or not _is_ours(row) or row.state is State.CANCELLED or not caller(request).sees(row.job.queue):
             raise Refused(404, "not_found", "not found")
         return row
 
 
 def _is_ours(row: Record) -> bool:
-    """Whether this protocol can show the row: a program may have stored another one of its task."""
+    """Whether the row has the form of this protocol: a program may have stored other rows of its task."""
     if (row.job.task, row.job.queue) != (defaults.DELAYED_TASK, defaults.DELAYED_QUEUE):
         return False
     try:
@@ -223,7 +224,7 @@ def _is_ours(row: Record) -> bool:
 
 
 def _payload_of(asked: Raw | UnsetType) -> str:
-    """The payload as it is stored. A large one word for word: no objects are made of it."""
+    """The stored form of the payload. A large payload is stored as sent, without decoding it."""
     text = memoryview(asked or b'""')
     if len(text) <= SMALL:
         return msgspec.json.encode([_read(text)]).decode()
@@ -244,7 +245,7 @@ def _view(row: Record) -> DelayedJob:
     words = {State.RUNNING: "active", State.SUCCEEDED: "completed", State.WAITING: "scheduled"}
     state = words.get(row.state, str(row.state))
     if row.state is State.READY:
-        state = "ready" if row.place is not None else "scheduled"
+        state = "ready" if row.queue_position is not None else "scheduled"
     [payload] = _payload(row.job.payload)
     return DelayedJob(
         job_id=shown(row.id),

@@ -1,7 +1,6 @@
-"""A delayed job as a process of its own: the payload on stdin, exit code 0 is done, anything else a failure.
+"""Delivers a delayed job to a new process: the payload on stdin; exit code 0 is success, any other one a failure.
 
-Without it a script would have to become a server, or Python, to handle a job. The process leads a group, and the whole
-group is dead before the job is given back: there are never two of them.
+The process leads a process group. The whole group is killed before the job is settled, so no two runs overlap.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ from typing import Any, Final
 from treadle.compat.delayed.delivery_item import DeliveryFailed, DeliveryItem, delivery_item
 from treadle.errors import BadOption
 
-KEPT: Final = 65_536  # bytes of stdout that become the job's result: the last ones
-SHOWN: Final = 4_000  # bytes of stderr in the error of a failure: the last ones
+KEPT: Final = 65_536  # last bytes of stdout that become the job's result
+SHOWN: Final = 4_000  # last bytes of stderr in the error of a failure
 GRACE: Final = 2.0  # s from SIGTERM to SIGKILL
-# Variables from which Treadle and its drivers take addresses and credentials.
+# Variables that contain addresses and credentials of Treadle and its drivers.
 CREDENTIALS: Final = re.compile(r"(TREADLE|REDIS|AWS|NATS|SERVAL)_.*|PG[A-Z]+|DATABASE_URL", re.DOTALL)
-LINGER: Final = 1.0  # s for pipes to close once the process has ended
+LINGER: Final = 1.0  # s for the pipes to close after the process has ended
 
-# Beside each process, with a pipe from us: were we killed, the process must not go on beside the next one.
+# Runs with each process. When the pipe from the worker closes, because it died, the guard kills the process group.
 GUARD: Final = 'read _; kill -s KILL -- "-$1"'
 
 
 class Command:
     """Runs one program for each job.
 
-    It finds TREADLE_JOB_ID, TREADLE_DUE_TIME and TREADLE_ATTEMPT in its environment, and no credentials of Treadle but
-    those named in `environment`. What it leaves running in its process group ends with it.
+    The environment of the program contains TREADLE_JOB_ID, TREADLE_DUE_TIME and TREADLE_ATTEMPT, and no credentials of
+    Treadle except the variables in `environment`. Other processes of its group are killed when it ends.
     """
 
     def __init__(self, words: Sequence[str], timeout: float = 30.0, environment: Sequence[str] = ()) -> None:
         if not words or shutil.which(words[0]) is None:
-            raise BadOption("command", f"there is no program {words[0] if words else ''!r}")
+            raise BadOption("command", f"expected a command on the PATH, found {words[0] if words else ''!r}")
         self._words, self._timeout, self._environment = tuple(words), timeout, frozenset(environment)
 
     async def __call__(self, payload: Any) -> str:
-        """Returns the end of what it wrote to stdout. Raises DeliveryFailed."""
+        """Run the program -> the last part of its stdout. Raises DeliveryFailed."""
         found = delivery_item(payload)
         process = await self._start(found)
         guard: Process | None = None
@@ -53,7 +52,7 @@ class Command:
             async with asyncio.timeout(self._timeout):
                 output, errors = await _talk(process, found.body)
         except TimeoutError:
-            raise DeliveryFailed(f"{self._words[0]} ran longer than {self._timeout:g} s, and was killed") from None
+            raise DeliveryFailed(f"{self._words[0]} was killed after {self._timeout:g} s") from None
         finally:
             await _end(process, guard)
         if process.returncode:
@@ -76,18 +75,18 @@ class Command:
 
 
 async def _talk(process: Process, body: bytes) -> tuple[str, str]:
-    """Give it its input, take what it writes, wait for its end."""
+    """Write the input of a process, read its output, and wait until it ends."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     readers = [asyncio.create_task(_last(process.stdout, KEPT)), asyncio.create_task(_last(process.stderr, SHOWN))]
     try:
-        with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # the last is uvloop's
+        with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # uvloop raises RuntimeError
             process.stdin.write(body)
             await process.stdin.drain()
             process.stdin.close()
         await process.wait()
-        # A process it has left behind may hold its pipes: what matters has been written.
+        # Its child processes may hold the pipes open: kill them, the output is complete.
         _signal(process, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
         await asyncio.wait(readers, timeout=LINGER)
         output, errors = (reader.result() if reader.done() else "" for reader in readers)
@@ -108,7 +107,7 @@ async def _last(stream: asyncio.StreamReader, most: int) -> str:
 async def _guarded(process: Process) -> Process | None:
     if sys.platform == "win32":
         return None
-    with suppress(OSError):  # no shell here: then there is no guard
+    with suppress(OSError):  # without a shell there is no guard
         return await asyncio.create_subprocess_exec(
             "/bin/sh",
             "-c",
@@ -124,7 +123,7 @@ async def _guarded(process: Process) -> Process | None:
 
 
 async def _end(process: Process, guard: Process | None) -> None:
-    """Returns when the process is dead. Cut short itself, it kills at once."""
+    """End the process: SIGTERM, then SIGKILL after 2 s. If this is cancelled, kill at once."""
     try:
         if process.returncode is None:
             _signal(process, signal.SIGTERM)
@@ -153,5 +152,5 @@ def _ended(code: int) -> str:
     if code > 0:
         return f"ended with exit code {code}"
     with suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"was ended by signal {-code}"
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"

@@ -1,7 +1,4 @@
-"""What becomes of a delayed job where no Python function of the user's takes it: a webhook, a command, or a line.
-
-Without it a program in another language could post delayed jobs and never get one.
-"""
+"""Delivers delayed jobs without a Python function of the user: to a webhook, a command, or stdout."""
 
 from __future__ import annotations
 
@@ -21,17 +18,17 @@ from treadle.execution.context import current
 if TYPE_CHECKING:
     from treadle.app import App
 
-TIMEOUT = 30.0  # s one delivery may take
+TIMEOUT = 30.0  # s for one delivery
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """Where jobs go.
+    """The way to deliver delayed jobs.
 
-    how      "webhook": POST to a URL; "command": a program of its own for each; "print": a line of JSON on stdout
-    target   the URL, or the program and its arguments
-    headers  of each request
-    timeout  s one delivery may take, in all
-    environment  names of variables a command gets although they may hold credentials, such as PGPASSWORD
+    how          "webhook": POST to a URL; "command": run a program for each job; "print": a line of JSON on stdout
+    target       the URL, or the program and its arguments
+    headers      of each request
+    timeout      seconds for one delivery in all
+    environment  names of variables that a command gets although they may hold credentials, such as PGPASSWORD
     """
 
     how: Literal["webhook", "command", "print"] = "print"
@@ -79,5 +76,5 @@ async def _print(payload: Any) -> None:
 
 
 def has_handler(app: App) -> bool:
-    """Whether delayed jobs of this app go to a function of its own."""
+    """Whether the app has its own function for delayed jobs."""
     return defaults.DELAYED_TASK in app.tasks

@@ -1,4 +1,4 @@
-"""The delayed job that is delivered now, as a webhook and a command get it, and the error of a delivery."""
+"""The current delayed job in the form that webhooks and commands receive, and the error of a delivery."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from treadle.execution.context import current
 
 
 class DeliveryFailed(TreadleError):
-    """The other side did not take the job: a counted failure, tried again with back-off."""
+    """A delivery failed. The failure counts as an attempt, and the job is retried with back-off."""
 
 
 class DeliveryItem(NamedTuple):
-    """The job that is delivered now. The sender chose its body only: a shell may compute with the rest."""
+    """The job that is being delivered. The sender controls only its body; the other fields are safe in a shell."""
 
-    name: str  # 26 characters, or an id of the sender's: all but letters, digits, `.`, `_`, `-` and `~` percent-coded
+    name: str  # 26 characters, or the sender's id with all but letters, digits, `.`, `_`, `-` and `~` percent-encoded
     due: str  # seconds since 1970, a finite number
     attempt: str
     body: bytes
@@ -28,10 +28,10 @@ class DeliveryItem(NamedTuple):
 
 
 def delivery_item(payload: Any) -> DeliveryItem:
-    """From within the run of a delayed job. A text is delivered as that text, anything else as JSON."""
+    """The item for the current run of a delayed job. A string is delivered as text, any other payload as JSON."""
     here, is_text = current(), isinstance(payload, str)
     body = payload.encode() if is_text else msgspec.json.encode(payload)
-    due = _seconds(here.headers.get("dueTime"), here.record.joined_at or here.record.created_at)
+    due = _seconds(here.headers.get("dueTime"), here.record.return_position or here.record.created_at)
     return DeliveryItem(quote(name_of(here.id), safe=""), due, str(here.attempt), body, is_text)
 
 

@@ -1,7 +1,4 @@
-"""The 26 characters by which the delayed face's protocol names a job: the id's 128 bits in Crockford's base 32.
-
-Without it whoever delivers a job would name it otherwise than whoever sent it. It needs no server.
-"""
+"""Converts ids to the `jobId` of the delayed protocol and back: 26 characters, the 128 bits in Crockford's base 32."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ NAME: Final = re.compile(f"[{ALPHABET}{ALPHABET.upper()}]{{26}}")
 
 
 def shown(id: str) -> str:
-    """An id as this protocol writes it: 26 characters, which sort as it does. Raises ValueError if it is no UUID."""
+    """The `jobId` of an id: 26 characters that sort as the id does. Raises ValueError for an id that is not a UUID."""
     number = uuid.UUID(id).int
     return "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 def id_of(text: str) -> str | None:
-    """The id behind the 26 characters, in either case; None if it is none."""
+    """The id of a `jobId`, in upper or lower case; None for any other text."""
     if not NAME.fullmatch(text):
         return None
     number = 0
@@ -30,7 +27,7 @@ def id_of(text: str) -> str | None:
 
 
 def name_of(id: str) -> str:
-    """As shown, or the id itself: a program may have sent the job under an id of its own."""
+    """The `jobId` of an id, or the id itself if it is not a UUID: a program may have chosen it."""
     try:
         return shown(id)
     except ValueError:

@@ -1,7 +1,4 @@
-"""A delayed job as a POST to a URL: 2xx is done, 429 and 503 with Retry-After mean later, all else is a failure.
-
-Without it services that speak HTTP only would need a worker of their own.
-"""
+"""Delivers a delayed job as a POST to a URL: 2xx is success, 429 and 503 with Retry-After defer, others fail."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ from treadle.core.redaction import origin, shown, target
 from treadle.errors import BadOption
 from treadle.policy.retry import Defer
 
-SHOWN: Final = 2_000  # bytes of an answer that says no, kept as the job's error
-LATEST: Final = 86_400.0  # s; who asks to be left alone for longer is asked again tomorrow
-SOONEST: Final = 1.0  # s; "Retry-After: 0" is not to be taken at its word for ever
+SHOWN: Final = 2_000  # bytes of an error response that are stored as the job's error
+LATEST: Final = 86_400.0  # s; upper bound of Retry-After
+SOONEST: Final = 1.0  # s; lower bound of Retry-After, so that 0 does not cause a busy loop
 
 
 class Webhook:
-    """POSTs payloads to one URL, over connections that are kept.
+    """POSTs payloads to one URL over persistent connections.
 
-    Each attempt of a job carries the same Idempotency-Key, its jobId: a receiver that has answered 2xx and was not
-    heard knows it again.
+    Each attempt of a job has the same Idempotency-Key, its jobId, so that a receiver recognises a job whose 2xx
+    response was lost.
     """
 
     def __init__(self, url: str, headers: Sequence[tuple[str, str]] = (), timeout: float = 30.0) -> None:
         try:
-            self._origin = origin(url)  # for messages: path and query of a webhook are often its secret
+            self._origin = origin(url)  # for messages: path and query of a webhook often contain a secret
             yarl.URL(url)
         except ValueError:
             found = f"expected a URL such as https://example.org/jobs, found {shown(url)!r}"
@@ -44,7 +41,7 @@ class Webhook:
         self._session: aiohttp.ClientSession | None = None
 
     async def __call__(self, payload: Any) -> dict[str, int]:
-        """Returns the status. Raises Defer, DeliveryFailed."""
+        """Send one job -> the status. Raises Defer, DeliveryFailed."""
         found = delivery_item(payload)
         headers = {
             "Content-Type": "text/plain; charset=utf-8" if found.is_text else "application/json",
@@ -56,7 +53,7 @@ class Webhook:
             "Treadle-Attempt": found.attempt,
         }
         if self._session is None:
-            # As many connections as the worker has slots; each request has the whole of its time to get one.
+            # No limit here: the worker's slots limit the connections, and no request waits for one.
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         limit = aiohttp.ClientTimeout(total=self._timeout)
         try:
@@ -65,9 +62,9 @@ class Webhook:
             ) as answer:
                 return await self._judge(answer)
         except TimeoutError:
-            raise DeliveryFailed(f"the webhook has not answered within {self._timeout:g} s") from None
-        except aiohttp.InvalidURL:  # its text is the whole URL
-            raise DeliveryFailed(f"the webhook at {self._origin} cannot be reached: aiohttp refuses its URL") from None
+            raise DeliveryFailed(f"the webhook did not respond within {self._timeout:g} s") from None
+        except aiohttp.InvalidURL:  # its text contains the whole URL
+            raise DeliveryFailed(f"the webhook at {self._origin} cannot be called: aiohttp rejects its URL") from None
         except (aiohttp.ClientError, OSError) as error:
             raise DeliveryFailed(f"the webhook cannot be reached: {str(error) or type(error).__name__}") from None
 
@@ -81,7 +78,7 @@ class Webhook:
                 raise Defer(min(max(wait, SOONEST), LATEST))
         if 300 <= status < 400:
             there = target(self._url, answer.headers.get("Location"))
-            raise DeliveryFailed(f"the webhook answered {status}, a redirect to {there}, which is not followed")
+            raise DeliveryFailed(f"the webhook answered {status}, a redirect to {there}, which Treadle does not follow")
         said = b""
         with suppress(aiohttp.ClientError, asyncio.TimeoutError):
             while len(said) < SHOWN and (piece := await answer.content.read(SHOWN - len(said))):
@@ -90,14 +87,14 @@ class Webhook:
         raise DeliveryFailed(f"the webhook answered {status} {answer.reason or ''}".rstrip() + (words and f": {words}"))
 
     async def close(self) -> None:
-        """Let go of the connections; the next delivery makes new ones."""
+        """Close the connections; the next delivery opens new ones."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
 
 def retry_after(text: str | None, date: str | None = None) -> float | None:
-    """Seconds to wait, from a number or a date. A date is held against the other side's own clock, if it says it."""
+    """Seconds to wait, from a number or a date. A date is compared with the Date header, if there is one."""
     if text is None:
         return None
     if text.strip().isdecimal():

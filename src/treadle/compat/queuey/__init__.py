@@ -1,1 +1,1 @@
-"""The HTTP protocol of a queue of sandboxed modules, and its blobs."""
+"""The HTTP protocol of a queue of sandboxed modules, and of its blobs."""

@@ -1,8 +1,7 @@
-"""The queue face: the HTTP queue of WASI jobs, as its clients know it, over any storage.
+"""The queue protocol: the HTTP queue of WASI jobs over any storage.
 
-Without it runners and senders written for that queue would have to be rewritten. A job is a job of the task
-`wasi.run` in the queue `wasi`; abandonment is a lease that ran out, so a runner that was presumed dead can change
-nothing any more.
+Each job is a job of the task `wasi.run` in the queue `wasi`. A job counts as abandoned when its lease expires, and its
+former runner can no longer change it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,19 @@ from treadle.compat.queuey.jobs import (
     view,
 )
 from treadle.core.job import JobSpec
-from treadle.core.model import ABORTED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
+from treadle.core.model import (
+    ABORTED,
+    ERROR,
+    LOST,
+    Claim,
+    LeaseRenewal,
+    NewJob,
+    Outcome,
+    Presence,
+    Query,
+    Record,
+    State,
+)
 from treadle.policy import judge
 from treadle.server.errors import Refused, json
 from treadle.server.incoming_rows import users_row
@@ -47,21 +58,21 @@ if TYPE_CHECKING:
 
 QUEUE: Final = "wasi"
 TASK: Final = "wasi.run"
-KEEP: Final = 30 * 86_400.0  # s an ended job can be looked at
-KEY_WINDOW: Final = 86_400.0  # s for which an Idempotency-Key answers the same job
+KEEP: Final = 30 * 86_400.0  # s that an ended job is kept
+KEY_WINDOW: Final = 86_400.0  # s for which an Idempotency-Key returns the same job
 PORT: Final = 1717
 BODY: Final = 16 * 2**10  # bytes: two addresses and a few numbers
-TRIES: Final = 5  # looks at a job that moves on between look and act
-AGE: Final = "Treadle-Abandoned-After"  # a header of claims: seconds of silence that mean gone
+TRIES: Final = 5  # attempts to change a job that changes between reading and writing
+AGE: Final = "Treadle-Abandoned-After"  # header of claims: seconds without a tickle after which a job is abandoned
 
 
-def queue_face(rules: Rules, blobs: Blobs | None = None) -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
-    """The face as `make_site` takes it. `blobs`: the store of this server, if it has one."""
+def queue_routes(rules: Rules, blobs: Blobs | None = None) -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
+    """The protocol as an argument of `make_site`. `blobs`: the blob store of this server, if it has one."""
     return lambda app, settings, waiting: QueueyApi(app, settings, rules, waiting, blobs).routes()
 
 
 class QueueyApi:
-    """The five calls and /ping, and those one needs to look after jobs."""
+    """The calls of the original protocol, and some to list, release and cancel jobs."""
 
     def __init__(self, app: App, settings: Settings, rules: Rules, waiting: LongPoll, blobs: Blobs | None) -> None:
         self._app, self._settings, self._rules, self._waiting = app, settings, rules, waiting
@@ -73,7 +84,7 @@ class QueueyApi:
             Route("/ping", self.ping),
             Route("/jobs/create", self.create, methods=["POST"]),
             Route("/jobs/claim", self.claim, methods=["POST"]),
-            *[Route(f"/jobs/{word}", _only_post, methods=["GET"]) for word in ("create", "claim")],  # they are no ids
+            *[Route(f"/jobs/{word}", _only_post, methods=["GET"]) for word in ("create", "claim")],  # not ids
             Route("/jobs", self.list, methods=["GET"]),
             Route("/jobs/{id}", self.get, methods=["GET"]),
             Route("/jobs/{id}/tickle", self.tickle, methods=["POST"]),
@@ -89,7 +100,7 @@ class QueueyApi:
     # --- the calls
 
     async def create(self, request: Request) -> Response:
-        """Store a job. The same Idempotency-Key answers the same job."""
+        """Store a job. A repeated Idempotency-Key returns the same job."""
         allowed(caller(request, "enqueue"), (QUEUE,))
         asked = await body(request, Create, self._most)
         await self._verify(asked)
@@ -106,17 +117,17 @@ class QueueyApi:
             key_window=KEY_WINDOW,
             priority=asked.priority,
             delay=asked.delay,
-            # a key and not an id made of it: ids are UUIDs of version 7, so that jobs of one instant keep their order
+            # The id is not derived from the key: UUIDs of version 7 keep the order of jobs of one millisecond.
             key=None if key is None else f"{TASK} {caller(request).name} {key}",
             reach=() if key is None else (QUEUE,),
         )
         [(row, created)] = await self._app.client.send_rows([JobSpec(users_row(job))])
         if not created and row.job.payload != payload:
-            raise Refused(422, "idempotency_key_reused", "this Idempotency-Key was used for another job")
+            raise Refused(422, "idempotency_key_reused", "this Idempotency-Key belongs to another job")
         return json(self._view(row))
 
     async def _verify(self, asked: Create) -> None:
-        """Where the rules say so: both blobs are here. Raises Refused (422)."""
+        """Raise Refused (422) if the rules require the blobs to be here and one is missing."""
         if not self._rules.verify_addresses or self._blobs is None:
             return
         for name in ("binary_addr", "input_addr"):
@@ -129,34 +140,37 @@ class QueueyApi:
                 raise Refused(422, "no_blob", f"{name}: there is no blob {given}")
 
     async def claim(self, request: Request) -> Response:
-        """The oldest pending job, or 204. `?wait=20` waits for one; an Idempotency-Key makes it repeatable."""
+        """Claim the oldest pending job, or return 204. `?wait=20` waits for one.
+
+        A repeated Idempotency-Key returns the same job.
+        """
         allowed(caller(request, "work"), (QUEUE,))
         runner = (await body(request, ClaimAsked, self._most)).runner_id.lower()
-        ticket = f"{runner}#{request.headers.get('idempotency-key') or uuid.uuid4().hex}"
+        claim_id = f"{runner}#{request.headers.get('idempotency-key') or uuid.uuid4().hex}"
         wait = min(_number(request.query_params.get("wait", "0")), self._settings.max_wait, WAIT)
 
         async def look() -> tuple[Record | None, bool, float | None]:
-            row, next_in = await self._claim(ticket)
+            row, next_in = await self._claim(claim_id)
             return row, row is not None, next_in
 
         found = await self._waiting.until_found([QUEUE], wait, request, look, self._hand_back)
         return self._claimed(found)
 
     async def _hand_back(self, row: Record | None) -> None:
-        """Into its turn, uncounted: whoever claimed it is gone."""
+        """Release a job whose client has disconnected: it keeps its order, and the claim does not count."""
         if row is not None:
             await self._app.storage.settle([judge.handed_back(row)])
 
     def _claimed(self, row: Record | None) -> Response:
-        """The job, or that there is none; and how often its runner has to say that it lives."""
+        """The response to a claim, with the age of abandonment in a header."""
         headers = {AGE: f"{self._rules.abandoned_age:g}"}
         if row is None:
             return Response(status_code=204, headers=headers)
         return json(self._view(row), headers=headers)
 
-    async def _claim(self, ticket: str) -> tuple[Record | None, float | None]:
-        """The next job that is not given up; those that are, are ended on the way."""
-        ask = Claim(worker=ticket, queues=((QUEUE, 1),), tasks={TASK: (None, self._rules.abandoned_age)}, limit=1)
+    async def _claim(self, claim_id: str) -> tuple[Record | None, float | None]:
+        """Claim the next job. Fail jobs that have used up their attempts."""
+        ask = Claim(worker=claim_id, queues=((QUEUE, 1),), tasks={TASK: (None, self._rules.abandoned_age)}, limit=1)
         while True:
             found = await self._app.storage.claim(ask)
             if not found.records:
@@ -200,19 +214,21 @@ class QueueyApi:
         return json({"jobs": [self._view(row) for row in page.records if is_ours(row)], "after": page.cursor})
 
     async def tickle(self, request: Request) -> Response:
-        """A sign of life of the runner: the job is his for another while."""
+        """Renew the lease of a runner's job."""
         caller(request, "work")
         runner = (await body(request, Tickle, self._most, empty=b"{}")).runner_id
         for _ in range(TRIES):
             row = await self._active(request, runner)
             worker = Presence(worker=runner_of(row) or "")
-            held = await self._app.storage.heartbeat(worker, [Hold(row.id, row.version)], self._rules.abandoned_age)
+            held = await self._app.storage.heartbeat(
+                worker, [LeaseRenewal(row.id, row.version)], self._rules.abandoned_age
+            )
             if not held.lost:
                 return json(self._view(await self._row(request)))
-        raise Refused(409, "moved_on", "the job moves on faster than it can be looked at; try again")
+        raise Refused(409, "moved_on", "the state of the job keeps changing during this call; try again")
 
     async def complete(self, request: Request) -> Response:
-        """What became of the run. The same again from the same runner is 200."""
+        """Settle a job. A repetition by the same runner returns 200."""
         caller(request, "work")
         asked = await body(request, Complete, self._most)
         status = asked.status.lower()
@@ -240,21 +256,21 @@ class QueueyApi:
             [settled] = await self._app.storage.settle([outcome])
             if settled.status == "applied":
                 return json(self._view(await self._row(request)))
-        raise Refused(409, "moved_on", "the job moves on faster than it can be looked at; try again")
+        raise Refused(409, "moved_on", "the state of the job keeps changing during this call; try again")
 
     async def output(self, request: Request) -> Response:
-        """What a job wrote, streamed from this server's blobs. 404 as long as there is none."""
+        """Stream the output of a job from this server's blobs; 404 while there is none."""
         caller(request, "read")
         row = await self._row(request)
         address = self._view(row).output_addr
         if address is None:
             raise Refused(404, "no_output", f"the job is {self._view(row).status} and has no output")
         if self._blobs is None:
-            raise Refused(404, "no_blobs", f"this server keeps no blobs; the output is blob {address}")
+            raise Refused(404, "no_blobs", f"this server stores no blobs; the output is blob {address}")
         return await blob_response(self._blobs, address, request.method)
 
     async def release(self, request: Request) -> Response:
-        """A runner that stops hands its job back: it returns to its turn, and its claim does not count."""
+        """Release the job of a runner that stops: it is queued again, and the claim does not count."""
         caller(request, "work")
         runner = (await body(request, Tickle, self._most, empty=b"{}")).runner_id
         for _ in range(TRIES):
@@ -263,7 +279,7 @@ class QueueyApi:
             [settled] = await self._app.storage.settle([outcome])
             if settled.status == "applied":
                 return json(self._view(await self._row(request)))
-        raise Refused(409, "moved_on", "the job moves on faster than it can be looked at; try again")
+        raise Refused(409, "moved_on", "the state of the job keeps changing during this call; try again")
 
     async def cancel(self, request: Request) -> Response:
         caller(request, "operate")
@@ -275,11 +291,11 @@ class QueueyApi:
     # --- rows
 
     async def _row(self, request: Request) -> Record:
-        """The job of the path, after what is due has been done. Raises Refused: 400 no id, 404 unknown."""
+        """The job of the path, after due rows are advanced. Raises Refused: 400 not an id, 404 unknown."""
         id = request.path_params["id"]
         if not UUID.fullmatch(id):
             raise Refused(400, "malformed_id", f"expected a UUID, found {id!r}")
-        await self._app.storage.prune(0)  # abandoned jobs return to the line now, not when somebody claims
+        await self._app.storage.prune(0)  # queue abandoned jobs now, not at the next claim
         [row] = await self._app.storage.get([id.lower()])
         if (
             row is None
@@ -299,24 +315,24 @@ class QueueyApi:
         return self._owned(await self._row(request), runner)
 
     def _owned(self, row: Record, runner: str | None) -> Record:
-        """The row, if a runner has it, and it is this one where he says who he is."""
+        """Raise Refused unless a runner has the job, and it is this one if the request names it -> the row."""
         if row.state is not State.RUNNING:
             status = self._view(row).status
             raise Refused(400, "not_active", f"the job is {status}, not active")
         if runner is not None and runner.lower() != runner_of(row):
-            raise Refused(409, "not_owner", f"the job is run by {runner_of(row)}")
+            raise Refused(409, "not_owner", f"the job is running on {runner_of(row)}")
         return row
 
     async def _refuse(self, row: Record) -> None:
-        """End a job that was not sent by this protocol: no runner could be told what to run."""
-        words = "it was not sent by the queue protocol: expected two addresses as its arguments"
+        """Fail a job that was not stored by this protocol, because it names no module to run."""
+        words = "expected a job of the queue protocol, with two addresses as its arguments"
         outcome = Outcome(
             id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=ABORTED, error=words
         )
         await self._app.storage.settle([outcome])
 
     async def _give_up(self, row: Record) -> None:
-        """End a job that was abandoned too often."""
+        """Fail a job that was abandoned too often."""
         words = f"abandoned by {row.lost} runners"
         outcome = Outcome(
             id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=LOST, error=words
@@ -328,7 +344,7 @@ class QueueyApi:
 
 
 async def _only_post(request: Request) -> Response:
-    raise Refused(405, "wrong_method", f"{request.method} is not for {request.url.path}", {"Allow": "POST"})
+    raise Refused(405, "wrong_method", f"{request.url.path} does not support {request.method}", {"Allow": "POST"})
 
 
 def _number(text: str) -> float:

@@ -1,7 +1,4 @@
-"""Blobs over HTTP: PUT /blob, GET and HEAD /blob/{address}, streamed both ways; and the names others know them by.
-
-Without it a runner would need the disk of the sender.
-"""
+"""Blobs over HTTP, streamed: PUT /blob, GET and HEAD /blob/{address}, and the equivalent paths of other clients."""
 
 from __future__ import annotations
 
@@ -24,18 +21,18 @@ if TYPE_CHECKING:
 
 BYTES = "application/octet-stream"
 SHA1 = re.compile(r"[0-9a-fA-F]{40}")
-# A web page of another site may POST these, and a body of no type, without asking first. It has to ask for a PUT.
+# Content types that a page of another site can POST without a CORS preflight; a PUT always needs one.
 FORMS = ("", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
 
 
-def blob_face(blobs: Blobs) -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
-    """The face as `make_site` takes it."""
-    face = BlobApi(blobs)
-    return lambda app, settings, waiting: face.routes()
+def blob_routes(blobs: Blobs) -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
+    """The protocol as an argument of `make_site`."""
+    protocol = BlobApi(blobs)
+    return lambda app, settings, waiting: protocol.routes()
 
 
 class BlobApi:
-    """A store of blobs, for whoever may enqueue (to put) or work or read (to get)."""
+    """Serves a blob store. Storing needs the scope "enqueue" or "work", reading "read" or "work"."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -49,19 +46,19 @@ class BlobApi:
         ]
 
     async def put(self, request: Request) -> Response:
-        """The address in hex, as text: 201 if the bytes are new, 200 if they were known."""
+        """Store a blob -> its address in hex as text; 201 if it is new, 200 if it was known."""
         address, is_new = await self._put(request)
         return PlainTextResponse(address, 201 if is_new else 200)
 
     async def put_sri(self, request: Request) -> Response:
-        """The same, answering the address as sha256-<base64>."""
+        """Store a blob -> its address as sha256-<base64>."""
         address, _ = await self._put(request)
         return PlainTextResponse(sri(address), 201)
 
     async def _put(self, request: Request) -> tuple[str, bool]:
         token = caller(request)
         if not (token.may("enqueue") or token.may("work")):
-            raise Refused(403, "forbidden", f"the token {token.name!r} may neither enqueue nor work")
+            raise Refused(403, "forbidden", f"the token {token.name!r} needs the scope 'enqueue' or 'work'")
         named = request.headers.get("content-type", "")
         if request.method == "POST" and named.partition(";")[0].strip().lower() in FORMS:
             raise Refused(415, "wrong_type", f"expected Content-Type {BYTES} or PUT, found {named!r}")
@@ -75,17 +72,17 @@ class BlobApi:
         except TooBig as error:
             raise Refused(413, "too_large", str(error), limit=error.limit) from None
         except ClientDisconnect:
-            raise Refused(400, "gone", "the client went away before the blob was complete") from None
+            raise Refused(400, "gone", "the client disconnected before the blob was complete") from None
 
     async def get(self, request: Request) -> Response:
         token = caller(request)
         if not (token.may("read") or token.may("work")):
-            raise Refused(403, "forbidden", f"the token {token.name!r} may neither read nor work")
+            raise Refused(403, "forbidden", f"the token {token.name!r} needs the scope 'read' or 'work'")
         return await blob_response(self._blobs, request.path_params["address"], request.method)
 
 
 async def blob_response(blobs: Blobs, named: str, method: str) -> Response:
-    """The blob of that address, streamed; for HEAD its size only. Raises Refused: 400, 404, 500 for a spoiled one."""
+    """Stream the blob of this address; for HEAD return only its size. Raises Refused: 400, 404, 500 if corrupt."""
     try:
         address = await blobs.find(named.lower()) if SHA1.fullmatch(named) else address_of(named)
     except BadAddress as error:

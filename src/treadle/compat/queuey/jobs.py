@@ -1,10 +1,8 @@
-"""The jobs of the queue face: what its messages look like, and what they say of a row.
+"""The messages of the queue protocol, and the conversion of rows to them.
 
-Without it the shape of the protocol and the calls that change jobs would be one file that nobody reads to its end.
-
-What the protocol calls attempts is derived, never stored: every claim but the current one ended in a lost lease.
-Counted "literal"ly, a claim and an abandonment count one each and a job fails beyond MAX_ATTEMPTS; counted by
-"claims", only claims count and it fails when they reach MAX_ATTEMPTS.
+The protocol's attempts are derived, not stored: every claim but the current one ended in an expired lease. With the
+counting "literal", a claim and an abandonment count one each, and a job fails beyond MAX_ATTEMPTS. With "claims", only
+claims count, and a job fails when they reach MAX_ATTEMPTS.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from treadle.core import defaults
 from treadle.core.model import LOST, Record, State
 from treadle.errors import UNREADABLE
 
-ABANDONED_AGE: Final = 300.0  # s without a sign of life after which a runner counts as gone
+ABANDONED_AGE: Final = 300.0  # s without a tickle after which a job counts as abandoned
 MAX_ATTEMPTS: Final = 3
 UUID: Final = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
@@ -36,9 +34,12 @@ _address = msgspec.json.Decoder(str | None).decode
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """What an operator may set: seconds without a sign of life, attempts, and what counts as one.
+    """The settings of the queue.
 
-    verify_addresses  a job is only taken if the blobs it names are there
+    abandoned_age     seconds without a tickle after which a job counts as abandoned
+    max_attempts      attempts of one job
+    counting          the events that count as an attempt; see the top of this module
+    verify_addresses  whether a job is accepted only if its blobs exist
     """
 
     abandoned_age: float = ABANDONED_AGE
@@ -47,23 +48,23 @@ class Rules(Struct, frozen=True, kw_only=True):
     verify_addresses: bool = False
 
     def attempts(self, row: Record) -> int:
-        """`run_attempts` of the protocol."""
+        """The protocol's `run_attempts` of a row."""
         return claims(row) + (row.lost if self.counting == "literal" else 0)
 
     def spent(self, row: Record) -> bool:
-        """Whether a job whose runner was lost just now is given up."""
+        """Whether an abandoned job has used up its attempts."""
         claimed = row.lost
         if self.counting == "literal":
             return claimed + row.lost > self.max_attempts
         return claimed >= self.max_attempts
 
     def heard(self, row: Record) -> float | None:
-        """When the runner that has it was last heard of."""
+        """The time of the last tickle of the job's runner."""
         return None if row.due_at is None else row.due_at - self.abandoned_age
 
 
 class Create(Struct, frozen=True):
-    """`priority` (higher first) and `delay` (seconds) are ours; without them the oldest comes first, at once."""
+    """A job to store. `priority` (higher first) and `delay` (seconds) extend the original protocol."""
 
     binary_addr: Address
     input_addr: Address | None = None
@@ -86,9 +87,9 @@ class Complete(Struct, frozen=True):
 
 
 class JobJson(Struct, frozen=True, kw_only=True):
-    """A job as the protocol shows it; moments are whole milliseconds since 1970.
+    """A job in responses. Times are whole milliseconds since 1970.
 
-    failure  why it failed: its runner reported so, it was abandoned too often, or somebody cancelled it
+    failure  why it failed: the runner reported a failure, it was abandoned too often, or it was cancelled
     """
 
     job_id: str
@@ -112,20 +113,20 @@ class Listing(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True, omit_defaults=True):
-    """What the row's note keeps of the last run: who ran it, and when he was last heard of."""
+    """The note of an ended row: the runner of its last run, and the time of its last tickle."""
 
     runner: str | None = None
     heard: float | None = None
 
 
 def claims(row: Record) -> int:
-    """How often it was claimed: once for each lost lease, and once more if a runner has it or has completed it."""
+    """The number of claims of a job: one per expired lease, and one more if a runner has it or has completed it."""
     had_runner = row.state.final and _failing(row) not in ("abandoned", "cancelled")
     return row.lost + (1 if row.state is State.RUNNING or had_runner else 0)
 
 
 def view(row: Record, rules: Rules) -> JobJson:
-    """The job as it stands."""
+    """The current state of a job as the protocol shows it."""
     binary, given = _addresses(row.job.payload)
     status = {State.RUNNING: "active", State.SUCCEEDED: "completed"}.get(row.state)
     if status is None:
@@ -153,7 +154,7 @@ def view(row: Record, rules: Rules) -> JobJson:
 
 
 def is_ours(row: Record) -> bool:
-    """Whether this protocol can show the row: a program may have stored another one of its task."""
+    """Whether the row has the form of this protocol: a program may have stored other rows of its task."""
     try:
         _addresses(row.job.payload)
     except UNREADABLE:
@@ -162,7 +163,7 @@ def is_ours(row: Record) -> bool:
 
 
 def _output(result: str | None) -> str | None:
-    """The address a run gave; None where it gave something else."""
+    """The output address of a run; None if the result is not an address."""
     try:
         return None if result is None else _address(result)
     except UNREADABLE:
@@ -178,14 +179,14 @@ def _failing(row: Record) -> Failing | None:
 
 
 def runner_of(row: Record) -> str | None:
-    """Who has it, or has completed it."""
+    """The runner that has the job, or has completed it."""
     if row.state.final:
         return ending_of(row).runner
     return None if row.worker is None else row.worker.partition("#")[0]
 
 
 def ending_of(row: Record) -> Ending:
-    """What is kept of its last run."""
+    """The decoded note of a row; empty if it has none."""
     if row.note is None:
         return Ending()
     try:

@@ -1,1 +1,1 @@
-"""Tokens of the server: the file that holds them, and what each may do."""
+"""Tokens of the server: their file, and the rights of each."""

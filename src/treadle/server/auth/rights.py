@@ -1,7 +1,7 @@
-"""What a token may do with which rows: what goes down to the storage for it, and what of the answers it sees.
+"""Applies the rights of a token: limits each call to the storage, and filters the rows that it returns.
 
-Nothing here looks first and acts later: the queues of a bound token go down with each call as its `reach`, and the
-storage compares them in the step that acts (`treadle.storage.contract`).
+The queues of a bound token go to the storage with each call as its `reach`. The storage checks them in the same step as
+the change (`treadle.storage.contract`), so there is no gap between check and change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from treadle.core import defaults, ids
-from treadle.core.model import Claim, Declare, Hold, LimitChange, LimitUse, NewJob, Outcome, Presence, Record, Stats
+from treadle.core.model import (
+    Claim,
+    Declare,
+    LeaseRenewal,
+    LimitChange,
+    LimitUse,
+    NewJob,
+    Outcome,
+    Presence,
+    Record,
+    Stats,
+)
 from treadle.errors import IdTaken
 from treadle.policy.judge import HOLD
 from treadle.server import system_rows
@@ -21,35 +32,35 @@ from treadle.server.errors import Refused
 from treadle.server.time_slices import in_turns
 from treadle.workflow.signals import ONCE
 
-TICKET: Final = 40  # characters that are left for the ticket behind a worker's name
+CLAIM_ID: Final = 40  # characters kept for the claim id after a worker's name
 DIGEST: Final = 16  # characters
-LONGEST_TTL: Final = 3_600.0  # s that a worker stays in the lists without a heartbeat
+LONGEST_TTL: Final = 3_600.0  # s that a worker is listed without a heartbeat
 
 
 # --- jobs to be stored
 
 
 async def to_store(token: Token, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
-    """These jobs as they may be stored for this token. Raises Refused (403)."""
+    """The jobs, limited to the rights of the token. Raises Refused (403)."""
     if not token.may("enqueue") and not all(job.id.startswith(ONCE) for job in jobs):
         raise _forbidden(token, "has no scope 'enqueue'", scope="enqueue")
     return tuple(await in_turns(lambda job: _narrowed(token, job), jobs)) if token.queues else tuple(jobs)
 
 
 def to_settle(token: Token, out: Outcome) -> Outcome:
-    """This outcome as it may be applied for this token. Raises Refused (403)."""
+    """The outcome, limited to the rights of the token. Raises Refused (403)."""
     if not token.queues:
         return out
-    return replace(out, then=tuple([_narrowed(token, job) for job in out.then]), reach=token.queues)
+    return replace(out, followups=tuple([_narrowed(token, job) for job in out.followups]), reach=token.queues)
 
 
 def _narrowed(token: Token, job: NewJob) -> NewJob:
-    if job.task == HOLD:  # in Treadle's own queue, where it takes the place of an earlier one
+    if job.task == HOLD:  # in Treadle's own queue, where it replaces an earlier hold
         limit = system_rows.check_hold_row(job)
         if _queue_in(limit) in token.queues:
             return job
         raise _forbidden(
-            token, f"is bound to queues, and may not let the limit {limit!r} rest: other queues may use it"
+            token, f"is bound to queues, so it cannot let the limit {limit!r} rest, which other queues may use"
         )
     if job.queue not in token.queues:
         raise _forbidden(token, f"has no right to queue {job.queue!r}", queue=job.queue)
@@ -61,7 +72,7 @@ def _forbidden(token: Token, words: str, **details: Any) -> Refused:
 
 
 def told(token: Token, error: IdTaken) -> IdTaken:
-    """The error as this token may be told: without the right to look at jobs, nothing of the job that has the id."""
+    """The error; for a token that may not read jobs, without the job that has the id."""
     return error if token.may("read", "work") else IdTaken(error.id, None, error.asked, False)
 
 
@@ -69,20 +80,22 @@ def told(token: Token, error: IdTaken) -> IdTaken:
 
 
 def worker_of(token: Token, name: str) -> str:
-    """The name of a worker, or of its ticket, as it is stored. Workers of a bound token have a name space of their own:
-    under the ticket of another worker they would be answered what that one runs. A name that is too long for that is
-    cut, and ends with a digest of all of it."""
+    """The stored name of a worker, or its claim id.
+
+    Workers of a bound token have their own name space, because a claim under another worker's claim id would return the
+    jobs of that worker. A name that is too long is cut and ends with a digest of the whole name.
+    """
     if not token.queues:
         return name
-    worker, mark, ticket = name.partition("#")
-    room = defaults.MAX_NAME - TICKET - len(token.name) - 1
+    worker, mark, claim_id = name.partition("#")
+    room = defaults.MAX_NAME - CLAIM_ID - len(token.name) - 1
     if len(worker) > room:
         worker = f"{worker[: max(0, room - DIGEST - 1)]}~{ids.digest(worker)[:DIGEST]}"
-    return f"{token.name}/{worker}{mark}{ticket}"
+    return f"{token.name}/{worker}{mark}{claim_id}"
 
 
 def to_claim(token: Token, ask: Claim) -> Claim:
-    """This claim as it may be made for this token. Raises Refused (403)."""
+    """The claim, limited to the rights of the token. Raises Refused (403)."""
     if not token.queues:
         return ask
     if not ask.ids and (wrong := token.serves(name for name, _ in ask.queues)) is not None:
@@ -90,28 +103,31 @@ def to_claim(token: Token, ask: Claim) -> Claim:
     return replace(ask, worker=worker_of(token, ask.worker), reach=token.queues)
 
 
-def to_beat(token: Token, worker: Presence, holds: Sequence[Hold]) -> tuple[Presence, Sequence[Hold]]:
-    """This heartbeat as it may be stored for this token. Raises Refused (403)."""
+def to_beat(
+    token: Token, worker: Presence, renewals: Sequence[LeaseRenewal]
+) -> tuple[Presence, Sequence[LeaseRenewal]]:
+    """The heartbeat, limited to the rights of the token. Raises Refused (403)."""
     if worker.ttl > LONGEST_TTL:
         worker = replace(worker, ttl=LONGEST_TTL)
     if not token.queues:
-        return worker, holds
+        return worker, renewals
     if (wrong := token.serves(worker.queues)) is not None:
         raise _forbidden(token, f"has no right to queue {wrong!r}", queue=wrong)
     worker = replace(worker, worker=worker_of(token, worker.worker))
-    return worker, [replace(hold, reach=token.queues) for hold in holds]
+    return worker, [replace(renewal, reach=token.queues) for renewal in renewals]
 
 
-# --- what it sees
+# --- visible rows
 
 
 def shown(token: Token, row: Record, asked: NewJob) -> Record:
-    """The row that answered a job, for a token that may send: without the right to look at jobs it learns that the row
-    is there, and nothing of another job's arguments and results."""
+    """The row that an enqueue returns; for a token that may not read jobs, without arguments and results of others."""
     if token.may("read", "work"):
         return row
     job = row.job if row.job == asked else NewJob(id=row.job.id, task=row.job.task, queue=row.job.queue)
-    return replace(row, job=job, result=None, value=None, error=None, reason=None, memo=(), note=None, worker=None)
+    return replace(
+        row, job=job, result=None, value=None, error=None, reason=None, checkpoints=(), note=None, worker=None
+    )
 
 
 def seen(token: Token, stats: Stats) -> Stats:
@@ -123,7 +139,7 @@ def seen(token: Token, stats: Stats) -> Stats:
 
 
 def workers_seen(token: Token, workers: Sequence[Presence]) -> tuple[Presence, ...]:
-    """Those that serve its queues. Of one that serves others too it learns the name and the slots."""
+    """The workers that serve the token's queues. Of a worker that serves other queues, too, only name and slots."""
     if not token.queues:
         return tuple(workers)
     found = []
@@ -137,18 +153,18 @@ def workers_seen(token: Token, workers: Sequence[Presence]) -> tuple[Presence, .
 
 
 def limits_seen(token: Token, limits: Sequence[LimitUse]) -> tuple[LimitUse, ...]:
-    """The limits of its queues: every other one may be of another queue, and its name may say of whom."""
+    """The limits of the token's queues. Other limits may belong to other queues, and their names may be secret."""
     if not token.queues:
         return tuple(limits)
     return tuple(each for each in limits if _queue_in(each.key) in token.queues)
 
 
 def to_set_limits(token: Token, changes: Sequence[LimitChange]) -> None:
-    """Raise Refused (403) unless these are limits of its queues."""
+    """Raise Refused (403) unless these are limits of the token's queues."""
     for change in changes if token.queues else ():
         rule = change.rule if isinstance(change, Declare) else change
         if _queue_in(rule.name) not in token.queues:
-            raise _forbidden(token, f"is bound to queues; the limit {rule.name!r} is not of one of them")
+            raise _forbidden(token, f"is bound to queues, and the limit {rule.name!r} belongs to none of them")
 
 
 def _queue_in(limit: str) -> str | None:
@@ -157,7 +173,10 @@ def _queue_in(limit: str) -> str | None:
 
 
 def topics(token: Token, asked: Sequence[str], visible: Collection[str]) -> dict[str, str]:
-    """The topics it may watch, each by the name under which it speaks. `visible`: the jobs it sees. Raises Refused."""
+    """The topics that the token may watch, mapped to their names in the request. Raises Refused.
+
+    `visible`: the jobs that the token may see.
+    """
     found: dict[str, str] = {}
     for topic in asked:
         kind, _, name = topic.partition(":")

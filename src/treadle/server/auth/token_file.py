@@ -1,6 +1,6 @@
-"""The file of tokens, read strictly: a slip in a file that is edited by hand must not give more rights than was meant.
+"""Reads the file of tokens strictly, because an error in a hand-edited file must not grant rights.
 
-Every word that is not known is an error, and nothing has a default that grants something: `scopes` must be written.
+An unknown word is an error, and no default grants a right: `scopes` is required.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from treadle.tasks.options import name_of
 
 WORDS: Final = ("name", "digest", "scopes", "queues", "expires")
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-NAME: Final = re.compile(r"[A-Za-z0-9._:@-]{1,64}")  # it stands in the names of its workers, behind which comes a "/"
+NAME: Final = re.compile(r"[A-Za-z0-9._:@-]{1,64}")  # prefix of the names of its workers, followed by "/"
 
 
 class BadTokens(Exception):
-    """A file of tokens that is not used: it says which line or word, what was expected, and the nearest known word."""
+    """An invalid file of tokens. The error names the wrong word, the expected value, and the nearest known word."""
 
 
 def read(text: str) -> tuple[Token, ...]:
@@ -38,14 +38,16 @@ def read(text: str) -> tuple[Token, ...]:
     _known(found, ("token",), "the file")
     tables = found.get("token", [])
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-        raise BadTokens("expected tables headed [[token]], found another kind of value under `token`")
+        raise BadTokens("expected tables that begin with [[token]], found another kind of value under `token`")
     tokens = tuple(_token(each, number) for number, each in enumerate(tables, 1))
     names, digests = dict[str, int](), dict[str, str]()
     for token in tokens:
         names[token.name] = names.get(token.name, 0) + 1
         other = digests.setdefault(token.digest, token.name)
         if names[token.name] > 1:
-            raise BadTokens(f"there are two tokens named {token.name!r}: they would share a rate and idempotency keys")
+            raise BadTokens(
+                f"two tokens are named {token.name!r}: rename one, or they would share a rate and idempotency keys"
+            )
         if other != token.name:
             raise BadTokens(
                 f"tokens {other!r} and {token.name!r} have the same digest: make a new token for one of them"
@@ -61,14 +63,14 @@ def _token(table: Mapping[str, Any], number: int) -> Token:
         if word not in table:
             raise BadTokens(f"{who}: `{word}` is missing")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise BadTokens(f"{who}: name: expected 1-64 of A-Z a-z 0-9 . _ : @ -, found {name!r}")
+        raise BadTokens(f"{who}: name: expected 1-64 characters A-Z a-z 0-9 . _ : @ -, found {name!r}")
     digest = table["digest"]
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
-        raise BadTokens(f"{who}: digest: expected SHA-256 as 64 of 0-9 a-f in lower case, found {_short(digest)}")
+        raise BadTokens(f"{who}: digest: expected a SHA-256 as 64 characters 0-9 a-f, found {_short(digest)}")
     scopes = _texts(table["scopes"], f"{who}: scopes")
     for scope in scopes:
         if scope not in SCOPES:
-            raise BadTokens(f"{who}: there is no scope {scope!r}{meant(scope, SCOPES)}; there are {', '.join(SCOPES)}")
+            raise BadTokens(f"{who}: unknown scope {scope!r}{meant(scope, SCOPES)}; expected {', '.join(SCOPES)}")
     return Token(name=name, digest=digest, scopes=scopes, queues=_queues(table, who), expires=_expires(table, who))
 
 
@@ -77,19 +79,19 @@ def _queues(table: Mapping[str, Any], who: str) -> tuple[str, ...]:
         return ()
     queues = _texts(table["queues"], f"{who}: queues")
     if not queues:
-        raise BadTokens(f"{who}: queues = [] names none: name them, or leave the line out for a token of every queue")
+        raise BadTokens(f"{who}: queues = [] contains no queue: name some, or remove it for a token of every queue")
     for queue in queues:
         try:
             name_of(queue, "queues")
         except BadOption as error:
             raise BadTokens(f"{who}: {error}") from None
-        if queue == defaults.OWN_QUEUE:
-            raise BadTokens(f"{who}: queues: {queue!r} is Treadle's own queue, which no token is bound to")
+        if queue == defaults.SYSTEM_QUEUE:
+            raise BadTokens(f"{who}: queues: {queue!r} is Treadle's own queue, which a token cannot be bound to")
     return queues
 
 
 def _expires(table: Mapping[str, Any], who: str) -> float | None:
-    """A moment; one without a zone is in UTC, and a day ends the token where it begins."""
+    """The expiry time. A time without a zone is in UTC; a date means its first second."""
     found = table.get("expires")
     if found is None:
         return None
@@ -98,7 +100,7 @@ def _expires(table: Mapping[str, Any], who: str) -> float | None:
     if isinstance(found, date):
         return datetime.combine(found, time(), UTC).timestamp()
     raise BadTokens(
-        f"{who}: expires: expected a day or a moment such as 2027-01-31T12:00:00Z without quotes, found {found!r}"
+        f"{who}: expires: expected a day or a time such as 2027-01-31T12:00:00Z without quotes, found {found!r}"
     )
 
 
@@ -111,7 +113,7 @@ def _texts(value: object, what: str) -> tuple[str, ...]:
 def _known(table: Mapping[str, Any], words: Iterable[str], where: str) -> None:
     for word in table:
         if word not in words:
-            raise BadTokens(f"{where}: there is no word {word!r}{meant(word, words)}; there are {', '.join(words)}")
+            raise BadTokens(f"{where}: unknown field {word!r}{meant(word, words)}; expected {', '.join(words)}")
 
 
 def meant(word: str, words: Iterable[str]) -> str:
@@ -126,17 +128,17 @@ def _short(value: object) -> str:
 
 
 def exposed(file: Path) -> str | None:
-    """What is wrong with the rights of the file, in words; None: it is its owner's alone."""
+    """A warning about the permissions of the file; None if only its owner can access it."""
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o022:
-        return f"{file} can be written by others (mode {mode:04o}), who can give themselves any token: chmod 600 {file}"
+        return f"other users can write to {file} (mode {mode:04o}) and give themselves any token: chmod 600 {file}"
     if mode & 0o044:
-        return f"{file} can be read by others (mode {mode:04o}): chmod 600 {file}"
+        return f"other users can read {file} (mode {mode:04o}): chmod 600 {file}"
     return None
 
 
 def as_toml(token: Token) -> str:
-    """One token as it stands in the file."""
+    """One token as text for the file."""
     lines = ["[[token]]", f"name = {_text(token.name)}", f"digest = {_text(token.digest)}"]
     lines.append(f"scopes = [{', '.join(map(_text, token.scopes))}]")
     if token.queues:
@@ -147,5 +149,5 @@ def as_toml(token: Token) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML basic string: what JSON escapes, TOML reads."""
+    """A TOML basic string; TOML reads JSON's escapes."""
     return json.dumps(value)

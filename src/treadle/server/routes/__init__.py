@@ -1,1 +1,1 @@
-"""The operations of the HTTP API, one module for each group of paths."""
+"""The operations of the HTTP API, one module per group of paths."""

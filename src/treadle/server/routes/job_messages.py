@@ -1,4 +1,4 @@
-"""What the operations on jobs read from requests, and what they answer."""
+"""The request and response types of the operations on jobs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from treadle.server.views import (
-    Id,
-    Name,
-    moment_of,
-)
+from treadle.tasks.json_options import Id, Name, moment_of
 
 if TYPE_CHECKING:
     pass
 
 
 class Listing(Struct, frozen=True, kw_only=True):
-    """Which jobs. `state` may name several, with commas; `before` is seconds since 1970."""
+    """Filters for jobs. `state`: one or several, separated by commas. `before`: seconds since 1970."""
 
     state: str | None = None
     task: Name | None = None
@@ -26,13 +22,13 @@ class Listing(Struct, frozen=True, kw_only=True):
     parent: Id | None = None
     label: Name | None = None
     before: Annotated[float, Meta(ge=0)] | None = None
-    order: Literal["newest", "oldest", "ended", "line"] = "newest"
+    order: Literal["newest", "oldest", "ended", "queue"] = "newest"
     cursor: str | None = None
     limit: Annotated[int, Meta(ge=0, le=1_000)] = 50
     count: bool = False
 
     def filters(self) -> dict[str, Any]:
-        """As `app.jobs.list` takes them."""
+        """The filters as arguments of `app.jobs.list`."""
         found: dict[str, Any] = {
             "task": self.task,
             "queue": self.queue,
@@ -56,21 +52,21 @@ class Cancel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Signal(Struct, frozen=True, forbid_unknown_fields=True):
-    """The name of a signal, and any JSON as its value."""
+    """The name of a signal, and its value, any JSON."""
 
     name: Name
     value: Any = None
 
 
 class Acted(Struct, frozen=True):
-    """How many jobs it acted on. warning: what seems wrong with the name that was given."""
+    """The number of jobs that were changed. warning: a hint that the given name may be mistyped."""
 
     jobs: int
     warning: str | UnsetType = UNSET
 
 
 class Explained(Struct, frozen=True):
-    """In one sentence: why it is not running, or what became of it."""
+    """One sentence: why the job is not running, or how it ended."""
 
     text: str
     position: int | None

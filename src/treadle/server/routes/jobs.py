@@ -1,7 +1,4 @@
-"""The room of jobs: send them, look at them, wait for them, act on them.
-
-Without it a service in another language could not send a job, nor learn what became of it.
-"""
+"""The operations on jobs: send, list, show, wait, cancel, retry, signal, delete."""
 
 from __future__ import annotations
 
@@ -45,13 +42,13 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.core.job import JobSpec
 
-ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request that brings the arguments of one job
-BEAT: Final = 15.0  # s between signs of life on a silent stream: below what proxies cut
+ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request with the arguments of one job
+BEAT: Final = 15.0  # s between comments on an idle event stream; shorter than the timeouts of proxies
 LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
 
 
 class JobRoutes:
-    """Jobs of one app, for people and services."""
+    """The operations on the jobs of one app."""
 
     def __init__(self, app: App, settings: Settings, waiting: LongPoll) -> None:
         self._app, self._settings, self._waiting = app, settings, waiting
@@ -63,7 +60,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs",
                 run=self.send,
-                summary="Send one job",
+                summary="Enqueue one job",
                 tag="jobs",
                 scope="enqueue",
                 takes=JobAsked,
@@ -77,7 +74,7 @@ class JobRoutes:
                 method="GET",
                 path="/v1/jobs",
                 run=self.list,
-                summary="Find jobs, page by page",
+                summary="List jobs, page by page",
                 tag="jobs",
                 scope="read",
                 query=Listing,
@@ -87,7 +84,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/batch",
                 run=self.send_many,
-                summary="Send many jobs, all or none",
+                summary="Enqueue many jobs, all or none",
                 tag="jobs",
                 scope="enqueue",
                 takes=JobsAsked,
@@ -100,7 +97,7 @@ class JobRoutes:
                 method="GET",
                 path="/v1/jobs/{id}",
                 run=self.get,
-                summary="Look at a job",
+                summary="Show a job",
                 tag="jobs",
                 scope="read",
                 gives=JobView,
@@ -110,7 +107,7 @@ class JobRoutes:
                 method="DELETE",
                 path="/v1/jobs/{id}",
                 run=self.delete,
-                summary="Let an ended job go",
+                summary="Delete an ended job",
                 tag="jobs",
                 scope="operate",
                 gives=Acted,
@@ -123,7 +120,7 @@ class JobRoutes:
                 tag="jobs",
                 scope="read",
                 query=Patience,
-                summary="Wait for its ending; answers the job as it stands then",
+                summary="Wait until a job ends, and return it in its present state",
                 gives=JobView,
                 others=(404,),
             ),
@@ -133,7 +130,7 @@ class JobRoutes:
                 run=self.events,
                 tag="jobs",
                 scope="read",
-                summary="Follow it to its ending, as server-sent events",
+                summary="Follow a job until it ends, as server-sent events",
                 gives=JobView,
                 others=(404,),
                 media="text/event-stream",
@@ -144,7 +141,7 @@ class JobRoutes:
                 run=self.explain,
                 tag="jobs",
                 scope="read",
-                summary="Why it is not running, in a sentence",
+                summary="Explain in one sentence why a job is not running",
                 gives=Explained,
                 others=(404,),
             ),
@@ -154,7 +151,7 @@ class JobRoutes:
                 run=self.cancel,
                 tag="jobs",
                 scope="operate",
-                summary="Cancel it, with its children",
+                summary="Cancel a job and its children",
                 takes=Cancel,
                 empty=b"{}",
                 gives=Acted,
@@ -177,7 +174,7 @@ class JobRoutes:
                 tag="jobs",
                 scope="operate",
                 takes=Signal,
-                summary="Give it the signal it waits for, or will",
+                summary="Send a signal to a job that waits for it now or later",
                 gives=Acted,
                 others=(404, 409),
             ),
@@ -187,7 +184,7 @@ class JobRoutes:
                 run=self.run_now,
                 tag="jobs",
                 scope="operate",
-                summary="Bring a scheduled job into line at once",
+                summary="Queue a scheduled job now",
                 gives=Acted,
                 others=(404, 409),
             ),
@@ -196,7 +193,7 @@ class JobRoutes:
     # --- sending
 
     async def send(self, call: Call[JobAsked, messages.Nothing]) -> object:
-        """One job; 200 instead of 201 where another row answered (its id or key was known)."""
+        """Enqueue one job. The status is 200 instead of 201 if a row with its id or key already existed."""
         with call.heard() as said:
             [(row, is_new)] = await self._send(call, [call.body])
         shown = replace(view(row), warning=said.text) if said.words else view(row)
@@ -223,7 +220,7 @@ class JobRoutes:
         except IdTaken as error:
             if error.id not in names:
                 raise rights.told(call.token, error) from None
-            words = "this Idempotency-Key was used for another request"
+            words = "this Idempotency-Key belongs to another request"
             raise Refused(422, "idempotency_key_reused", words, id=error.id) from None
 
     def _spec(self, pair: tuple[JobAsked, str | None]) -> JobSpec[Any]:
@@ -233,7 +230,7 @@ class JobRoutes:
         return spec
 
     def _ids(self, call: Call[Any, Any], count: int) -> list[str | None]:
-        """With an Idempotency-Key the same request has the same ids, so that repeating it stores nothing again."""
+        """Ids derived from the Idempotency-Key, so that a repeated request stores no job twice; None without a key."""
         key = call.request.headers.get("idempotency-key")
         if key is None:
             return [None] * count
@@ -242,7 +239,7 @@ class JobRoutes:
         stem = ids.derived("idempotency", call.token.name, key, count)
         return [f"{stem}-{number:06d}" for number in range(count)]
 
-    # --- looking
+    # --- reading
 
     async def list(self, call: Call[None, Listing]) -> PageView:
         asked = call.query
@@ -250,9 +247,7 @@ class JobRoutes:
             if asked.queue is None and len(call.token.queues) == 1:
                 asked = replace(asked, queue=call.token.queues[0])
             if asked.queue is None:
-                words = (
-                    f"the token {call.token.name!r} may look into {', '.join(call.token.queues)}: name one with queue="
-                )
+                words = f"the token {call.token.name!r} may read {', '.join(call.token.queues)}: name one with queue="
                 raise Refused(403, "forbidden", words)
             call.allowed([asked.queue])
         with call.heard() as said:
@@ -270,7 +265,7 @@ class JobRoutes:
         return Explained(await jobs.explain(row.id), await jobs.position(row.id))
 
     async def _row(self, call: Call[Any, Any]) -> Record:
-        """The row the path names. A token without a right to its queue does not learn that it is there."""
+        """The row that the path names. For a token without a right to its queue the job is unknown."""
         return await self._jobs(call).get(call.part("id"))
 
     # --- waiting
@@ -283,7 +278,7 @@ class JobRoutes:
         return view(row)
 
     async def events(self, call: Call[None, messages.Nothing]) -> StreamingResponse:
-        """One event at once, one at each change, one at the ending, which closes the stream."""
+        """Stream an event at once, at each change, and at the end of the job, which closes the stream."""
         row = await self._row(call)
 
         async def stream() -> AsyncIterator[bytes]:
@@ -303,23 +298,23 @@ class JobRoutes:
         return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
 
     async def _follow(self, row: Record, until: float | None) -> AsyncIterator[Record]:
-        """The row now, at each hint or sign of life, and at its ending, which is the last."""
+        """Yield the row now, at each notification, at least every 15 s, and last when the job has ended."""
         loop, id, home = asyncio.get_running_loop(), row.id, self._waiting.home
         while True:
             heard = asyncio.ensure_future(self._app.storage.watch((f"job:{id}",), self._pause(until)))
             stopped = asyncio.ensure_future(home.wait())
             try:
-                await asyncio.sleep(0)  # listening first, then looking: a change in between is heard
+                await asyncio.sleep(0)  # listen before reading, so that no change in between is missed
                 [found] = await self._app.storage.get([id])
                 if found is not None and found.job.queue != row.job.queue:
-                    found = None  # it is gone, and another queue has a job of that id now
+                    found = None  # the row was pruned, and another queue has reused the id
                 row = found or row
                 yield row
                 if row.state.final or found is None or (until is not None and loop.time() >= until) or home.is_set():
                     return
                 await asyncio.wait([heard, stopped], return_when=asyncio.FIRST_COMPLETED)
                 if heard.done():
-                    await heard  # a storage that is away is said
+                    await heard  # raises if the storage is unreachable
             finally:
                 for each in (heard, stopped):
                     each.cancel()
@@ -330,7 +325,7 @@ class JobRoutes:
             return BEAT
         return max(0.0, min(BEAT, until - asyncio.get_running_loop().time()))
 
-    # --- acting
+    # --- changing
 
     async def cancel(self, call: Call[Cancel, messages.Nothing]) -> Acted:
         row = await self._row(call)
@@ -346,7 +341,7 @@ class JobRoutes:
         return Acted(await self._jobs(call).delete((await self._row(call)).id))
 
     async def signal(self, call: Call[Signal, messages.Nothing]) -> Acted:
-        """Give the job the value that it waits for, or will; 409 if it was given before, or nobody waits any more."""
+        """Store a signal that the job waits for now or later; 409 if it has the signal already, or has ended."""
         row = await self._row(call)
         try:
             with call.heard() as said:
@@ -360,5 +355,5 @@ class JobRoutes:
         return Acted(1, said.text)
 
     def _jobs(self, call: Call[Any, Any]) -> Jobs:
-        """The acts that this caller has a right to."""
+        """A view of `app.jobs` with the queues of the caller's token."""
         return self._app.jobs.within(call.token.queues)

@@ -1,4 +1,4 @@
-"""The room of whoever operates: queues, limits, workers, counts. Without it they would need a shell on the server."""
+"""The operations of operators: queues, limits, workers, counts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class QueueView(Struct, frozen=True, kw_only=True):
-    """What is in one queue.
+    """The jobs of one queue.
 
-    in_line  due, and standing in line; the rest of the ready ones is scheduled for later or stands aside
-    parked   stand aside for a limit
-    oldest   s the first in line has stood there
+    queued   jobs that are due and wait for a worker; the other ready jobs are scheduled or blocked
+    blocked  jobs that wait for a limit
+    oldest   seconds that the oldest queued job has waited
     """
 
     name: str
     paused: bool
     waiting: int = 0
     ready: int = 0
-    in_line: int = 0
-    parked: int = 0
+    queued: int = 0
+    blocked: int = 0
     running: int = 0
     succeeded: int = 0
     failed: int = 0
@@ -50,13 +50,13 @@ class Workers(Struct, frozen=True):
 
 
 class LimitViews(Struct, frozen=True):
-    """Each rule, and each partition of it that is in use."""
+    """Each rule, and each of its partitions in use."""
 
     limits: Sequence[LimitUse]
 
 
 class LimitAsked(Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule; `slots` or `rate` must be given. Slots 0 is a pause."""
+    """The rule of a limit. `slots` or `rate` is required; `slots: 0` pauses the limit."""
 
     slots: Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None = None
     rate: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
@@ -67,13 +67,13 @@ class LimitAsked(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Noted(Struct, frozen=True, omit_defaults=True):
-    """The act is done. warning: what seems wrong with the name that was given."""
+    """The change is done. warning: a hint that the given name may be mistyped."""
 
     warning: str | UnsetType = UNSET
 
 
 class OperatorRoutes:
-    """What one does to a whole storage."""
+    """The operations on a whole storage."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -85,7 +85,7 @@ class OperatorRoutes:
                 method="GET",
                 path="/v1/queues",
                 run=self.queues,
-                summary="Queues and what is in them",
+                summary="List queues with the number of their jobs",
                 tag="operate",
                 scope="read",
                 gives=QueueViews,
@@ -96,7 +96,7 @@ class OperatorRoutes:
                 run=self.pause,
                 tag="operate",
                 scope="operate",
-                summary="Claim nothing more from a queue",
+                summary="Pause a queue",
                 gives=Noted,
             ),
             made(
@@ -105,14 +105,14 @@ class OperatorRoutes:
                 run=self.resume,
                 tag="operate",
                 scope="operate",
-                summary="Claim from it again",
+                summary="Resume a queue",
                 gives=Noted,
             ),
             made(
                 method="GET",
                 path="/v1/limits",
                 run=self.limits,
-                summary="Limits and their use",
+                summary="List limits and their use",
                 tag="operate",
                 scope="read",
                 gives=LimitViews,
@@ -140,7 +140,7 @@ class OperatorRoutes:
                 method="GET",
                 path="/v1/workers",
                 run=self.workers,
-                summary="The workers heard of lately",
+                summary="List the workers that have sent a heartbeat recently",
                 tag="operate",
                 scope="read",
                 gives=Workers,
@@ -152,7 +152,7 @@ class OperatorRoutes:
                 tag="operate",
                 scope="read",
                 gives=Stats,
-                summary="Counts by queue, task and state; workers; limits",
+                summary="Count jobs by queue, task and state; list workers and limits",
             ),
         ]
 
@@ -190,7 +190,7 @@ class OperatorRoutes:
         for_everybody(call.token, "limits")
         asked = call.body
         if asked.slots is None and asked.rate is None:
-            raise Refused(422, "wrong_shape", "a limit needs slots, rate, or both; DELETE removes it")
+            raise Refused(422, "wrong_shape", "expected slots, rate or both; DELETE removes a limit")
         rule = Limit(call.part("name"), asked.slots, asked.rate, asked.per, asked.how, asked.burst, asked.hold)
         with call.heard() as said:
             await self._app.limits.set(rule)
@@ -210,8 +210,8 @@ class OperatorRoutes:
 
 
 def _add(parts: dict[str, Any], count: Count) -> None:
-    """One line of the counts onto its queue's."""
-    for name, jobs in ((str(count.state), count.jobs), ("in_line", count.in_line), ("parked", count.parked)):
+    """Add one count to the sums of its queue."""
+    for name, jobs in ((str(count.state), count.jobs), ("queued", count.queued), ("blocked", count.blocked)):
         parts[name] = parts.get(name, 0) + jobs
     if count.state is State.READY and count.oldest is not None:
         parts["oldest"] = max(parts.get("oldest") or 0.0, count.oldest)

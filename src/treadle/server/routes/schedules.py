@@ -1,7 +1,4 @@
-"""The room of schedules: what runs again and again, made, looked at and stopped over HTTP.
-
-Without it only programs in Python could make a job come back every night.
-"""
+"""The operations on schedules: create, list, change, pause, trigger, delete."""
 
 from __future__ import annotations
 
@@ -15,20 +12,21 @@ from treadle.scheduling.ticker import CatchUp, Overlap
 from treadle.server.incoming_rows import users_row
 from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
-from treadle.server.views import JobAsked, JobView, Name, spec_of, view
+from treadle.server.views import JobAsked, JobView, spec_of, view
 from treadle.storage import messages
+from treadle.tasks.json_options import Name
 
 if TYPE_CHECKING:
     from treadle.app import App
 
 
 class ScheduleAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A schedule to make, or what to change of one.
+    """A new schedule, or changes of one.
 
-    job          what each tick sends; needed for a new one. Of one declared in code only the rest can be changed
-    cron, every  a cron line in the zone `tz`, or seconds between ticks; one of them, for a new one
-    catch_up     after an outage: one tick for all that were missed (one), each of them (all), none (skip)
-    overlap      whether a tick comes while the job of the last one is unfinished: allow, skip
+    job          the job that each tick enqueues; required for a new schedule, fixed for one that is declared in code
+    cron, every  a cron line in the zone `tz`, or seconds between ticks; a new schedule needs one of them
+    catch_up     after an outage: one tick for all missed ones (one), each of them (all), or none (skip)
+    overlap      while the job of the last tick is unfinished: enqueue the next one (allow), or not (skip)
     """
 
     job: JobAsked | None = None
@@ -40,11 +38,11 @@ class ScheduleAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ScheduleView(Struct, frozen=True, kw_only=True):
-    """A schedule as it is now.
+    """The current state of a schedule.
 
-    next_at  its next moment; null while it is paused, or where a function is still to be asked
+    next_at  its next tick; null while it is paused, or until its timing function has been called
     last     the id of its last job
-    error    why its last job could not be made
+    error    why its last job could not be enqueued
     """
 
     name: str
@@ -63,7 +61,7 @@ class ScheduleViews(Struct, frozen=True):
 
 
 class ScheduleRoutes:
-    """The schedules of one app. They are everybody's: no token that is bound to queues has a right to them."""
+    """The operations on the schedules of one app. Tokens that are bound to queues have no right to them."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -77,7 +75,7 @@ class ScheduleRoutes:
                 run=self.list,
                 tag="schedules",
                 scope="read",
-                summary="All schedules, by name",
+                summary="List all schedules, by name",
                 gives=ScheduleViews,
             ),
             made(
@@ -86,7 +84,7 @@ class ScheduleRoutes:
                 run=self.get,
                 tag="schedules",
                 scope="read",
-                summary="Look at a schedule",
+                summary="Show a schedule",
                 gives=ScheduleView,
                 others=(404,),
             ),
@@ -97,7 +95,7 @@ class ScheduleRoutes:
                 tag="schedules",
                 scope="operate",
                 takes=ScheduleAsked,
-                summary="Make a schedule, or change it, at once and everywhere",
+                summary="Create or change a schedule, with immediate effect on all workers",
                 gives=ScheduleView,
                 others=(409,),
             ),
@@ -107,7 +105,7 @@ class ScheduleRoutes:
                 run=self.delete,
                 tag="schedules",
                 scope="operate",
-                summary="Let it go; the jobs it made stay",
+                summary="Delete a schedule; its jobs stay",
                 others=(404, 409),
             ),
             made(
@@ -116,7 +114,7 @@ class ScheduleRoutes:
                 run=self.pause,
                 tag="schedules",
                 scope="operate",
-                summary="No ticks until it is resumed",
+                summary="Pause a schedule",
                 others=(404, 409),
             ),
             made(
@@ -125,7 +123,7 @@ class ScheduleRoutes:
                 run=self.resume,
                 tag="schedules",
                 scope="operate",
-                summary="Tick again, from now on",
+                summary="Resume a schedule from now on",
                 others=(404, 409),
             ),
             made(
@@ -134,7 +132,7 @@ class ScheduleRoutes:
                 run=self.trigger,
                 tag="schedules",
                 scope="operate",
-                summary="One job of it now, beside its ticks",
+                summary="Enqueue one job of a schedule now, in addition to its ticks",
                 gives=JobView,
                 status=201,
                 others=(404,),

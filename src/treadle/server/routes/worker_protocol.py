@@ -1,7 +1,6 @@
-"""The worker protocol: the contract's verbs as JSON, one POST each under /v1/work/.
+"""The worker protocol: the methods of the storage contract as JSON, one POST each under /v1/work/.
 
-Without it only Python programs that reach the database could run jobs. `App("http://...")` speaks it, and so does a
-runner in any language; docs/guides/runners.md is the page for those who write one.
+`App("http://...")` uses it, and so can runners in any language; see docs/guides/runners.md.
 """
 
 from __future__ import annotations
@@ -34,21 +33,22 @@ from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_mos
 from treadle.server.settings import Settings
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
 from treadle.storage import messages
-from treadle.storage.contract import Fused, Storage
-from treadle.storage.transfer import mark_of
+from treadle.storage.capabilities import fused
+from treadle.storage.contract import Storage
+from treadle.storage.move_marks import mark_of
 from treadle.storage.value_checks import among
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.workflow.finisher import WorkflowFinisher
 
-ROUNDS: Final = 20  # claims of one call that find nothing but jobs to be ended
-PART: Final = 1_000  # rows that go to the storage in one step, where the rows of a call stand for themselves
-LISTS: Final = (messages.ClaimCall, messages.Ids, Query, messages.Watch)  # calls that bring names and ids, and no rows
-IDS: Final = 8 * 2**20  # bytes of those: 100,000 ids with some room
+ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
+PART: Final = 1_000  # rows per call of the storage, where the rows of a request are independent
+LISTS: Final = (messages.ClaimCall, messages.Ids, Query, messages.Watch)  # requests with names and ids, without rows
+IDS: Final = 8 * 2**20  # bytes of such a request: more than 100,000 ids
 
 
 class Keeper(Protocol):
-    """What the verbs need of the app: its storage, its middleware, and the policy of jobs that bring none."""
+    """The part of an App that the protocol uses: storage, middleware, and the default retry policy."""
 
     @property
     def client(self) -> Client: ...
@@ -69,32 +69,48 @@ class Keeper(Protocol):
 
 
 class WorkerProtocol:
-    """The verbs of one app's storage."""
+    """The worker protocol over the storage of one app."""
 
     def __init__(self, app: Keeper, waiting: LongPoll, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
         self._gate = IncomingRows(lambda: app.storage)
 
     def operations(self) -> list[Operation]:
-        """One for each verb, with the scope it needs and the shapes it takes and gives."""
+        """One operation per method, with its scope and its request and response types."""
         return [
             _verb(
-                self.hello, messages.Nothing, messages.Hello, "", "That this is a Treadle server, and knows the token"
+                self.hello,
+                messages.Nothing,
+                messages.Hello,
+                "",
+                "Check that this is a Treadle server and that it accepts the token",
             ),
             _verb(self.enqueue, messages.Enqueue, messages.Records, "enqueue|work", "Store jobs, all or none"),
-            _verb(self.claim, messages.ClaimCall, Claimed, "work", "Lease jobs; with `wait`, wait for the first"),
+            _verb(self.claim, messages.ClaimCall, Claimed, "work", "Claim jobs; with `wait`, wait for the first"),
             _verb(
-                self.heartbeat, messages.Beat, messages.Held, "work", "Lengthen leases; answers those lost or not saved"
+                self.heartbeat,
+                messages.Beat,
+                messages.HeartbeatResult,
+                "work",
+                "Renew leases; returns those that are lost or not saved",
             ),
+            _verb(self.settle, messages.Settle, messages.AllSettled, "work", "Settle outcomes, each by itself"),
             _verb(
-                self.settle, messages.Settle, messages.AllSettled, "work", "Say what became of jobs, each for itself"
+                self.settle_claim,
+                messages.SettleClaim,
+                messages.SettledClaimed,
+                "work",
+                "Settle and claim in one round trip",
             ),
-            _verb(self.settle_claim, messages.SettleClaim, messages.SettledClaimed, "work", "Both in one trip"),
-            _verb(self.get, messages.Ids, messages.Records, "read", "Rows by id, in order"),
-            _verb(self.find, Query, Page, "read", "One page of rows"),
-            _verb(self.stats, messages.Nothing, Stats, "read", "Counts, workers, limits"),
+            _verb(self.get, messages.Ids, messages.Records, "read", "Return rows by id, in the order of the ids"),
+            _verb(self.find, Query, Page, "read", "Return one page of rows"),
+            _verb(self.stats, messages.Nothing, Stats, "read", "Return counts, workers and limits"),
             _verb(
-                self.limits, messages.LimitsCall, messages.LimitUses, "read", "Limits, who pauses them, and their use"
+                self.limits,
+                messages.LimitsCall,
+                messages.LimitUses,
+                "read",
+                "Return limits, their pauses and their use",
             ),
             _verb(
                 self.set_limits,
@@ -110,15 +126,15 @@ class WorkerProtocol:
     # --- the life of a job
 
     async def hello(self, call: Call[messages.Nothing, messages.Nothing]) -> messages.Hello:
-        """That this is a Treadle server, what the token may do, and how large a request may be."""
+        """Identify a Treadle server, and return the rights of the token and the largest request."""
         mark = None
-        with suppress(StorageError):  # a storage that is away does not keep clients from opening theirs
+        with suppress(StorageError):  # clients may connect during an outage of the storage
             mark = await mark_of(self._app.storage)
         moving = None if mark is None else messages.Moving(mark.role, mark.other)
         return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving)
 
     async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
-        """Store jobs, all or none. The marks of a worker take the scope "work", other jobs "enqueue"."""
+        """Store all jobs or none. A worker's once-marks need the scope "work", other jobs "enqueue"."""
         asked, token = call.body.jobs, call.token
         await self._gate.jobs(token, asked)
         try:
@@ -131,7 +147,9 @@ class WorkerProtocol:
     async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
         """Lease jobs; with `wait`, wait for the first of them."""
         asked, token = call.body, call.token
-        queues = [name for name, _ in asked.queues if token.sees(name)]  # a claim by ids may name others, in vain
+        queues = [
+            name for name, _ in asked.queues if token.sees(name)
+        ]  # a claim by ids may name other queues, without effect
         which = None if asked.tasks is None else frozenset(asked.tasks), asked.ids
         ask, wait = rights.to_claim(token, asked.ask()), min(asked.wait, self._settings.max_wait)
         self._gate.claim(ask)
@@ -144,21 +162,21 @@ class WorkerProtocol:
         return await self._waiting.until_found(queues, wait, call.request, look, self._hand_back, which)
 
     async def _hand_back(self, found: Claimed) -> None:
-        """Into the turn they had, uncounted: whoever claimed them is gone."""
+        """Release claimed jobs whose client has disconnected: they keep their order and attempts."""
         await self._app.storage.settle([judge.handed_back(row) for row in found.records])
 
     async def _claim(self, token: Token, ask: Claim, max_lost: int | None, most: int | None) -> Claimed:
-        """What was claimed. For a runner that leaves judging to the server, what is only to be ended is ended here."""
+        """Claim jobs. For a runner that leaves judging to the server, jobs that only need ending are ended here."""
         for _ in range(ROUNDS):
             found = await fitting(self._app.storage, await self._app.storage.claim(ask), most)
             if max_lost is None:
                 return await self._without_foreign(token, found)
-            if not any(row.lost or row.ran for row in found.records):
+            if not any(row.lost or row.function_done for row in found.records):
                 return found
             over = runner_reports.lost_too_often(
-                [row for row in found.records if not row.ran], self._app.retry, max_lost
+                [row for row in found.records if not row.function_done], self._app.retry, max_lost
             )
-            over += [await self._ender().end(row, max_lost) for row in found.records if row.ran]
+            over += [await self._ender().end(row, max_lost) for row in found.records if row.function_done]
             await self._app.storage.settle(over)
             gone = {outcome.id for outcome in over}
             left = tuple(row for row in found.records if row.id not in gone)
@@ -167,8 +185,8 @@ class WorkerProtocol:
         return Claimed(left, found.next_in)
 
     async def _without_foreign(self, token: Token, found: Claimed) -> Claimed:
-        """For a worker with a bound token: what waited for jobs of other queues is ended here. It cannot read those."""
-        ran = [row for row in found.records if row.ran and row.after] if token.queues else []
+        """End jobs that waited for jobs of other queues, which the worker of a bound token cannot read."""
+        ran = [row for row in found.records if row.function_done and row.after] if token.queues else []
         if not ran:
             return found
         ups = await self._app.storage.get(list(dict.fromkeys(up for row in ran for up in row.after)))
@@ -183,20 +201,20 @@ class WorkerProtocol:
         app = self._app
         return WorkflowFinisher(app.storage, app.tasks, app.reducers, app.sizes.result)
 
-    async def heartbeat(self, call: Call[messages.Beat, messages.Nothing]) -> messages.Held:
+    async def heartbeat(self, call: Call[messages.Beat, messages.Nothing]) -> messages.HeartbeatResult:
         asked, token = call.body, call.token
-        await self._gate.beat(token, asked.worker, asked.holds, asked.lease)
-        worker, holds = rights.to_beat(token, asked.worker, asked.holds)
+        await self._gate.beat(token, asked.worker, asked.renewals, asked.lease)
+        worker, renewals = rights.to_beat(token, asked.worker, asked.renewals)
         lost, unsaved, turns = set[str](), set[str](), TimeSlices()
-        for part in list(in_parts(holds, PART, lambda _: 1)) or [()]:
+        for part in list(in_parts(renewals, PART, lambda _: 1)) or [()]:
             held = await self._app.storage.heartbeat(worker, part, asked.lease)
             lost |= held.lost
             unsaved |= held.unsaved
             await turns.step()
-        return messages.Held(tuple(sorted(lost)), tuple(sorted(unsaved)))
+        return messages.HeartbeatResult(tuple(sorted(lost)), tuple(sorted(unsaved)))
 
     async def settle(self, call: Call[messages.Settle, messages.Nothing]) -> messages.AllSettled:
-        """Word for word, or judged here; each outcome stands for itself."""
+        """Settle jobs with complete outcomes, or with reports that are judged here. Outcomes are independent."""
         asked, token = call.body, call.token
         turns = TimeSlices()
         at_most_in_call("outcomes", len(asked.outcomes), MOST_ROWS)
@@ -220,7 +238,7 @@ class WorkerProtocol:
         )
 
     async def _settled(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        """What became of these, which the storage settles in parts: each outcome stands for itself."""
+        """Settle the outcomes in parts; they are independent."""
         said: list[Settled] = []
         turns = TimeSlices()
         for part in in_parts(outcomes, PART, _rows):
@@ -235,15 +253,15 @@ class WorkerProtocol:
         may, odd = await self._checked(token, asked.outcomes)
         *first, last = list(in_parts(may, PART, _rows)) or [()]
         before = [each for part in first for each in await self._settled(part)]
-        if isinstance(storage, Fused):
-            settled, claimed = await storage.settle_claim(last, ask)
+        if both := fused(storage):
+            settled, claimed = await both.settle_claim(last, ask)
         else:
             settled, claimed = await storage.settle(last), await storage.claim(ask)
         said = tuple(among(odd, [*before, *settled]))
         claimed = await fitting(storage, claimed, asked.claim.most, messages.AllSettled(said))
         return messages.SettledClaimed(said, await self._without_foreign(token, claimed))
 
-    # --- looking
+    # --- reading
 
     async def get(self, call: Call[messages.Ids, messages.Nothing]) -> messages.Records:
         asked, token = call.body, call.token
@@ -252,14 +270,14 @@ class WorkerProtocol:
         return messages.Records(tuple(row if row is not None and token.sees(row.job.queue) else None for row in rows))
 
     async def find(self, call: Call[Query, messages.Nothing]) -> Page:
-        """One page. A token of one queue means that one, a token of several must name one of them."""
+        """One page of rows. A token of one queue reads that queue; a token of several must name one of them."""
         asked, token = call.body, call.token
         check_query(asked)
         if token.queues:
             if asked.queue is None and len(token.queues) == 1:
                 asked = replace(asked, queue=token.queues[0])
             if asked.queue is None:
-                words = f"the token {token.name!r} may look into {', '.join(token.queues)}: name one queue"
+                words = f"the token {token.name!r} may read {', '.join(token.queues)}: name one queue"
                 raise Refused(403, "forbidden", words)
             allowed(token, (asked.queue,))
             if asked.ahead_of is not None:
@@ -271,7 +289,7 @@ class WorkerProtocol:
     async def stats(self, call: Call[messages.Nothing, messages.Nothing]) -> Stats:
         return rights.seen(call.token, await self._app.storage.stats())
 
-    # --- tending
+    # --- maintenance
 
     async def limits(self, call: Call[messages.LimitsCall, messages.Nothing]) -> messages.LimitUses:
         return messages.LimitUses(rights.limits_seen(call.token, await self._app.storage.limits(call.body.use)))
@@ -304,7 +322,7 @@ class WorkerProtocol:
         return messages.Topics(tuple(sorted(topics[topic] for topic in heard if topic in topics)))
 
     async def _checked(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[int, Settled]]:
-        """The outcomes as they may be applied for this token, and by their place those that are refused alone."""
+        """The outcomes limited to the rights of the token, and the refused ones by their index."""
         at_most_in_call("outcomes", len(outcomes), MOST_ROWS)
         await runner_reports.check_ids(outcomes)
         odd = await self._gate.outcomes(token, outcomes)
@@ -321,7 +339,7 @@ class WorkerProtocol:
 
 
 def _rows(out: Outcome) -> int:
-    return 1 + len(out.then)
+    return 1 + len(out.followups)
 
 
 def _verb(
