@@ -7,7 +7,8 @@ import asyncio
 import faulthandler
 import gc
 import os
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ __all__ = [
     "told",
 ]  # fixtures: an app on each storage, by a clock moved by hand
 
+MANY = 300  # reports from which on the run says where its time went
 HUNG = 240.0  # seconds after which a test's process is ended; twice `timeout`, whose error a tear-down may outlive
 _stderr = pytest.StashKey[int]()
 
@@ -89,7 +91,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         output["servers"] = sorted(VERSIONS)
 
 
+def _seconds_by_folder(reports: Iterable[pytest.TestReport]) -> Counter[str]:
+    """Seconds of work in set-ups, tests and tear-downs, by the folder of the test."""
+    seconds: Counter[str] = Counter()
+    for report in reports:
+        parts = report.nodeid.partition("::")[0].split("/")
+        seconds[parts[1] if len(parts) > 2 else parts[-1]] += report.duration
+    return seconds
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    everything = [each for of in terminalreporter.stats.values() for each in of if isinstance(each, pytest.TestReport)]
+    if len(everything) > MANY:
+        most = _seconds_by_folder(everything).most_common()
+        terminalreporter.line("seconds by folder: " + ", ".join(f"{folder} {time:.0f}" for folder, time in most))
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     found = [value for report in reports for name, value in report.user_properties if name == "code block not run"]
     if found:

@@ -4,100 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
-from treadle import App, Event, Record, StorageUnavailable, Worker
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Held,
-    Hold,
-    LimitChange,
-    LimitUse,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Settled,
-    Stats,
-)
-from treadle.storage.contract import Handing, Post, Storage
+from treadle import App, Event, StorageUnavailable, Worker
+from treadle.storage.contract import Capabilities, Storage
+from treadle.storage.proxy import StorageProxy
+
+T = TypeVar("T")
 
 
-class Spy:
+class Spy(StorageProxy):
     """A storage that counts its calls, and is away for as many calls of a verb as `away` says."""
 
     def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
         self.inner = inner
         self.calls: Counter[str] = Counter()
         self.away: Counter[str] = Counter()
         self.deaf = False  # watch only sleeps
 
-    def _pass(self, verb: str) -> None:
+    @property
+    def capabilities(self) -> Capabilities:
+        """A worker makes two calls, each of which is counted."""
+        return Capabilities(hand_off=self.inner.capabilities.hand_off)
+
+    async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
         self.calls[verb] += 1
         if self.away[verb] > 0:
             self.away[verb] -= 1
             raise StorageUnavailable(f"{verb}: pulled the plug")
-
-    async def open(self) -> None:
-        self._pass("open")
-        await self.inner.open()
-
-    async def close(self) -> None:
-        self._pass("close")
-        await self.inner.close()
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        self._pass("enqueue")
-        return await self.inner.enqueue(jobs)
-
-    async def claim(self, ask: Claim) -> Claimed:
-        self._pass("claim")
-        return await self.inner.claim(ask)
-
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        self._pass("heartbeat")
-        return await self.inner.heartbeat(worker, holds, lease)
-
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        self._pass("settle")
-        return await self.inner.settle(outcomes)
-
-    async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        self._pass("get")
-        return await self.inner.get(ids)
-
-    async def find(self, query: Query) -> Page:
-        self._pass("find")
-        return await self.inner.find(query)
-
-    async def stats(self) -> Stats:
-        self._pass("stats")
-        return await self.inner.stats()
-
-    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        self._pass("limits")
-        return await self.inner.limits(use)
-
-    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
-        self._pass("set_limits")
-        await self.inner.set_limits(changes)
-
-    async def prune(self, limit: int) -> int:
-        self._pass("prune")
-        return await self.inner.prune(limit)
+        return await call(self.inner)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        self._pass("watch")
         if self.deaf:
+            self.calls["watch"] += 1
             await asyncio.sleep(timeout)
             return set()
-        return await self.inner.watch(topics, timeout)
-
-    def post(self, take: Callable[[str, Record], None]) -> Post | None:
-        return self.inner.post(take) if isinstance(self.inner, Handing) else None
+        return await super().watch(topics, timeout)
 
 
 class Told:

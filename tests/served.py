@@ -15,7 +15,7 @@ from starlette.routing import Mount
 
 from treadle import App
 from treadle.server import Serving, Settings, make_site
-from treadle.server.app import Face
+from treadle.server.app import ProtocolRoutes
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
@@ -43,11 +43,11 @@ class Host:
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
-    def add(self, app: App, settings: Settings, faces: Sequence[Face] = ()) -> str:
+    def add(self, app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] = ()) -> str:
         """Serve an app under a path of its own -> the URL."""
         place = f"/site{next(self._numbers)}"
         self.run(app.open())
-        self._site.router.routes.insert(0, Mount(place, make_site(app, settings, faces)))
+        self._site.router.routes.insert(0, Mount(place, make_site(app, settings, protocols)))
         return self._serving.url + place
 
     def stop(self) -> None:
@@ -59,7 +59,9 @@ class Host:
 host = functools.cache(Host)
 
 
-def memory_url(clock: HandClock | None, settings: Settings | None = None, faces: Sequence[Face] = ()) -> str:
+def memory_url(
+    clock: HandClock | None, settings: Settings | None = None, protocols: Sequence[ProtocolRoutes] = ()
+) -> str:
     """A server over an empty storage in memory -> its URL."""
     app = App(storage=MemoryStorage(clock) if clock is not None else MemoryStorage(), clock=clock)
-    return host().add(app, settings or Settings(max_wait=5), faces)
+    return host().add(app, settings or Settings(max_wait=5), protocols)

@@ -92,7 +92,7 @@ async def test_two_people_who_act_at_once_are_told_apart(
     assert len(told.of("cancelled")) == (20 if name == "cancel" else 0)
     if state == "failed" and "retry" in name:
         rows = (await app.jobs.list(queue="many")).records
-        assert {row.round for row in rows} == {1}
+        assert {row.reopenings for row in rows} == {1}
 
 
 @pytest.mark.parametrize("name", ACTS)
@@ -140,7 +140,9 @@ async def test_cancel_reaches_the_children_of_a_run_that_ends_meanwhile(
 
     async def run_ends() -> None:
         after = tuple(child.id for child in children)
-        out = Outcome(id="parent", version=row.version, state=State.WAITING, then=children, after=after, ran=True)
+        out = Outcome(
+            id="parent", version=row.version, state=State.WAITING, followups=children, after=after, function_done=True
+        )
         [answer] = await app.storage.settle([out])
         assert answer.status == "applied"
 
@@ -156,14 +158,16 @@ async def test_cancel_reaches_the_grandchildren_of_a_child_that_ends_meanwhile(
     await app.storage.enqueue([NewJob(id="parent", task="t")])
     [row] = (await app.storage.claim(Claim(worker="w#1"))).records
     child = NewJob(id="child", task="t", root="parent", parent="parent")
-    waits = {"state": State.WAITING, "ran": True}
-    out = Outcome(id="parent", version=row.version, then=(child,), after=("child",), **waits)
+    waits = {"state": State.WAITING, "function_done": True}
+    out = Outcome(id="parent", version=row.version, followups=(child,), after=("child",), **waits)
     await app.storage.settle([out])
     [row] = (await app.storage.claim(Claim(worker="w#2"))).records
     last = NewJob(id="last", task="t", root="parent", parent="child")
 
     async def child_ends() -> None:
-        await app.storage.settle([Outcome(id="child", version=row.version, then=(last,), after=("last",), **waits)])
+        await app.storage.settle(
+            [Outcome(id="child", version=row.version, followups=(last,), after=("last",), **waits)]
+        )
 
     between.then = child_ends
     assert await person.jobs.cancel("parent") == 3
@@ -177,7 +181,9 @@ async def test_a_cancel_that_stopped_half_way_down_is_finished_by_the_next(
     await app.storage.enqueue([NewJob(id="parent", task="t")])
     [row] = (await app.storage.claim(Claim(worker="w#1"))).records
     child = NewJob(id="child", task="t", root="parent", parent="parent")
-    out = Outcome(id="parent", version=row.version, state=State.WAITING, then=(child,), after=("child",), ran=True)
+    out = Outcome(
+        id="parent", version=row.version, state=State.WAITING, followups=(child,), after=("child",), function_done=True
+    )
     await app.storage.settle([out])
     assert await person.jobs.cancel("parent", tree=False) == 1
     assert await person.jobs.cancel("parent") == 1

@@ -29,12 +29,14 @@ from treadle import (
 from treadle.core.clock import moment
 from treadle.core.model import Claim
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 
 
 async def ids(app: App, **filters: Any) -> list[str]:
     return [row.job.id for row in (await app.jobs.list(**filters)).records]
 
 
+@shows("`app.jobs.list` filters by task, queue, label, state, time, id and workflow")
 async def test_lists_are_narrowed_by_every_filter(app: App, clock: HandClock) -> None:
     @app.task(name="a")
     async def a() -> None: ...
@@ -56,7 +58,7 @@ async def test_lists_are_narrowed_by_every_filter(app: App, clock: HandClock) ->
     assert await ids(app, before=moment(clock() - 5)) == ["a1"]
     assert await ids(app, ids=["a1", "b1"]) == ["b1", "a1"]
     assert await ids(app, workflow="a1") == ["a1"]
-    assert await ids(app, order="line") == ["a1"]
+    assert await ids(app, order="queue") == ["a1"]
     assert (await app.jobs.list(limit=0, count=True)).total == 3
 
 
@@ -93,7 +95,7 @@ async def test_a_filter_that_means_nothing_is_refused(app: App, filters: dict[st
         await app.jobs.list(**filters)
 
 
-@pytest.mark.shows("B20")
+@shows("an act needs a job or a filter, and an unknown id raises `UnknownJob`")
 async def test_acting_needs_a_job_or_a_filter(app: App) -> None:
     for act in (app.jobs.cancel, app.jobs.retry, app.jobs.run_now, app.jobs.delete):
         with pytest.raises(BadOption, match="a job or an id"):
@@ -138,7 +140,7 @@ async def test_by_filter(app: App, clock: HandClock) -> None:
     assert await app.dead.purge(label="all") == 0
 
 
-@pytest.mark.shows("B20")
+@shows("a retried job starts again at attempt 1; a job that succeeded raises `Stale`")
 async def test_retry_begins_anew(app: App, clock: HandClock) -> None:
     attempts: list[int] = []
 
@@ -160,7 +162,7 @@ async def test_retry_begins_anew(app: App, clock: HandClock) -> None:
         with pytest.raises(Stale, match="succeeded"):
             await app.jobs.run_now(job)
     assert attempts == [1, 1]
-    assert (await app.jobs.get(job)).round == 1
+    assert (await app.jobs.get(job)).reopenings == 1
 
 
 async def test_retry_of_a_job_whose_key_is_held_names_the_holder(app: App) -> None:
@@ -175,6 +177,7 @@ async def test_retry_of_a_job_whose_key_is_held_names_the_holder(app: App) -> No
     assert (caught.value.key, caught.value.id) == ("my key", new.id)
 
 
+@shows("only a job that has ended can be deleted")
 async def test_delete_needs_an_ended_job(app: App, clock: HandClock) -> None:
     @app.task
     async def t() -> None: ...
@@ -218,7 +221,7 @@ async def test_pause_and_resume(app: App, told: Told) -> None:
     await app.queues.pause("mail")
     async with work(app, poll=3600):
         job = await t.enqueue()
-        assert await app.jobs.explain(job) == "Its queue 'mail' is paused: `treadle queues resume mail` opens it."
+        assert await app.jobs.explain(job) == "Its queue 'mail' is paused: `treadle queues resume mail` resumes it."
         assert (await app.jobs.get(job)).state is State.READY
         await app.queues.resume("mail")
         await job.result(timeout=30)
@@ -260,6 +263,7 @@ async def test_wrong_limits_are_refused_and_nothing_is_set(app: App) -> None:
 # --- options whose meaning needs the storage
 
 
+@shows("`after=` takes jobs, specs and ids", area="Dependencies and promises")
 async def test_after_in_all_its_forms(app: App) -> None:
     @app.task
     async def t(n: int = 0) -> int:
@@ -272,7 +276,10 @@ async def test_after_in_all_its_forms(app: App) -> None:
     assert (await app.jobs.get(jobs[1])).after == (up.id, spec.id)
 
 
-@pytest.mark.shows("dependency with a timeout, on ids not known yet")
+@shows(
+    "an unknown upstream is an error, unless `wait_timeout=` says how long to wait for it",
+    area="Dependencies and promises",
+)
 async def test_an_unknown_upstream_is_an_error_unless_it_is_waited_for(app: App, clock: HandClock) -> None:
     @app.task
     async def t() -> int:
@@ -290,6 +297,9 @@ async def test_an_unknown_upstream_is_an_error_unless_it_is_waited_for(app: App,
             await hopeless.result(timeout=30)
 
 
+@shows(
+    "`when=` starts a job when all upstreams have ended or when some have succeeded", area="Dependencies and promises"
+)
 async def test_when_says_how_many(app: App) -> None:
     @app.task(retry=Retry(attempts=1))
     async def part(n: int) -> int:
@@ -321,6 +331,10 @@ async def test_waiting_given_twice_is_refused(app: App) -> None:
         await app.enqueue(t.job(), when=all_done())
 
 
+@shows(
+    "an enqueue with a held key returns the holder, raises `KeyHeld` or replaces the holder, as `conflict=` says",
+    area="Keys and ids",
+)
 async def test_keys_keep_raise_and_replace(app: App) -> None:
     @app.task
     async def t(n: int = 0) -> None: ...
@@ -356,6 +370,7 @@ async def test_replace_waits_for_one_that_runs(app: App) -> None:
     assert ran == [1, 2]
 
 
+@shows("a key belongs to its task unless it is shared", area="Keys and ids")
 async def test_the_reach_of_a_key(app: App, clock: HandClock) -> None:
     @app.task(name="a")
     async def a() -> None: ...
@@ -391,6 +406,7 @@ async def test_a_key_until_started(app: App) -> None:
         await second.result(timeout=30)
 
 
+@shows("a chosen id is used once, and other arguments under it raise `IdTaken`", area="Keys and ids")
 async def test_an_id_is_once_for_ever(app: App) -> None:
     @app.task
     async def t(n: int) -> int:
@@ -406,6 +422,7 @@ async def test_an_id_is_once_for_ever(app: App) -> None:
     assert len((await app.jobs.list()).records) == 1
 
 
+@shows("`app.enqueue` stores all of its jobs or none", area="Enqueuing jobs")
 async def test_enqueue_is_all_or_nothing(app: App) -> None:
     @app.task
     async def t() -> None: ...
@@ -418,6 +435,7 @@ async def test_enqueue_is_all_or_nothing(app: App) -> None:
         await app.enqueue([t])  # type: ignore[list-item]
 
 
+@shows("`current()` gives a task its id, attempt, labels, headers and deadline", area="Workers")
 async def test_what_a_task_can_read_of_its_own_job(app: App) -> None:
     seen: list[Any] = []
 
@@ -449,6 +467,7 @@ async def test_what_a_task_can_read_of_its_own_job(app: App) -> None:
     assert seen[1][7:9] == ((up.id,), moment(2_000_000_000))
 
 
+@shows("`keep=` and `keep_failed=` say how long an ended job stays", area="Retention")
 async def test_keep_says_how_long_the_row_stays(app: App, clock: HandClock) -> None:
     @app.task(keep=100, keep_failed=500, retry=Retry(attempts=1))
     async def t(fail: bool) -> None:
@@ -468,6 +487,7 @@ async def test_keep_says_how_long_the_row_stays(app: App, clock: HandClock) -> N
 # --- why is it not running?
 
 
+@shows("`app.jobs.explain` has a sentence for each state of a job", area="Explanations")
 async def test_explain_has_a_sentence_for_every_state(app: App, clock: HandClock) -> None:
     gate, began = asyncio.Event(), asyncio.Event()
 
@@ -487,30 +507,28 @@ async def test_explain_has_a_sentence_for_every_state(app: App, clock: HandClock
         return sentence
 
     later, first = await t.options(delay=90, id="later").enqueue(), await t.enqueue()
-    assert "not in line yet: it is due at 2023-11-14 22:14:50 UTC, in 90.0 s" in await says(later)
+    assert "not queued yet: it is due at 2023-11-14 22:14:50 UTC, in 90.0 s" in await says(later)
     assert "no worker serves its queue 'default'" in await says(first)
     waits = await t.options(after=[later, "stranger"], wait_timeout=600).enqueue()
-    assert "2 more endings are needed, of later and stranger" in (await says(waits)).replace(
-        ", stranger", " and stranger"
-    )
-    assert "nobody knows stranger yet" in await says(waits)
+    assert "2 more jobs must end, of later and stranger" in (await says(waits)).replace(", stranger", " and stranger")
+    assert "; not stored yet: stranger" in await says(waits)
     async with work(app, concurrency=1, name="w1"):
         await began.wait()
-        assert "It runs at w1 since" in await says(first)
+        assert "It has been running on w1 since" in await says(first)
         second, third = await t.enqueue(), await t.enqueue()
         while not (await app.storage.stats()).workers:  # noqa: ASYNC110  # it tells of itself at its heartbeat
             await asyncio.sleep(0.005)
-        assert "all slots of the 1 workers" in await says(second)
-        assert "behind 1 jobs" in await says(third)
+        assert "all slots of the only worker" in await says(second)
+        assert "behind 1 job in" in await says(third)
         await app.limits.set(Limit("smtp", slots=0))
         gate.set()
-        parked = await t.options(limits=["smtp"]).enqueue()
+        blocked_on = await t.options(limits=["smtp"]).enqueue()
         failing, aborting = await t.enqueue("fail"), await t.enqueue("abort")
         await aborting.ended(timeout=30)
-        assert "its try 1 failed and the next is due" in await says(failing)
+        assert "attempt 1 failed and the next one is due" in await says(failing)
         assert "It failed (aborted)" in await says(aborting)
         assert "no good" in await says(aborting)
-        assert "'smtp' is paused" in await says(parked)
+        assert "'smtp' is paused" in await says(blocked_on)
         assert "It succeeded at" in await says(first)
     await app.limits.set(Limit("smtp", slots=3))
     await app.storage.claim(Claim(worker="x#1", queues=(("none", 1),)))
@@ -519,7 +537,7 @@ async def test_explain_has_a_sentence_for_every_state(app: App, clock: HandClock
     assert "It was cancelled (upstream)" in await says(waits)
 
 
-@pytest.mark.shows("B21")
+@shows("an act that does not fit raises `Stale` with the state of the job")
 async def test_an_act_that_does_not_fit_names_the_state_the_job_is_in(app: App) -> None:
     @app.task(retry=Retry(attempts=1))
     async def t(fails: bool = False) -> None:
@@ -538,7 +556,7 @@ async def test_an_act_that_does_not_fit_names_the_state_the_job_is_in(app: App) 
             await app.jobs.retry(job)
 
 
-@pytest.mark.shows("B52")
+@shows("a running job cannot be deleted and runs on")
 async def test_a_running_job_is_not_deleted(app: App) -> None:
     began, go = asyncio.Event(), asyncio.Event()
 
@@ -558,7 +576,7 @@ async def test_a_running_job_is_not_deleted(app: App) -> None:
         assert await job.result(timeout=30) == "whole"
 
 
-@pytest.mark.shows("WE 2 what a job may read of itself")
+@shows("a task can list other jobs and read their results", area="Workers")
 async def test_what_a_task_can_read_of_other_jobs(app: App) -> None:
     @app.task(name="up")
     async def up(n: int) -> int:
@@ -576,7 +594,9 @@ async def test_what_a_task_can_read_of_other_jobs(app: App) -> None:
         assert await (await look.enqueue(other.id)).result(timeout=30) == ("up", "succeeded", "7")
 
 
-@pytest.mark.shows("SJ 1.7 what is like one that waits")
+@shows(
+    "an enqueue with a held key never merges arguments: the holder keeps its own or is replaced", area="Keys and ids"
+)
 async def test_what_is_answered_by_a_held_key_leaves_the_holders_arguments(app: App) -> None:
     ran: list[int] = []
 

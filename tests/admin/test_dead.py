@@ -12,6 +12,7 @@ from treadle import Abort, App, BadOption, JobFailed, Redrive, Retry
 from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 from treadle.worker.redrive import Redriver
 from treadle.worker.state import WorkerState
 
@@ -36,6 +37,7 @@ async def states(app: App) -> list[State]:
     return [row.state async for row in app.jobs.iterate(task="f")]
 
 
+@shows("`app.dead.retry(limit=)` retries no more failed jobs than the limit")
 async def test_so_many_and_no_more(app: App, clock: HandClock) -> None:
     f, ran, broken = failing(app)
     for n in range(5):
@@ -57,6 +59,7 @@ async def test_so_many_and_no_more(app: App, clock: HandClock) -> None:
             await app.dead.retry(limit=wrong)  # type: ignore[arg-type]
 
 
+@shows("a retry also restores the jobs that the failure had cancelled")
 async def test_who_waits_for_a_retried_job_waits_again(app: App) -> None:
     f, _, broken = failing(app)
     job = await f.enqueue(1)
@@ -77,6 +80,7 @@ def redriver(app: App, storage: Storage, clock: HandClock, rule: Redrive) -> Red
     return Redriver(rule, WorkerState("w", 1), storage, ["default"], lambda: app.tasks, clock)
 
 
+@shows("each redrive of a job waits longer than the one before, up to `max_times`")
 async def test_redrive_comes_later_each_time_and_not_for_ever(app: App, storage: Storage, clock: HandClock) -> None:
     f, ran, _ = failing(app)
     await f.enqueue(1)
@@ -94,6 +98,7 @@ async def test_redrive_comes_later_each_time_and_not_for_ever(app: App, storage:
     assert await states(app) == [State.FAILED] * 2
 
 
+@shows("two workers that redrive at once reopen each job once")
 async def test_two_workers_reopen_a_job_once(app: App, storage: Storage, clock: HandClock) -> None:
     f, _, _ = failing(app)
     await app.enqueue([f.job(n) for n in range(20)])
@@ -101,7 +106,7 @@ async def test_two_workers_reopen_a_job_once(app: App, storage: Storage, clock: 
     clock.advance(1000)
     one, two = (redriver(app, storage, clock, Redrive(limit=20)) for _ in range(2))
     await asyncio.gather(one.look(), two.look())
-    assert {row.round async for row in app.jobs.iterate(task="f")} == {1}
+    assert {row.reopenings async for row in app.jobs.iterate(task="f")} == {1}
 
 
 async def test_a_look_is_bounded_and_goes_on_where_it_stopped(app: App, storage: Storage, clock: HandClock) -> None:
@@ -113,7 +118,7 @@ async def test_a_look_is_bounded_and_goes_on_where_it_stopped(app: App, storage:
     assert await driver.look() == 10
     for _ in range(6):
         await driver.look()
-    assert {row.round async for row in app.jobs.iterate(task="f")} == {1}
+    assert {row.reopenings async for row in app.jobs.iterate(task="f")} == {1}
 
 
 async def test_jobs_this_worker_could_not_run_are_left(app: App, storage: Storage, clock: HandClock) -> None:
@@ -127,6 +132,7 @@ async def test_jobs_this_worker_could_not_run_are_left(app: App, storage: Storag
     assert await redriver(app, storage, clock, Redrive()).look() == 1
 
 
+@shows("an idle worker redrives failed jobs")
 async def test_an_idle_worker_redrives(app: App, clock: HandClock, told: Told) -> None:
     f, _, broken = failing(app)
     job = await f.enqueue(7)
@@ -153,7 +159,7 @@ async def test_a_worker_wants_a_rule(app: App) -> None:
         work(app, backlog_after=0)
 
 
-@pytest.mark.shows("A-19 redrive when idle")
+@shows("a busy worker does not redrive")
 async def test_a_busy_worker_does_not_redrive(app: App, spy: Spy, clock: HandClock, told: Told) -> None:
     f, _, broken = failing(app)
     busy, go = asyncio.Event(), asyncio.Event()

@@ -12,8 +12,10 @@ from tests.fixtures import LASTING, a_url
 from tests.kit import Spy, work
 from treadle import App, Event, Retry
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 
+@shows("`app.events(everywhere=True)` yields the events of each job in their order")
 async def test_another_process_sees_what_becomes_of_jobs(app: App, spy: Spy, clock: HandClock) -> None:
     go = asyncio.Event()
 
@@ -96,7 +98,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.shows("WE 15 events")
+@shows("a listener receives the events of a job that another process stored and ran")
 @pytest.mark.parametrize("kind", LASTING)
 async def test_a_listener_hears_of_a_job_that_another_process_stored_and_ran(kind: str, tmp_path: Path) -> None:
     with a_url(kind, tmp_path) as url:

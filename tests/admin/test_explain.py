@@ -11,6 +11,7 @@ from tests.kit import Spy, work
 from treadle import App, Limit
 from treadle.core.model import Claim, Presence
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 
 async def say(app: App, job: Any, words: str) -> str:
@@ -25,6 +26,7 @@ def present(worker: str = "w1", queue: str = "default", **facts: Any) -> Presenc
     return Presence(worker=worker, queues=(queue,), tasks=("t",), slots=4, **facts)
 
 
+@shows("`explain` names a used-up rate of the queue and the next possible start")
 async def test_a_rate_of_the_queue_that_is_used_up(app: App, clock: HandClock) -> None:
     @app.task(name="t", queue="mail")
     async def t() -> None: ...
@@ -32,21 +34,22 @@ async def test_a_rate_of_the_queue_that_is_used_up(app: App, clock: HandClock) -
     await app.limits.set(Limit("queue:mail", rate=1, per=3600))
     first, second, third = await app.enqueue(t.job() for _ in range(3))
     await app.storage.heartbeat(present(queue="mail"), [], 30)
-    assert "in a moment" in await app.jobs.explain(first)
+    assert "shortly" in await app.jobs.explain(first)
     await app.storage.claim(Claim(worker="w1#1", queues=(("mail", 9),), limit=9, lease=9999))
     clock.advance(188)
     await app.storage.heartbeat(present(queue="mail"), [], 30)
     used_up = (
-        "It is in line, and the rate of its queue 'mail' (1 start per 3600 s) is used up; the next start is possible "
+        "It is queued, and the rate of its queue 'mail' (1 start per 3600 s) is used up; the next start is possible "
         "at 2023-11-14 23:13:20 UTC, in 3,412 s"
     )
     assert await app.jobs.explain(second) == f"{used_up}."
-    assert await app.jobs.explain(third) == f"{used_up}; 1 job is in line before it."
+    assert await app.jobs.explain(third) == f"{used_up}; 1 job is ahead of it."
     clock.advance(3412)
     await app.storage.heartbeat(present(queue="mail"), [], 30)
-    assert "in a moment" in await app.jobs.explain(second)
+    assert "shortly" in await app.jobs.explain(second)
 
 
+@shows("`explain` names a used-up rate of a limit and the number of jobs it blocks")
 async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> None:
     @app.task(name="t", limits=["api"])
     async def t() -> None: ...
@@ -57,17 +60,18 @@ async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> 
     await app.storage.claim(Claim(worker="w1#1", limit=9, lease=9999))
     clock.advance(10)
     assert await app.jobs.explain(third) == (
-        "It stands aside: the rate of the limit 'api' (2 starts per 60 s) is used up; the next start is possible at "
-        "2023-11-14 22:14:20 UTC, in 50 s; 2 jobs stand aside."
+        "It is blocked: the rate of the limit 'api' (2 starts per 60 s) is used up; the next start is possible at "
+        "2023-11-14 22:14:20 UTC, in 50 s; 2 jobs are blocked."
     )
     clock.advance(50)
     await app.storage.claim(Claim(worker="w1#2", limit=1))
     assert await app.jobs.explain(large) == (
-        "It stands aside until the limit 'api' has room (3 of 5 slots in use, 1 of 2 starts per 60 s used, "
-        "1 job stands aside)."
+        "It is blocked until the limit 'api' has room (3 of 5 slots in use, 1 of 2 starts per 60 s used, "
+        "1 job is blocked)."
     )
 
 
+@shows("`explain` distinguishes a hold by `Defer(limit=)` from the pause of an operator")
 async def test_a_rest_that_a_job_asked_for_is_no_pause(app: App, clock: HandClock) -> None:
     @app.task(name="t", limits=["api"])
     async def t() -> None: ...
@@ -77,16 +81,17 @@ async def test_a_rest_that_a_job_asked_for_is_no_pause(app: App, clock: HandCloc
     job = await t.enqueue()
     await app.storage.claim(Claim(worker="w1#1"))
     assert await app.jobs.explain(job) == (
-        "The limit 'api' rests until 2023-11-14 22:14:20 UTC because a job asked for it (`Defer(limit=...)`, as after "
-        "a 429); it opens by itself."
+        "The limit 'api' rests until 2023-11-14 22:14:20 UTC because a job requested that (`Defer(limit=...)`, as "
+        "after a 429); it resumes by itself."
     )
     await app.limits.pause("api")
     assert await app.jobs.explain(job) == (
-        "The limit 'api' is paused: `treadle limits resume api` opens it; it also rests until 2023-11-14 22:14:20 UTC, "
-        "because a job asked for it."
+        "The limit 'api' is paused: `treadle limits resume api` resumes it; it also rests until 2023-11-14 22:14:20 "
+        "UTC, because a job requested that."
     )
 
 
+@shows("`explain` names the worker whose heartbeat is late")
 async def test_a_worker_that_sends_no_heartbeat(app: App, clock: HandClock) -> None:
     """A killed worker is present for three leases, and claims nothing."""
 
@@ -96,20 +101,21 @@ async def test_a_worker_that_sends_no_heartbeat(app: App, clock: HandClock) -> N
     job = await t.enqueue()
     await app.storage.heartbeat(present("w1"), [], 30)
     clock.advance(10)
-    assert "in a moment" in await app.jobs.explain(job)
+    assert "shortly" in await app.jobs.explain(job)
     clock.advance(35)
     said = await app.jobs.explain(job)
     assert said.startswith(
-        "It is in line, but the last heartbeat of the only worker that can run it came 45 s ago (w1): "
+        "It is queued, but the last heartbeat of the only worker that can run it came 45 s ago (w1): "
     )
     await app.storage.heartbeat(present("w2"), [], 30)
-    assert "in a moment" in await app.jobs.explain(job)
+    assert "shortly" in await app.jobs.explain(job)
     clock.advance(20)
     assert "of the 2 workers that can run it came 20 s ago (w2)" in await app.jobs.explain(job)
     clock.advance(71)
-    assert await app.jobs.explain(job) == "It is in line, and no worker serves its queue 'default'."
+    assert await app.jobs.explain(job) == "It is queued, and no worker serves its queue 'default'."
 
 
+@shows("`explain` names the worker that a throttle pauses")
 async def test_a_throttle_that_pauses_every_worker(app: App) -> None:
     @app.task(name="t")
     async def t() -> None: ...
@@ -120,11 +126,12 @@ async def test_a_throttle_that_pauses_every_worker(app: App) -> None:
     async with work(app, name="w1", throttle=pause):
         job = await t.enqueue()
         said = await say(app, job, "throttle")
-        assert said.startswith("It is in line, but worker 'w1' may claim nothing because of a throttle, until 2023-")
+        assert said.startswith("It is queued, but worker 'w1' may claim nothing because of a throttle, until 2023-")
         await app.storage.heartbeat(present("w2"), [], 30)
-        assert "in a moment" in await app.jobs.explain(job)
+        assert "shortly" in await app.jobs.explain(job)
 
 
+@shows("`explain` names the worker that declined the job and the next offer")
 async def test_a_worker_that_declines_it(app: App, clock: HandClock) -> None:
     @app.task(name="t")
     async def t() -> None: ...
@@ -133,20 +140,21 @@ async def test_a_worker_that_declines_it(app: App, clock: HandClock) -> None:
         job = await t.enqueue()
         said = await say(app, job, "declined")
         assert said == (
-            "It is not in line yet: worker 'w1' declined it (accept=), and it is offered again at "
+            "It is not queued yet: worker 'w1' declined it (accept=), and it is offered again at "
             "2023-11-14 22:14:20 UTC, in 60.0 s."
         )
     clock.advance(61)
     await app.storage.heartbeat(present("w2"), [], 30)
     assert await app.jobs.explain(job) == (
-        "It is next in line again, after worker 'w1' declined it (accept=); a worker of 'default' will claim it in a "
-        "moment."
+        "It is next in its queue again, after worker 'w1' declined it (accept=); a worker of 'default' will claim it "
+        "shortly."
     )
     async with work(app, name="w2"):
         await job.result(timeout=30)
     assert "declined" not in await app.jobs.explain(job)
 
 
+@shows("`explain` names the worker that gathers the job for a batch")
 async def test_an_item_that_a_worker_gathers_for_a_batch(app: App) -> None:
     called, go = asyncio.Event(), asyncio.Event()
 
@@ -166,7 +174,7 @@ async def test_an_item_that_a_worker_gathers_for_a_batch(app: App) -> None:
         second = await t.enqueue(2)
         await called.wait()
         await app.storage.heartbeat(present("w1"), [], 30)
-        assert "It runs at w1 since" in await app.jobs.explain(second)
+        assert "It has been running on w1 since" in await app.jobs.explain(second)
         go.set()
         await first.result(timeout=30)
 
@@ -185,6 +193,7 @@ async def test_what_the_row_itself_explains_counts_nothing(app: App, spy: Spy) -
     assert spy.calls["stats"] == 0
 
 
+@shows("`explain` names the parent that occupies the slot its own child needs")
 async def test_a_slot_that_the_parent_of_a_job_holds(app: App) -> None:
     """A run that waits for the result of a job it enqueued keeps its slot: with no other, neither goes on."""
 
@@ -205,15 +214,16 @@ async def test_a_slot_that_the_parent_of_a_job_holds(app: App) -> None:
             while not made:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         expected = (
-            "It is next in line; all slots of the 1 workers that serve 'default' are taken, one of them by its own "
-            f"parent, parent {job.id}: if that run waits for it, neither goes on (wait by `after=`, which takes no "
-            "slot, or give more slots)."
+            "It is next in its queue; all slots of the only worker that can run it are taken, one of them by its "
+            f"own parent, parent {job.id}: if that run waits for it, neither can continue (use `after=`, which takes "
+            "no slot, or give the limit more slots)."
         )
         assert await say(app, made[0], "parent") == expected
         async with work(app, concurrency=1):
             assert await job.result(timeout=30) == "done"
 
 
+@shows("`explain` names the parent that occupies the slot of the limit its child needs")
 @pytest.mark.parametrize("key", ["api", "queue:default"])
 async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, key: str) -> None:
     @app.task(name="child", limits=["api"])
@@ -238,18 +248,19 @@ async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, key: s
         await made[0].ended(timeout=30)
 
 
+@shows("`explain` names a limit of zero and the command that changes it")
 @pytest.mark.parametrize(
     ("rule", "sentence"),
     [
-        (Limit("api", slots=0), "The limit 'api' is paused (0 slots): `treadle limits resume api` opens it."),
-        (Limit("queue:q", slots=0), "Its queue 'q' is paused (0 slots): `treadle queues resume q` opens it."),
+        (Limit("api", slots=0), "The limit 'api' is paused (0 slots): `treadle limits resume api` resumes it."),
+        (Limit("queue:q", slots=0), "Its queue 'q' is paused (0 slots): `treadle queues resume q` resumes it."),
         (
             Limit("api", rate=0),
-            "The limit 'api' lets no job start, as its rate is 0: `treadle limits set api` gives it another one.",
+            "The limit 'api' lets no job start because its rate is 0: `treadle limits set api` changes that.",
         ),
         (
             Limit("queue:q", rate=0),
-            "Its queue 'q' lets no job start, as its rate is 0: `treadle limits set queue:q` gives it another one.",
+            "Its queue 'q' lets no job start because its rate is 0: `treadle limits set queue:q` changes that.",
         ),
     ],
     ids=lambda found: f"{found.name} {found.slots}" if isinstance(found, Limit) else "",

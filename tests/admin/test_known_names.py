@@ -38,7 +38,7 @@ WRONG: dict[str, tuple[Callable[[App], Awaitable[object]], str]] = {
     ),
     "retry task": (
         lambda app: app.jobs.retry(task="fetch.pgae"),
-        "nothing knows the task 'fetch.pgae'; did you mean 'fetch.page'?",
+        "nothing uses the task 'fetch.pgae' yet; did you mean 'fetch.page'?",
     ),
 }
 
@@ -118,7 +118,7 @@ async def test_a_job_that_a_task_returns(app: App, told: Told, caplog: pytest.Lo
     said = [each.getMessage() for each in caplog.records if "a job that task" in each.getMessage()]
     assert said == [
         "a job that task first returned: nothing uses the queue 'mial' yet; did you mean 'mail'?",
-        "a job that task first returned: nothing knows the task 'mail.sned'; did you mean 'mail.send'?",
+        "a job that task first returned: nothing uses the task 'mail.sned' yet; did you mean 'mail.send'?",
     ]
 
 

@@ -15,6 +15,7 @@ from treadle import App, BadOption, Defer, Limit, Retry, UnknownName
 from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 
 
 async def rules(app: App) -> dict[str, tuple[int | None, int | None]]:
@@ -60,6 +61,7 @@ async def test_a_rule_set_during_a_pause_holds_after_it(app: App) -> None:
     assert await rules(app) == {}
 
 
+@shows("starts before a pause count against the rate after the pause")
 async def test_what_started_before_a_pause_counts_after_it(app: App, clock: HandClock) -> None:
     ran = []
 
@@ -112,6 +114,7 @@ async def test_a_429_slows_only_its_limit_down_for_everybody(app: App, clock: Ha
     assert {row.state async for row in app.jobs.iterate(task="send")} == {State.SUCCEEDED}
 
 
+@shows("`Defer(limit=)` holds one partition of a limit and no other")
 async def test_a_hold_of_a_partition_leaves_the_others(app: App, clock: HandClock) -> None:
     ran: list[str] = []
     angry = {"a"}
@@ -175,6 +178,7 @@ def test_a_hold_of_what_is_no_limit(limit: Any) -> None:
         Defer(5, limit=limit)
 
 
+@shows("a limit that an operator sets wins over the limit that the code declares")
 async def test_limits_in_code(app: App, spy: Spy, clock: HandClock) -> None:
     app.limits.declare(Limit("queue:mail", slots=5))
 
@@ -213,6 +217,7 @@ async def test_a_task_with_a_concurrency_keeps_its_policy(app: App) -> None:
     assert await job.result(timeout=0) == 8
 
 
+@shows("`concurrency=` of a task holds over all workers")
 async def test_the_concurrency_of_a_task_holds_over_all_workers_and_options(app: App) -> None:
     now, most, both = 0, 0, asyncio.Event()
 
@@ -235,6 +240,7 @@ async def test_the_concurrency_of_a_task_holds_over_all_workers_and_options(app:
     assert most == 2
 
 
+@shows("lanes take turns by their weights", area="Queue order and claims")
 @pytest.mark.parametrize("weight", [3, 0.5])
 async def test_lanes_take_turns_by_weight(app: App, clock: HandClock, weight: float) -> None:
     ran: list[str] = []
@@ -337,6 +343,7 @@ def most_in_any_window(starts: list[float], per: float) -> int:
     return max(sum(at <= each < at + per for each in starts) for at in starts)
 
 
+@shows("workers keep to the rate of each group, and no group waits for another")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("rate", "per", "jobs"),
@@ -370,6 +377,10 @@ async def test_cancelled_by_hand_is_not_lost(app: App, told: Told) -> None:
     assert told.names("cancelled", "lost") == ["cancelled"]
 
 
+@shows(
+    "a job of the highest priority passes ten thousand others, and one of the lowest runs on an idle worker",
+    area="Queue order and claims",
+)
 async def test_the_lowest_priority_starts_on_an_idle_worker_and_the_highest_passes_ten_thousand(app: App) -> None:
     ran: list[int] = []
 
@@ -406,7 +417,7 @@ async def test_a_limit_without_a_rule_is_told_when_a_worker_starts(app: App, cap
     assert not [each for each in caplog.messages if "tenant" in each]
 
 
-@pytest.mark.shows("W12")
+@shows("an idle worker that does not poll starts a job of any priority", area="Workers")
 @pytest.mark.parametrize("priority", [-32768, 0, 32767])
 async def test_an_idle_worker_that_does_not_poll_starts_a_job_of_any_priority(
     app: App, spy: Spy, priority: int

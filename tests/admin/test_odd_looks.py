@@ -18,7 +18,7 @@ from tests.fixtures import KINDS, a_url
 from tests.served import host
 from treadle import App, Worker
 from treadle.cli.root import run
-from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Record, State
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.server import Settings
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
@@ -57,7 +57,7 @@ NOTES = (
     DEEP,
     '{"text":' + DEEP + "}",
 )
-MEMOS = (
+CHECKPOINTS = (
     "1",
     "1.5",
     "null",
@@ -93,7 +93,10 @@ async def fill(app: App) -> None:
     storage: Storage = app.storage
     calls = [NewJob(id=f"call-{name}", task="t", payload=text, delay=60.0) for name, text in PAYLOADS.items()]
     calls += [NewJob(id=f"nested-{n}", task="t", payload="[" * n + "]" * n, delay=60.0) for n in NESTED]
-    flows = [NewJob(id=f"flow-{name}", task="treadle.flow", payload=text, ran=True) for name, text in PAYLOADS.items()]
+    flows = [
+        NewJob(id=f"flow-{name}", task="treadle.flow", payload=text, function_done=True)
+        for name, text in PAYLOADS.items()
+    ]
     promises = [NewJob(id=signal(number), payload=text, wait_timeout=60.0) for number, text in enumerate(SIGNALS)]
     waiting = [NewJob(id=f"w{number}", task="t", after=(signal(number),)) for number in range(len(SIGNALS))]
     policies = [NewJob(id="policy", task="t", retry="garbage", delay=60.0)]
@@ -104,8 +107,10 @@ async def fill(app: App) -> None:
     rows = {row.id: row for row in (await storage.claim(Claim(worker="w#1", queues=queues, limit=100))).records}
     await storage.settle(list(endings(rows)))
     run = rows["runs"]
-    memo = tuple((f"step {number}", text) for number, text in enumerate(MEMOS))
-    await storage.heartbeat(Presence(worker="w"), [Hold(run.id, run.version, memo=memo, note="5")], 600.0)
+    checkpoints = tuple((f"step {number}", text) for number, text in enumerate(CHECKPOINTS))
+    await storage.heartbeat(
+        Presence(worker="w"), [LeaseRenewal(run.id, run.version, checkpoints=checkpoints, note="5")], 600.0
+    )
 
 
 def own_rows() -> list[NewJob]:
@@ -210,7 +215,7 @@ def test_the_command_line_shows_every_row(place: Place) -> None:
         assert listed[f"end{number}"]["result"] == text
     assert listed["end6"]["result"] == 5
     steps = listed["runs"]["steps"]
-    assert [steps[f"step {number}"] for number in range(6)] == list(MEMOS[:6])
+    assert [steps[f"step {number}"] for number in range(6)] == list(CHECKPOINTS[:6])
     assert (steps["step 6"], steps["step 10"], steps["step 11"]) == (
         "sleeps until 1e+300 s after 1970",
         "done",

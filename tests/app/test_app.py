@@ -12,6 +12,7 @@ import pytest
 from tests.kit import work
 from treadle import App, BadArgument, BadOption, BadTask, BadUrl, TooLarge, UnknownTask
 from treadle.storage.memory import MemoryStorage
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -65,8 +66,8 @@ def test_what_cannot_be_a_task_is_refused(bare: App) -> None:
         (fine, {"kind": "thread"}, "async function"),
         (plain, {"kind": "async"}, "plain function"),
         (plain, {"kind": "fibre"}, "kind"),
-        (plain, {"kind": "process"}, "top of a module"),
-        (plain, {"name": "two words"}, "no spaces"),
+        (plain, {"kind": "process"}, "top level of a module"),
+        (plain, {"name": "two words"}, "without spaces"),
         (plain, {"name": "treadle.mine"}, "treadle"),
     ]
     for function, options, match in wrong:
@@ -79,9 +80,9 @@ def test_what_cannot_be_a_task_is_refused(bare: App) -> None:
 
 def test_a_name_is_taken_once(bare: App) -> None:
     bare.task(name="t")(lambda: None)
-    with pytest.raises(BadTask, match="'t' is registered already"):
+    with pytest.raises(BadTask, match="'t' is already registered"):
         bare.task(name="t")(lambda: None)
-    with pytest.raises(BadTask, match="is a task already"):
+    with pytest.raises(BadTask, match="is already a task"):
         bare.task(bare.find_task("t"))
 
 
@@ -99,9 +100,9 @@ def test_a_module_that_is_loaded_again_replaces_its_tasks(bare: App) -> None:
     assert bare.tasks["cells.many"](["x"]) == [2]
     assert "task:cells.send" not in bare.tasks["cells.send"].job().new.limits
     assert not bare.limits.declares
-    with pytest.raises(BadTask, match=r"'cells.send' is registered already"):
+    with pytest.raises(BadTask, match=r"'cells.send' is already registered"):
         bare.task(name="cells.send")(len)
-    with pytest.raises(BadOption, match="there is a schedule"):  # one more for the same task needs a name
+    with pytest.raises(BadOption, match="a schedule named"):  # one more for the same task needs a name
         bare.every(60)(bare.find_task("cells.send"))
 
 
@@ -116,6 +117,7 @@ async def test_a_callable_object_with_an_async_call_is_async(bare: App) -> None:
         assert await (await send.enqueue(1)).result(timeout=30) == 2
 
 
+@shows("a call with wrong arguments raises `BadArgument` where the job is made")
 async def test_a_wrong_call_is_refused_where_it_is_made(bare: App) -> None:
     @bare.task(name="t")
     async def t(n: int, *, text: str = "") -> None: ...

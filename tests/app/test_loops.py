@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -199,9 +200,11 @@ def test_a_loop_that_ends_without_closing_anything(stored: App, caplog: pytest.L
     loop = asyncio.new_event_loop()
     loop.run_until_complete(_double(stored, 1))
     loop.close()
+    left = weakref.ref(stored._life.storage)
     asyncio.run(_double(stored, 2))
     assert _count(stored) == 2
     gc.collect()
+    assert left() is None or stored.url == "memory://", "the storage of a loop that is gone is kept"
     caplog.clear()  # asyncio says what that program did not close
 
 

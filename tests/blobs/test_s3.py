@@ -25,6 +25,7 @@ from treadle.blobs.bucket import Bucket, Place, read_url
 from treadle.blobs.signing import NOTHING, Credentials, sign
 from treadle.errors import BadUrl, StorageError, StorageUnavailable
 from treadle.testing.blobs import *  # noqa: F403
+from treadle.testing.shows import shows
 
 WHO = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
@@ -154,14 +155,15 @@ def test_signatures_are_those_of_the_vendors_own_client(
     assert mine["authorization"] == request.headers["Authorization"]
 
 
+@shows("a server bounds and verifies the blobs that it keeps in a bucket")
 async def test_over_http_with_everything_in_a_bucket(shelf: Store, tmp_path: Path) -> None:
     import aiohttp
 
     from tests.served import memory_url
-    from treadle.compat.queuey.blobs import blob_face
+    from treadle.compat.queuey.blobs import blob_routes
 
     blobs = shelf.make(2_000_000)
-    url, sent = memory_url(None, faces=[blob_face(blobs)]), os.urandom(1_500_000)
+    url, sent = memory_url(None, protocols=[blob_routes(blobs)]), os.urandom(1_500_000)
     async with aiohttp.ClientSession() as session:
         async with session.put(f"{url}/blob", data=io.BytesIO(sent)) as answer:
             assert answer.status == 201

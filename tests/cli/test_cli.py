@@ -20,6 +20,7 @@ from treadle.cli.doctor.sqlite import loose_files
 from treadle.cli.root import COMMANDS, run
 from treadle.core.model import Presence
 from treadle.testing import drain
+from treadle.testing.shows import shows
 
 TASKS = """
 from treadle import App, Retry
@@ -165,7 +166,7 @@ def test_an_id_that_was_stored_before(cli: Run, tasks: str) -> None:
     """The same job is a note on stderr; another one is an error of one line."""
     ask = ("enqueue", "--app", tasks, "--id", "order-1")
     assert cli(*ask, "add", "1")[:2] == (0, "order-1\n")
-    assert cli(*ask, "add", "1") == (0, "order-1\n", "order-1 was stored before; this call stored nothing\n")
+    assert cli(*ask, "add", "1") == (0, "order-1\n", "order-1 was already stored; this call stored nothing\n")
     code, out, err = cli(*ask, "send", "ada")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "id 'order-1' is taken by a job of" in err
@@ -307,7 +308,7 @@ def test_lists_are_tables_for_people(cli: Run) -> None:
     code, out, err = cli("jobs", "list", "--limit", "2")
     lines = out.splitlines()
     assert code == 0
-    assert lines[0].split() == ["ID", "STATE", "TASK", "QUEUE", "TRY", "CREATED", "WHAT"]
+    assert lines[0].split() == ["ID", "STATE", "TASK", "QUEUE", "ATTEMPTS", "CREATED", "WHAT"]
     assert {line.index("ready") for line in lines[1:]} == {lines[0].index("STATE")}
     assert "\x1b" not in out
     assert "2 of 3 jobs" in err
@@ -330,13 +331,14 @@ def test_show_and_explain(cli: Run) -> None:
     assert "no job 'nobody'" in err
 
 
+@shows("`treadle jobs` cancels, retries and starts jobs by id and reports unknown ids")
 def test_acting_on_ids(cli: Run) -> None:
     cli("enqueue", "t", "--id", "one")
     cli("enqueue", "t", "--id", "two", "--delay", "1h")
     code, out, err = cli("jobs", "cancel", "one", "nobody")
     assert (code, out) == (1, "cancelled 1 job\n")
     assert "nobody" in err
-    assert cli("jobs", "run-now", "two")[:2] == (0, "brought into line 1 job\n")
+    assert cli("jobs", "run-now", "two")[:2] == (0, "queued 1 job\n")
     code, _, err = cli("jobs", "delete", "two")
     assert code == 1
     assert "cancel it first" in err
@@ -346,7 +348,7 @@ def test_acting_on_ids(cli: Run) -> None:
 
 def test_a_signal(cli: Run) -> None:
     cli("enqueue", "t", "--id", "one")
-    assert cli("jobs", "signal", "one", "approved", '{"by": "Ada"}') == (0, "", "one has 'approved'\n")
+    assert cli("jobs", "signal", "one", "approved", '{"by": "Ada"}') == (0, "", "one received the signal 'approved'\n")
     code, _, err = cli("jobs", "signal", "one", "approved", "again")
     assert code == 1
     assert "the first value stays" in err
@@ -375,7 +377,7 @@ def test_queues_pause_and_resume(cli: Run) -> None:
     cli("enqueue", "t", "--queue", "q")
     assert cli("queues", "pause", "q")[0] == 0
     [row] = found(cli, "queues", "list")
-    assert (row["queue"], row["in_line"], row["paused"]) == ("q", 1, True)
+    assert (row["queue"], row["queued"], row["paused"]) == ("q", 1, True)
     assert "paused" in cli("queues")[1]
     assert cli("queues", "resume", "q")[0] == 0
     assert found(cli, "queues", "list")[0]["paused"] is False
@@ -397,11 +399,11 @@ def test_removing_the_rule_of_a_paused_limit_says_that_the_pause_stays(cli: Run)
     cli("limits", "set", "api", "--slots", "3")
     cli("limits", "pause", "api")
     code, _, said = cli("limits", "set", "api", "--slots", "5")
-    assert (code, "the pause stays" in said) == (0, True)
+    assert (code, "still paused" in said) == (0, True)
     assert "paused, then 5 slots" in cli("limits")[1]
     code, _, said = cli("limits", "remove", "api")
     assert code == 0
-    assert "the pause stays: `treadle limits resume api` ends it" in said
+    assert "the limit is still paused: `treadle limits resume api` resumes it" in said
     [row] = found(cli, "limits", "list")
     assert (row["slots"], row["pauses"], row["slots_when_resumed"]) == (0, [{"why": "paused", "until": None}], None)
     assert cli("limits", "resume", "api")[0] == 0
@@ -465,8 +467,8 @@ def test_workers_and_stats(cli: Run) -> None:
 def test_migrate_says_from_where_to_where(cli: Run, here: Path) -> None:
     code, out, err = cli("migrate")
     assert code == 0
-    assert "made, with schema" in out
-    assert "new" in err
+    assert "created, with schema" in out
+    assert "creating" in err
     assert "already" in cli("migrate")[1]
     assert cli("migrate", "--url", f"sqlite:///{here}/no/such/file.db")[0] == 3
 
@@ -474,6 +476,11 @@ def test_migrate_says_from_where_to_where(cli: Run, here: Path) -> None:
 def checked(cli: Run, *args: str) -> tuple[int, dict[str, str]]:
     code, out, _ = cli("doctor", "--json", *args)
     return code, {check["name"]: check["verdict"] for check in json.loads(out)}
+
+
+def rows_of(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as db:
+        return list(db.iterdump())
 
 
 def test_doctor_finds_a_healthy_database_healthy(cli: Run) -> None:
@@ -528,11 +535,13 @@ def test_doctor_repairs_a_file_that_refuses_every_job(cli: Run, here: Path) -> N
         db.execute("INSERT INTO body (seq, body) SELECT max(seq) + 1, x'80' FROM body")
     (here / "treadle.db").chmod(0o664)
     assert cli("enqueue", "t", "3")[0] == 1
-    code, verdicts = checked(cli)
+    before = rows_of(here / "treadle.db")
+    code, verdicts = checked(cli, "--full")
     assert (code, verdicts["bodies"], verdicts["names"]) == (1, "fail", "fail")
+    assert rows_of(here / "treadle.db") == before  # only a repair changes them
     code, out, _ = cli("doctor", "--repair")
-    assert (code, "removed 1 job that no call found, 2 body rows without one" in out) == (0, True)
-    assert "treadle.db had the permissions 0664 and has 0660" in out
+    assert (code, "removed 1 job that no call could find, 2 body rows without a job" in out) == (0, True)
+    assert "changed the permissions of treadle.db from 0664 to 0660" in out
     code, verdicts = checked(cli)
     assert (code, verdicts["rows"], verdicts["privacy"]) == (0, "ok", "ok")
     assert cli("enqueue", "t", "3")[0] == 0
@@ -586,7 +595,7 @@ def test_schedules(cli: Run, here: Path) -> None:
     assert json.loads(cli("schedules", "list", "--json")[1])[0]["paused"]
     assert cli("schedules", "resume", "nightly")[0] == 0
     code, _, err = cli("schedules", "trigger", "nightly")
-    assert (code, "made by code" in err) == (2, True)
+    assert (code, "code makes the jobs" in err) == (2, True)
     code, out, _ = cli("schedules", "trigger", "nightly", "--app", "scheduled:app")
     assert code == 0
     assert "report" in cli("jobs", "show", out.strip())[1]
@@ -595,6 +604,7 @@ def test_schedules(cli: Run, here: Path) -> None:
     assert (code, "there is no schedule" in err) == (1, True)
 
 
+@shows("`treadle top` prints its figures as often as asked")
 def test_top(cli: Run, here: Path) -> None:
     assert cli("migrate")[0] == 0
     assert cli("enqueue", "send", '"a@x.org"')[0] == 0
@@ -605,26 +615,27 @@ def test_top(cli: Run, here: Path) -> None:
     assert "0 workers" in out
 
 
+@shows("`treadle jobs list --watch` prints the list again and again")
 def test_a_list_may_be_watched(cli: Run, here: Path) -> None:
     assert cli("enqueue", "send", '"a@x.org"')[0] == 0
     code, out, _ = cli("jobs", "list", "--watch", "--times", "3", "--every", "0.01", "--state", "ready")
     assert code == 0
     assert out.count("send") == 3
     code, _, error = cli("jobs", "list", "--watch", "--json")
-    assert (code, "--watch is for people" in error) == (2, True)
+    assert (code, "--watch prints for people" in error) == (2, True)
 
 
 def test_limits_pause_and_resume(cli: Run, here: Path) -> None:
     assert cli("migrate")[0] == 0
     assert cli("limits", "set", "smtp", "--slots", "5")[0] == 0
     code, _, said = cli("limits", "pause", "smtp")
-    assert (code, said) == (0, "limit 'smtp' is paused; `treadle limits resume smtp` opens it again\n")
+    assert (code, said) == (0, "limit 'smtp' is paused; `treadle limits resume smtp` resumes it\n")
     assert json.loads(cli("limits", "list", "--json")[1])[0]["slots"] == 0
     assert cli("limits", "resume", "smtp")[0] == 0
     assert json.loads(cli("limits", "list", "--json")[1])[0]["slots"] == 5
 
 
-@pytest.mark.shows("WE 16 lists, what runs, figures")
+@shows("`treadle top` shows the queues and the used slots of each worker")
 def test_top_shows_workers_and_what_they_run(cli: Run, here: Path) -> None:
     async def beat() -> None:
         async with App(f"sqlite:///{here / 'treadle.db'}") as app:

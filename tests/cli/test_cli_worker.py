@@ -16,6 +16,7 @@ import pytest
 from tests.cli.tools import Command, alive, gone
 from treadle import App, Record
 from treadle.core.model import State
+from treadle.testing.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
 
@@ -183,7 +184,7 @@ def test_a_dead_worker_is_started_again(here: Path) -> None:
         pid = int(typed(here, "enqueue", "--app", "jobs:app", "tell", "--wait", "30"))
         assert pid in alive(worker.process.pid)
         os.kill(pid, signal.SIGKILL)
-        worker.wait_for("was ended by SIGKILL; another one starts")
+        worker.wait_for("was killed by SIGKILL; restarting it")
         assert int(typed(here, "enqueue", "--app", "jobs:app", "tell", "--wait", "30")) != pid
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
@@ -198,6 +199,7 @@ def test_without_their_supervisor_the_workers_stop_by_themselves(here: Path) -> 
         assert gone(worker.process.pid)
 
 
+@shows("a JSON log line of a worker carries the job, its task and its attempt")
 def test_log_lines_carry_the_job(here: Path) -> None:
     with Command("worker", "jobs.py:app", "--name", "w", "--log-json", cwd=here) as worker:
         worker.wait_for("claiming")

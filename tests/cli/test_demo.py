@@ -31,7 +31,7 @@ def test_it_reports_what_it_found(tmp_path: Path) -> None:
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     with Command("demo", "--kill", "--json", cwd=tmp_path, TMPDIR=str(tmp_path)) as demo:
         assert "kill -9" in demo.wait_for("killed worker")
-        demo.wait_for("another one starts")
+        demo.wait_for("restarting it")
         assert "run again" in demo.wait_for("came back")
         assert demo.ended() == 0, demo.stderr
     found = json.loads(demo.stdout)
@@ -63,7 +63,7 @@ def test_keep_leaves_the_file_and_says_where(tmp_path: Path) -> None:
         demo.wait_for("enqueued")
         demo.signal(signal.SIGINT)
         assert demo.ended() == 130
-    kept = next(line for line in demo.said if line.startswith("kept: "))
+    kept = next(line for line in demo.said if line.startswith("kept the database: "))
     [folder] = tmp_path.iterdir()
     assert str(folder / "demo.db") in kept
 
@@ -71,4 +71,4 @@ def test_keep_leaves_the_file_and_says_where(tmp_path: Path) -> None:
 def test_memory_cannot_be_shared_and_is_refused(tmp_path: Path) -> None:
     with Command("demo", "--url", "memory://", cwd=tmp_path) as demo:
         assert demo.ended() == 2
-    assert demo.stderr.startswith("treadle: memory://")
+    assert demo.stderr.startswith("treadle: the demo's worker processes cannot share a memory://")

@@ -33,7 +33,7 @@ class Case(Struct):
 
 
 QUEUE = "nothing uses the queue 'fecth' yet; did you mean 'fetch'?"
-TASK = "nothing knows the task 'mail.sned'; did you mean 'mail.send'?"
+TASK = "nothing uses the task 'mail.sned' yet; did you mean 'mail.send'?"
 LABEL = "no job has the label 'tenant=acne'; did you mean 'tenant=acme'?"
 LIMIT = "nothing uses the limit 'stmp' yet; did you mean 'smtp'?"
 
@@ -286,7 +286,7 @@ def test_doctor_names_a_pause_that_nothing_obeys(url: str, capsys: pytest.Captur
     found = [check["text"] for check in json.loads(capsys.readouterr().out) if check["name"] in ("paused", "limits")]
     assert [text for text in found if "did you mean" in text] == [
         "queue 'fecth' is paused, and nothing uses it; did you mean 'fetch'?",
-        "limit 'stmp' is paused, has no rule, and no job stands aside for it; did you mean 'smtp'?",
+        "limit 'stmp' is paused, has no rule and blocks no job; did you mean 'smtp'?",
     ]
     assert not any("'smtp' is paused" in text for text in found), "its rule uses it"
 

@@ -67,8 +67,8 @@ CALLS: dict[str, list[list[str]]] = {  # each command that takes --url, and ever
     "migrate": [[]],
     "doctor": [[], ["--json"]],
     "server": [["--port", "0"]],
-    "up": [["--face", "delayed", "--port", "0"]],
-    "worker": [["--face", "delayed"]],
+    "up": [["--protocol", "delayed", "--port", "0"]],
+    "worker": [["--protocol", "delayed"]],
 }
 WITHOUT_URL = {"token", "wasi", "wasi-runner", "submit-jobs", "demo", "move"}  # those below, and move takes two
 
@@ -216,7 +216,7 @@ def test_no_output_log_or_process_list_of_a_run_shows_a_secret(tmp_path: Path) -
         words = (
             "up",
             "shop.py:app",
-            "--face",
+            "--protocol",
             "delayed",
             "--api",
             "--tokens",

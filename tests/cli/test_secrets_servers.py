@@ -27,7 +27,7 @@ from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
 
 CLAIM = Claim(worker="w#1", queues=(("default", 9),), limit=9, lease=600.0)
-NAMES = ("password", "wrong", "payload", "header", "result", "error", "memo", "token")
+NAMES = ("password", "wrong", "payload", "header", "result", "error", "checkpoints", "token")
 
 
 class Server:
@@ -138,7 +138,7 @@ class Run:
             state=State.FAILED,
             result=planted["result"],
             error=planted["error"],
-            memo=(("step", planted["memo"]),),
+            checkpoints=(("step", planted["checkpoints"]),),
         )
         self.said.fails(
             lambda: self.app.enqueue(options.job(planted["payload"])),
@@ -153,7 +153,7 @@ class Run:
             "id": self.row.id,
             "version": self.row.version,
             "fail": self.planted["error"],
-            "memo": [["step", self.planted["memo"]]],
+            "checkpoints": [["step", self.planted["checkpoints"]]],
         }
         for method, path, body in (
             ("POST", "/v1/jobs", job),

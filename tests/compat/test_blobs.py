@@ -12,8 +12,9 @@ import pytest
 
 from tests.served import memory_url
 from treadle.blobs import BadAddress, DirectoryBlobs, address_of, sri
-from treadle.compat.queuey.blobs import blob_face
+from treadle.compat.queuey.blobs import blob_routes
 from treadle.testing.blobs import pieces
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -21,9 +22,10 @@ def blobs(tmp_path: Path) -> DirectoryBlobs:
     return DirectoryBlobs(tmp_path / "blobs", limit=3_000_000)
 
 
+@shows("an address in base64 works with its slashes in the path")
 async def test_an_address_with_slashes_is_one_all_the_same(blobs: DirectoryBlobs) -> None:
     """Half of all addresses have one in base64."""
-    url = memory_url(None, faces=[blob_face(blobs)])
+    url = memory_url(None, protocols=[blob_routes(blobs)])
     content = next(b"%d" % n for n in range(100) if "/" in sri(hashlib.sha256(b"%d" % n).hexdigest()))
     address, _ = await blobs.put(pieces(content))
     async with aiohttp.ClientSession() as session:
@@ -32,11 +34,12 @@ async def test_an_address_with_slashes_is_one_all_the_same(blobs: DirectoryBlobs
                 assert (answer.status, await answer.read()) == (200, content)
 
 
+@shows("a server with SHA-1 look-up serves blobs by SHA-1")
 async def test_by_sha1_over_http(tmp_path: Path) -> None:
     content = b"old address"
     sha1 = hashlib.sha1(content).hexdigest()
     plain, knowing = [
-        memory_url(None, faces=[blob_face(DirectoryBlobs(tmp_path, sha1=sha1))]) for sha1 in (False, True)
+        memory_url(None, protocols=[blob_routes(DirectoryBlobs(tmp_path, sha1=sha1))]) for sha1 in (False, True)
     ]
     async with aiohttp.ClientSession() as session:
         for url, before, after in ((plain, 400, 400), (knowing, 404, 200)):
@@ -47,6 +50,7 @@ async def test_by_sha1_over_http(tmp_path: Path) -> None:
                     assert answer.status in (200, 201)
 
 
+@shows("an address is 64 hex digits, or `sha256-` with base64")
 def test_addresses_have_two_forms() -> None:
     address = hashlib.sha256(b"x").hexdigest()
     assert address_of(address.upper()) == address
@@ -56,8 +60,9 @@ def test_addresses_have_two_forms() -> None:
             address_of(wrong)
 
 
+@shows("`PUT`, `GET` and `HEAD` work under both names of the blob store")
 async def test_over_http(blobs: DirectoryBlobs) -> None:
-    url, content = memory_url(None, faces=[blob_face(blobs)]), os.urandom(1_000_000)
+    url, content = memory_url(None, protocols=[blob_routes(blobs)]), os.urandom(1_000_000)
     address = hashlib.sha256(content).hexdigest()
     async with aiohttp.ClientSession() as session:
 

@@ -1,25 +1,28 @@
-"""The delayed face, as programs that post delayed jobs see it."""
+"""The delayed protocol, as programs that post delayed jobs see it."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from tests.served import host, memory_url
 from treadle import Abort, App
-from treadle.compat.delayed.app import delayed_face, read
+from treadle.compat.delayed.app import delayed_routes, read
 from treadle.compat.delayed.ids import shown
 from treadle.core.ids import UuidV7
-from treadle.core.model import NewJob
+from treadle.core.model import NewJob, Stats
 from treadle.server.errors import Refused
 from treadle.server.settings import Settings
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 
 NOW = 1_800_000_000.5
 
@@ -48,9 +51,10 @@ def clock() -> HandClock:
 @pytest.fixture
 async def call(clock: HandClock) -> AsyncIterator[Delayed]:
     async with aiohttp.ClientSession() as session:
-        yield Delayed(session, memory_url(clock, faces=[delayed_face()]))
+        yield Delayed(session, memory_url(clock, protocols=[delayed_routes()]))
 
 
+@shows("a posted job keeps its due time and its payload, whatever JSON it is")
 @pytest.mark.parametrize("payload", ["text", {"a": [1, None]}, [1, 2], 7, None, ""])
 async def test_a_job_is_stored_until_it_is_due_and_its_payload_arrives_as_it_was(
     call: Delayed, clock: HandClock, payload: Any
@@ -71,6 +75,7 @@ async def test_a_job_is_stored_until_it_is_due_and_its_payload_arrives_as_it_was
     assert (await call("GET", "/v1/queues"))[1]["queues"][0]["name"] == "delayed"  # the API is there beside it
 
 
+@shows("a past, missing or malformed due time gets 400 and stores nothing")
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -94,6 +99,7 @@ async def test_what_cannot_be_scheduled_is_refused_and_not_stored(call: Delayed,
     assert (await call("GET", "/stats"))[1]["backlog"] == 0
 
 
+@shows("a malformed body, a wrong content type and an unknown path get 400, 415 and 404 with a message")
 async def test_other_refusals_have_the_same_shape(call: Delayed) -> None:
     good = json.dumps({"payload": "x", "dueTime": NOW + 10}).encode()
     for method, path, raw, kind, expected in (
@@ -108,12 +114,14 @@ async def test_other_refusals_have_the_same_shape(call: Delayed) -> None:
     assert (await call("GET", "/stats"))[1]["backlog"] == 0
 
 
+@shows("a due time may be a decimal text, and the payload may be missing")
 async def test_a_due_time_may_be_a_decimal_text_and_the_payload_be_left_out(call: Delayed) -> None:
     _, answer = await call("POST", "/", {"dueTime": f"{NOW + 1:.3f}"})
     _, job = await call("GET", f"/jobs/{answer['jobId']}")
     assert (job["payload"], job["dueTime"]) == ("", NOW + 1)
 
 
+@shows("a request that is repeated with its `Idempotency-Key` stores one job")
 async def test_posting_may_be_repeated(call: Delayed) -> None:
     body = {"payload": "x", "dueTime": NOW + 10}
     first = await call("POST", "/", body, Idempotency_Key="k")
@@ -122,6 +130,25 @@ async def test_posting_may_be_repeated(call: Delayed) -> None:
     assert (await call("GET", "/stats"))[1]["backlog"] == 1
 
 
+class InParts(MemoryStorage):
+    """Counts the jobs of a queue and task in several parts, as a storage of a user may."""
+
+    async def stats(self) -> Stats:
+        found = await super().stats()
+        parts = (count for count in found.counts for _ in range(3))
+        ages = itertools.cycle([5.0, 9.0, 7.0])
+        return replace(found, counts=tuple(replace(count, oldest=next(ages)) for count in parts))
+
+
+async def test_the_oldest_of_all_counts_is_reported(clock: HandClock) -> None:
+    app = App(storage=InParts(clock), clock=clock)
+    async with aiohttp.ClientSession() as session:
+        call = Delayed(session, host().add(app, Settings(max_wait=5), [delayed_routes()]))
+        await call("POST", "/", {"payload": "x", "dueTime": NOW + 10})
+        assert (await call("GET", "/stats"))[1]["oldestDueAgeSec"] == 9
+
+
+@shows("`GET /stats` counts the stored jobs, and `DELETE` removes one")
 async def test_stats_and_taking_back(call: Delayed, clock: HandClock) -> None:
     _, answer = await call("POST", "/", {"payload": "x", "dueTime": NOW + 10})
     assert (await call("GET", "/stats"))[1] == {
@@ -138,6 +165,7 @@ async def test_stats_and_taking_back(call: Delayed, clock: HandClock) -> None:
     assert (await call("DELETE", f"/jobs/{shown(UuidV7()())}"))[0] == 404
 
 
+@shows("`GET /jobs/{id}` shows the state, the attempts and the pickup time")
 async def test_a_job_that_was_handled_can_be_looked_at(clock: HandClock) -> None:
     app = App(storage=MemoryStorage(clock), clock=clock, random=lambda: 0.0)
     broken, got = [True], []
@@ -149,7 +177,7 @@ async def test_a_job_that_was_handled_can_be_looked_at(clock: HandClock) -> None
             raise RuntimeError("not today")
 
     async with aiohttp.ClientSession() as session:
-        call = Delayed(session, host().add(app, Settings(max_wait=5), [delayed_face()]))
+        call = Delayed(session, host().add(app, Settings(max_wait=5), [delayed_routes()]))
         _, answer = await call("POST", "/", {"payload": {"a": 1}, "dueTime": NOW + 10})
         path = f"/jobs/{answer['jobId']}"
         clock.advance(10)
@@ -169,6 +197,7 @@ async def test_a_job_that_was_handled_can_be_looked_at(clock: HandClock) -> None
         assert await call("DELETE", path) == (204, None)
 
 
+@shows("ids have 26 characters and sort by creation")
 def test_ids_are_shown_in_26_characters_that_sort_as_they_do() -> None:
     make = UuidV7()
     made = [make() for _ in range(100)]
@@ -185,7 +214,7 @@ async def test_other_paths_are_not_found_by_any_method(call: Delayed, method: st
     assert await call(method, path, {} if method != "GET" else None) == (404, {"message": "not found"})
 
 
-@pytest.mark.shows("Y13")
+@shows("a completed job can be read for a day and a failed one for thirty days")
 @pytest.mark.parametrize(("days", "fails"), [(1, False), (30, True)])
 async def test_a_success_can_be_looked_at_for_a_day_and_a_failure_for_thirty(
     clock: HandClock, days: int, fails: bool
@@ -201,7 +230,7 @@ async def test_a_success_can_be_looked_at_for_a_day_and_a_failure_for_thirty(
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, host().loop))
 
     async with aiohttp.ClientSession() as session:
-        call = Delayed(session, host().add(app, Settings(max_wait=5), [delayed_face()]))
+        call = Delayed(session, host().add(app, Settings(max_wait=5), [delayed_routes()]))
         _, answer = await call("POST", "/", {"payload": 1, "dueTime": NOW + 10})
         path = f"/jobs/{answer['jobId']}"
         clock.advance(10)
@@ -223,7 +252,7 @@ async def test_a_job_that_was_not_sent_by_the_protocol_is_not_found(
     payload: str, headers: tuple[tuple[str, str], ...]
 ) -> None:
     storage, id = MemoryStorage(), UuidV7()()
-    url = host().add(App(storage=storage), Settings(), [delayed_face()])
+    url = host().add(App(storage=storage), Settings(), [delayed_routes()])
     host().run(storage.enqueue([NewJob(id=id, task="delayed.job", queue="delayed", payload=payload, headers=headers)]))
     async with aiohttp.ClientSession() as session:
         assert (await Delayed(session, url)("GET", f"/jobs/{shown(id)}"))[0] == 404

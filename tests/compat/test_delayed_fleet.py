@@ -18,6 +18,7 @@ from treadle.cli import delivery_options
 from treadle.cli.output import Stop
 from treadle.cli.root import run as treadle
 from treadle.compat.delayed.ids import id_of
+from treadle.testing.shows import shows
 
 ROLES = "leader,follower,follower"
 
@@ -34,9 +35,13 @@ def check(folder: Path, sent: list[str]) -> None:
         assert due_times == sorted(due_times)
 
 
+@shows(
+    "one command starts the API, a leader and two followers, and each of them gets its jobs in due order",
+    "a fleet runs on after its leader is killed and stops with exit code 0",
+)
 async def test_a_leader_and_two_followers_share_the_jobs_and_survive_the_leader(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(HANDLER)
-    words = ("up", "shop.py:app", "--face", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
+    words = ("up", "shop.py:app", "--protocol", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
     async with command(tmp_path, *words, "--quiet") as up:
         url = await up.url()
         await up.says("1 at once", 3)
@@ -58,9 +63,10 @@ async def test_a_leader_and_two_followers_share_the_jobs_and_survive_the_leader(
             os.kill(each["pid"], 0)
 
 
+@shows("a follower leads once the leader is gone")
 async def test_a_follower_leads_once_the_leader_is_gone_for_good(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(HANDLER)
-    words = ("worker", "shop.py:app", "--face", "delayed")
+    words = ("worker", "shop.py:app", "--protocol", "delayed")
     async with (
         command(tmp_path, *words, WORKER_ROLE="leader") as first,
         command(tmp_path, *words) as second,  # a follower, if nobody says otherwise
@@ -74,12 +80,13 @@ async def test_a_follower_leads_once_the_leader_is_gone_for_good(tmp_path: Path)
         assert await second.stop() == 0
 
 
+@shows("three processes run thirty jobs once each, and a killed leader stops the flow for less than six seconds")
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_thirty_jobs_within_ten_seconds(tmp_path: Path) -> None:
     """The literal form, and how long the flow stands still when the leader is killed."""
     (tmp_path / "shop.py").write_text(HANDLER)
-    words = ("up", "shop.py:app", "--face", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
+    words = ("up", "shop.py:app", "--protocol", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
     async with command(tmp_path, *words, "--quiet") as up:
         url = await up.url()
         await up.says("1 at once", 3)
@@ -103,6 +110,7 @@ async def test_thirty_jobs_within_ten_seconds(tmp_path: Path) -> None:
                 await asyncio.sleep(0.1)
 
 
+@shows("`REDIS_HOST`, `REDIS_PORT` and `REDIS_DB` name the storage")
 @pytest.mark.parametrize(
     ("environment", "url"),
     [
@@ -117,6 +125,7 @@ def test_where_redis_is(environment: dict[str, str], url: str | None) -> None:
     assert delivery_options.redis_url(environment) == url
 
 
+@shows("options win over `API_HOST`, `API_PORT` and `WORKER_ROLE`, and a wrong value ends the command")
 def test_the_environment_yields_to_options_and_to_what_is_wrong_it_says_so() -> None:
     options: dict[str, Any] = {"host": None, "port": None}
     delivery_options.listening(options, {"API_HOST": "1.2.3.4", "API_PORT": "99"})
@@ -138,10 +147,14 @@ def test_the_environment_yields_to_options_and_to_what_is_wrong_it_says_so() -> 
             wrong()
 
 
+@shows(
+    "`submit-jobs` takes its settings from `JOB_COUNT` and `TIME_OFFSET_SEC` and reports how late the jobs were",
+    "`TREADLE_URL` wins over `REDIS_HOST`",
+)
 async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -> None:
     names = {"API_HOST": "127.0.0.1", "API_PORT": "0", "REDIS_HOST": "nowhere.invalid"}
     async with command(
-        tmp_path, "up", "--face", "delayed", "--roles", "leader", **names, TREADLE_URL="sqlite:///own.db"
+        tmp_path, "up", "--protocol", "delayed", "--roles", "leader", **names, TREADLE_URL="sqlite:///own.db"
     ) as up:  # our own name wins: nobody asks for that Redis
         url = await up.url()
         await up.says("1 at once")
@@ -155,20 +168,20 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
     ("words", "says"),
     [
         (["up"], "name an app"),
-        (["up", "--face", "delayed", "--roles", "boss"], "boss"),
-        (["up", "--face", "queuey", "--roles", "auto"], "--roles"),
-        (["up", "full.py:app", "--webhook", "http://x"], "--face delayed"),
-        (["up", "--face", "delayed", "--roles", "auto", "--url", "memory://"], "memory"),
-        (["up", "--face", "delayed", "--webhook", "http://x", "--command", "true"], "not both"),
-        (["up", "--face", "delayed", "--webhook", "x"], "webhook"),
-        (["up", "--face", "delayed", "--command", "no-such-program-at-all"], "no program"),
-        (["up", "--face", "delayed", "--command", "'"], "cannot be read"),
-        (["up", "--face", "delayed", "--header", "A: b"], "--webhook"),
-        (["up", "--face", "delayed", "--webhook", "http://x", "--header", "A"], "Name: value"),
+        (["up", "--protocol", "delayed", "--roles", "boss"], "boss"),
+        (["up", "--protocol", "queuey", "--roles", "auto"], "--roles"),
+        (["up", "full.py:app", "--webhook", "http://x"], "--protocol delayed"),
+        (["up", "--protocol", "delayed", "--roles", "auto", "--url", "memory://"], "memory"),
+        (["up", "--protocol", "delayed", "--webhook", "http://x", "--command", "true"], "not both"),
+        (["up", "--protocol", "delayed", "--webhook", "x"], "webhook"),
+        (["up", "--protocol", "delayed", "--command", "no-such-program-at-all"], "on the PATH"),
+        (["up", "--protocol", "delayed", "--command", "'"], "cannot be read"),
+        (["up", "--protocol", "delayed", "--header", "A: b"], "--webhook"),
+        (["up", "--protocol", "delayed", "--webhook", "http://x", "--header", "A"], "Name: value"),
         (["worker"], "name an app"),
         (["worker", "--url", "memory://"], "name an app"),
-        (["worker", "bare.py:app", "--face", "delayed"], "delayed_handler"),
-        (["worker", "full.py:app", "--face", "delayed", "--command", "true"], "delayed_handler"),
+        (["worker", "bare.py:app", "--protocol", "delayed"], "delayed_handler"),
+        (["worker", "full.py:app", "--protocol", "delayed", "--command", "true"], "delayed_handler"),
         (["submit-jobs", "--endpoint", "ftp://x"], "endpoint"),
         (["submit-jobs", "--offset", "0.5"], "1 second"),
     ],

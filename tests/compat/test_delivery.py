@@ -23,6 +23,7 @@ from treadle.compat.delayed.delivery import Delivery, deliver
 from treadle.compat.delayed.ids import id_of, shown
 from treadle.compat.delayed.webhook import retry_after
 from treadle.errors import BadTask
+from treadle.testing.shows import shows
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -81,6 +82,7 @@ def says(status: int, text: str = "", **headers: str) -> web.Response:
     return web.Response(status=status, text=text, headers=named)
 
 
+@shows("a webhook receives the payload as its body and the job's id as `Idempotency-Key`")
 @pytest.mark.parametrize(
     ("payload", "body", "kind"),
     [
@@ -102,6 +104,7 @@ async def test_the_body_is_the_payload(payload: Any, body: bytes, kind: str) -> 
     assert id_of(headers["Treadle-Job-Id"]) == job.id
 
 
+@shows("each attempt of a webhook has the same `Idempotency-Key` and its own number")
 async def test_a_failure_counts_and_the_key_stays_the_same() -> None:
     hook = Hook(says(500, "out of\norder"), says(302, Location="/elsewhere"), says(200))
     own = (("Authorization", "Bearer x"),)
@@ -246,6 +249,7 @@ async def gone(*each: int) -> None:
             await asyncio.sleep(0.01)
 
 
+@shows("a command at its timeout is killed with its whole process group before the attempt fails")
 async def test_at_its_timeout_the_whole_group_is_killed_before_it_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "family.py").write_text(FAMILY)
     target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))
@@ -259,6 +263,7 @@ async def test_at_its_timeout_the_whole_group_is_killed_before_it_is_tried_again
         await gone(*family)
 
 
+@shows("a worker that stops kills the process group of its command and hands the job back uncounted")
 async def test_a_worker_that_stops_kills_it_and_hands_the_job_back(tmp_path: Path) -> None:
     (tmp_path / "family.py").write_text(FAMILY)
     target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))
@@ -274,6 +279,7 @@ async def test_a_worker_that_stops_kills_it_and_hands_the_job_back(tmp_path: Pat
         assert (row.state, row.attempt) == (State.READY, 0)
 
 
+@shows("a worker that is killed leaves no command running")
 @pytest.mark.skipif(sys.platform == "win32", reason="no process groups")
 async def test_a_worker_that_is_killed_leaves_no_command_behind(tmp_path: Path) -> None:
     (tmp_path / "family.py").write_text(FAMILY)
@@ -283,7 +289,7 @@ async def test_a_worker_that_is_killed_leaves_no_command_behind(tmp_path: Path) 
         "-m",
         "treadle",
         "up",
-        "--face",
+        "--protocol",
         "delayed",
         "--host",
         "127.0.0.1",
@@ -312,6 +318,7 @@ def test_a_command_that_is_not_there(words: tuple[str, ...]) -> None:
         deliver(App("memory://"), Delivery(how="command", target=words))
 
 
+@shows("a job without a target is printed as a line of JSON")
 async def test_a_line_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     async with delivering(Delivery()) as send:
         job = await send({"a": 1})
@@ -381,7 +388,7 @@ async def test_a_redirect_of_a_receiver_is_named_and_not_followed() -> None:
         deliver(app, Delivery(how="webhook", target=(url,)))
         async with app, Worker(app, poll=0.05):
             job = await app.stub("delayed.job", queue="delayed", retry=Retry(attempts=1)).enqueue("x")
-            await fails(job, r"a redirect to http://127.0.0.1:1/in\?key=\*\*\*, which is not followed")
+            await fails(job, r"a redirect to http://127.0.0.1:1/in\?key=\*\*\*, which Treadle does not follow")
 
 
 def test_a_webhook_and_its_headers_are_read_from_files(tmp_path: Path) -> None:

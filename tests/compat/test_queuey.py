@@ -1,4 +1,4 @@
-"""The queue face, as runners and senders written for that queue see it."""
+"""The queue protocol, as runners and senders written for that queue see it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import pytest
 from tests.served import host, memory_url
 from treadle import App
 from treadle.blobs import DirectoryBlobs
-from treadle.compat.queuey.app import queue_face
-from treadle.compat.queuey.blobs import blob_face
+from treadle.compat.queuey.app import queue_routes
+from treadle.compat.queuey.blobs import blob_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import NewJob, Outcome, State
 from treadle.server import Settings
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 A, B = "0f0e0d0c-0b0a-4908-8706-050403020100", "1f1e1d1c-1b1a-4918-9716-151413121110"
 
@@ -63,7 +64,7 @@ def clock() -> HandClock:
 
 
 def serve(session: aiohttp.ClientSession, clock: HandClock, **rules: Any) -> Queue:
-    return Queue(session, memory_url(clock, Settings(max_wait=5), [queue_face(Rules(**rules))]))
+    return Queue(session, memory_url(clock, Settings(max_wait=5), [queue_routes(Rules(**rules))]))
 
 
 @pytest.fixture
@@ -71,10 +72,15 @@ def queue(session: aiohttp.ClientSession, clock: HandClock) -> Queue:
     return serve(session, clock)
 
 
+@shows("`GET /ping` answers `pong`")
 async def test_ping(queue: Queue) -> None:
     assert await queue("GET", "/ping") == (200, "pong")
 
 
+@shows(
+    "a job shows its addresses, its state in lower case and its times in milliseconds from create to complete",
+    "the same runner may complete a job twice, and ids are read in any case",
+)
 async def test_the_life_of_a_job(queue: Queue, clock: HandClock) -> None:
     job = await queue.create("bin", input_addr="in")
     born = int(clock() * 1000)
@@ -111,12 +117,13 @@ async def test_the_life_of_a_job(queue: Queue, clock: HandClock) -> None:
     assert await queue.claim() == 204
 
 
+@shows("fifty runners claim a thousand jobs, each job once and the oldest first")
 @pytest.mark.parametrize("stored", ["memory", "sqlite"])
 async def test_fifty_runners_claim_a_thousand_jobs_each_once_the_oldest_first(
     session: aiohttp.ClientSession, tmp_path: Path, stored: str
 ) -> None:
     url = "memory://" if stored == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal"
-    queue = Queue(session, host().add(App(url), Settings(), [queue_face(Rules())]))
+    queue = Queue(session, host().add(App(url), Settings(), [queue_routes(Rules())]))
     made = [(await queue.create(str(number)))["job_id"] for number in range(1000)]
     turn = {id: number for number, id in enumerate(made)}
     runs: list[list[int]] = [[] for _ in range(50)]
@@ -136,6 +143,7 @@ async def test_fifty_runners_claim_a_thousand_jobs_each_once_the_oldest_first(
     assert all(mine == sorted(mine) for mine in runs)
 
 
+@shows("a job is abandoned after more than 300 s of silence, and not before")
 async def test_exactly_the_age_is_active_still_and_more_is_not(queue: Queue, clock: HandClock) -> None:
     job = await queue.create()
     await queue.claim(A)
@@ -149,6 +157,7 @@ async def test_exactly_the_age_is_active_still_and_more_is_not(queue: Queue, clo
         assert (status, problem["error"]) == (400, "not_active")
 
 
+@shows("a runner whose job another one has claimed gets 409 and changes nothing")
 async def test_a_runner_that_was_presumed_dead_changes_nothing(queue: Queue, clock: HandClock) -> None:
     job = await queue.create()
     await queue.claim(A)
@@ -160,6 +169,7 @@ async def test_a_runner_that_was_presumed_dead_changes_nothing(queue: Queue, clo
     assert await queue("GET", f"/jobs/{job['job_id']}") == (200, active)
 
 
+@shows("a job that is abandoned too often fails, in both ways of counting")
 @pytest.mark.parametrize(
     ("counting", "seen"),
     [
@@ -187,6 +197,7 @@ async def test_what_is_abandoned_too_often_fails(
     assert found == seen
 
 
+@shows("a job that was abandoned keeps its queue position")
 async def test_a_returned_job_keeps_its_turn(queue: Queue, clock: HandClock) -> None:
     first = await queue.create()
     await queue.create()
@@ -195,6 +206,7 @@ async def test_a_returned_job_keeps_its_turn(queue: Queue, clock: HandClock) -> 
     assert (await queue.claim(B))["job_id"] == first["job_id"]
 
 
+@shows("a claim may wait for a job, and a repeated claim returns the same job")
 async def test_a_claim_may_wait_and_may_be_repeated(queue: Queue) -> None:
     waiting = asyncio.create_task(queue("POST", "/jobs/claim?wait=5", {"runner_id": A}, Idempotency_Key="k"))
     job = await queue.create()
@@ -204,12 +216,14 @@ async def test_a_claim_may_wait_and_may_be_repeated(queue: Queue) -> None:
     assert await queue.claim() == 204
 
 
+@shows("`create` repeated with its `Idempotency-Key` makes one job, and another body under it gets 422")
 async def test_creating_may_be_repeated(queue: Queue) -> None:
     first = await queue("POST", "/jobs/create", {"binary_addr": "a"}, Idempotency_Key="k")
     assert await queue("POST", "/jobs/create", {"binary_addr": "a"}, Idempotency_Key="k") == first
     assert (await queue("POST", "/jobs/create", {"binary_addr": "b"}, Idempotency_Key="k"))[0] == 422
 
 
+@shows("`release` returns a job to its queue position and counts no attempt")
 async def test_what_a_runner_hands_back_keeps_its_turn_and_counts_nothing(queue: Queue) -> None:
     job, other = await queue.create(), await queue.create()
     await queue.claim(A)
@@ -221,6 +235,7 @@ async def test_what_a_runner_hands_back_keeps_its_turn_and_counts_nothing(queue:
     assert (await queue.claim(B))["job_id"] == other["job_id"]
 
 
+@shows("`priority` and `delay` decide when a job is claimed")
 async def test_priority_and_delay_are_there_for_who_wants_them(queue: Queue, clock: HandClock) -> None:
     await queue.create("later", delay=60)
     await queue.create("old")
@@ -231,6 +246,7 @@ async def test_priority_and_delay_are_there_for_who_wants_them(queue: Queue, clo
     assert (await queue.claim())["binary_addr"] == "later"
 
 
+@shows("`failure` says whether a job was reported, abandoned or cancelled")
 async def test_a_failure_says_why(queue: Queue, clock: HandClock) -> None:
     reported, abandoned, cancelled = [(await queue.create())["job_id"] for _ in range(3)]
     await queue("POST", f"/jobs/{cancelled}/cancel")
@@ -244,6 +260,7 @@ async def test_a_failure_says_why(queue: Queue, clock: HandClock) -> None:
         assert (job["status"], job["failure"]) == ("failed", why)
 
 
+@shows("a result that comes after the job was abandoned is refused")
 async def test_a_result_after_the_time_is_over_is_not_taken(queue: Queue, clock: HandClock) -> None:
     job = await queue.create()
     await queue.claim(A)
@@ -253,10 +270,14 @@ async def test_a_result_after_the_time_is_over_is_not_taken(queue: Queue, clock:
     assert (await queue("GET", f"/jobs/{job['job_id']}"))[1]["status"] == "pending"
 
 
+@shows(
+    "`GET /jobs/{id}/output` streams the output of a job",
+    "a job that names a missing blob is refused if addresses are verified",
+)
 async def test_the_output_of_a_job_is_streamed(session: aiohttp.ClientSession, tmp_path: Path) -> None:
     blobs = DirectoryBlobs(tmp_path)
-    faces = [queue_face(Rules(verify_addresses=True), blobs), blob_face(blobs)]
-    queue = Queue(session, memory_url(None, Settings(), faces))
+    protocols = [queue_routes(Rules(verify_addresses=True), blobs), blob_routes(blobs)]
+    queue = Queue(session, memory_url(None, Settings(), protocols))
     async with session.put(queue.url + "/blob", data=b"module") as answer:
         address = await answer.text()
     for missing in ({"binary_addr": "0" * 64}, {"binary_addr": "x"}, {"binary_addr": address, "input_addr": "0" * 64}):
@@ -270,8 +291,9 @@ async def test_the_output_of_a_job_is_streamed(session: aiohttp.ClientSession, t
     assert (await queue("GET", f"/jobs/{B}/output"))[0] == 404
 
 
+@shows("unknown fields of a body are ignored, and a body that is too large gets 413")
 async def test_what_a_body_may_hold(session: aiohttp.ClientSession) -> None:
-    queue = Queue(session, memory_url(None, Settings(max_body=1_000), [queue_face(Rules())]))
+    queue = Queue(session, memory_url(None, Settings(max_body=1_000), [queue_routes(Rules())]))
     status, job = await queue("POST", "/jobs/create", {"binary_addr": "a", "unknown": [1], "input_addr": None})
     assert (status, job["input_addr"]) == (200, None)
     assert (await queue("POST", "/jobs/create", {"binary_addr": "a", "x": "y" * 1_000}))[0] == 413
@@ -279,6 +301,7 @@ async def test_what_a_body_may_hold(session: aiohttp.ClientSession) -> None:
     assert (await queue("DELETE", f"/jobs/{A}"))[0] == 405
 
 
+@shows("`GET /jobs` lists jobs by state in pages, and a job can be cancelled")
 async def test_list_and_cancel(queue: Queue) -> None:
     first, second = await queue.create(), await queue.create()
     await queue("POST", f"/jobs/{first['job_id']}/cancel")
@@ -289,6 +312,7 @@ async def test_list_and_cancel(queue: Queue) -> None:
     assert [page["jobs"][0]["job_id"], rest["jobs"][0]["job_id"]] == [first["job_id"], second["job_id"]]
 
 
+@shows("a malformed request gets 400, 404, 405, 415 or 422 with an error and a message")
 @pytest.mark.parametrize(
     ("method", "path", "raw", "kind", "status"),
     [
@@ -305,7 +329,6 @@ async def test_list_and_cancel(queue: Queue) -> None:
         ("POST", f"/jobs/{A}/complete", b'{"status": "done"}', "application/json", 422),
     ],
 )
-@pytest.mark.shows("2.3 `complete`")
 async def test_what_is_wrong_is_refused(
     queue: Queue, method: str, path: str, raw: bytes | None, kind: str | None, status: int
 ) -> None:
@@ -319,7 +342,7 @@ async def test_what_is_wrong_is_refused(
 async def test_jobs_that_were_not_sent_by_the_protocol_hide_no_others(session: aiohttp.ClientSession) -> None:
     """A program may store a job of its task. A claim ends it with the reason and goes on; lists leave it out."""
     storage = MemoryStorage()
-    url = host().add(App(storage=storage), Settings(max_wait=5), [queue_face(Rules())])
+    url = host().add(App(storage=storage), Settings(max_wait=5), [queue_routes(Rules())])
     odd = ["[1]", "[]", "{}", "nonsense", '["a","b","c"]', '[{"$t":"str","v":[55296]}]']
     ids = [f"0f0e0d0c-0b0a-4908-8706-05040302010{n}" for n in range(len(odd))]
     rows = [
@@ -340,7 +363,7 @@ async def test_jobs_that_were_not_sent_by_the_protocol_hide_no_others(session: a
 
 async def test_a_result_that_is_no_address_is_shown_as_none(session: aiohttp.ClientSession) -> None:
     storage = MemoryStorage()
-    queue = Queue(session, host().add(App(storage=storage), Settings(max_wait=5), [queue_face(Rules())]))
+    queue = Queue(session, host().add(App(storage=storage), Settings(max_wait=5), [queue_routes(Rules())]))
     job = await queue.create()
     [row] = host().run(storage.get([job["job_id"]]))
     host().run(storage.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, result="[1]")]))

@@ -57,7 +57,7 @@ KINDS["cron"] = App.cron
 @pytest.mark.parametrize(
     ("kind", "args", "wrong", "meant"),
     [
-        (Retry, (), "max_retries", "did you mean attempts=, which counts the first try too?"),  # Celery, dramatiq
+        (Retry, (), "max_retries", "did you mean attempts=, which also counts the first attempt?"),  # Celery, dramatiq
         (Retry, (), "max", None),
         (Retry, (), "attempt", "attempts="),
         (Retry, (), "interval", "base="),
@@ -81,7 +81,7 @@ KINDS["cron"] = App.cron
         (Worker, (None,), "concurency", "concurrency="),
         (Worker, (None,), "max_jobs", "concurrency="),
         (Worker, (None,), "queue", "queues="),
-        (When, (), "needs", "need="),
+        (When, (), "needs", "required="),
         (at_least, (1,), "off", "of="),
         (at_least, (), "count", "at_least(2)"),
         (flow, (), "wehn", "when="),

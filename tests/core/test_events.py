@@ -8,6 +8,7 @@ import pytest
 
 from treadle import BadOption, Event
 from treadle.core.events import Emitter
+from treadle.testing.shows import shows
 
 
 def test_a_listener_hears_its_events_and_a_star_hears_all() -> None:
@@ -35,6 +36,7 @@ def test_an_event_that_does_not_exist_is_refused() -> None:
         Emitter().on("finished", lambda event: None)
 
 
+@shows("a listener that raises is logged and keeps no other listener from its event")
 async def test_a_listener_that_raises_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     emitter, heard = Emitter(), list[str]()
 

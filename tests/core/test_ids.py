@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from treadle.core.ids import UuidV7, derived, problem
+from treadle.testing.shows import shows
 
 
 def test_ids_are_uuids_of_version_7_that_only_rise() -> None:
@@ -68,6 +69,7 @@ def test_good_ids(id: str) -> None:
     assert problem(id) is None
 
 
+@shows("an id with forbidden characters, or of a reserved form, is refused", area="Keys and ids")
 @pytest.mark.parametrize("id", ["", "x" * 256, "a b", "ä", "a/b", "cron:daily:1", "treadle:x", None, 7, "a\n", *OURS])
 def test_bad_ids(id: object) -> None:
     assert problem(id) is not None

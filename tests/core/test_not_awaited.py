@@ -192,11 +192,11 @@ async def test_in_a_coroutine_it_is_as_ever(shop: App) -> None:
 
 def test_what_is_no_job(shop: App) -> None:
     greet, shout = shop.tasks["greet"], shop.tasks["shout"]
-    with pytest.raises(BadOption, match=r"<task greet> is a task: give a job of it, with its arguments: greet.job"):
+    with pytest.raises(BadOption, match=r"<task greet> is a task: give a job with its arguments, greet.job"):
         shop.sync.enqueue(greet, "x")  # type: ignore[call-overload]
     with pytest.raises(BadOption, match=r"greet\(\.\.\.\) is a coroutine: give a job, greet.job"):
         shop.sync.enqueue(greet("x"))
-    with pytest.raises(BadOption, match="found 'x'; a task that is called runs here"):
+    with pytest.raises(BadOption, match="found 'x'; calling a task runs its function here"):
         shop.sync.enqueue(shout("x"))
     with pytest.raises(BadOption, match="found 5"):
         shop.sync.enqueue(5)  # type: ignore[call-overload]

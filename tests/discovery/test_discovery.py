@@ -32,6 +32,7 @@ from treadle.discovery.packet import (
     name_of,
 )
 from treadle.errors import BadOption
+from treadle.testing.shows import shows
 
 LOOPBACK = "127.0.0.1"
 KNOWN = Place((LOOPBACK, 5353))  # the port everybody speaks on
@@ -65,6 +66,7 @@ async def until(browser: Browser, enough: Callable[[list[Found]], bool]) -> list
     return found
 
 
+@shows("a server announces itself on the network under every service name and withdraws when it stops")
 async def test_a_server_is_found_under_every_name_and_lost_when_it_goes() -> None:
     async with Browser((*QUEUES, *BLOBS), KNOWN) as browser:
         async with announced(KNOWN, 4321) as made:
@@ -127,6 +129,7 @@ async def test_a_program_that_asks_like_a_plain_resolver_is_answered(alone: Plac
     assert {answer.kind for answer in packet.more} >= {SRV, TXT, A}
 
 
+@shows("the zeroconf library finds a server of ours, and we find one of its servers")
 async def test_the_usual_library_finds_us_and_we_find_it() -> None:
     """Under the name without the colon: the other one it refuses."""
     from zeroconf import ServiceBrowser, ServiceInfo, Zeroconf
@@ -175,6 +178,7 @@ async def test_the_usual_library_finds_us_and_we_find_it() -> None:
             await asyncio.to_thread(theirs.close)
 
 
+@shows("a client prefers the blob store of the server that has the queue")
 async def test_the_store_of_the_queues_own_server_is_preferred(alone: Place) -> None:
     assert await find(0.05, alone) is None
     async with announced(alone, 1, BLOBS), announced(alone, 2, (*QUEUES, *BLOBS)):
@@ -337,10 +341,11 @@ async def started(folder: Path, where: Place, *words: str) -> AsyncIterator[Proc
     assert process.returncode == 0, said
 
 
+@shows("a module runs on a server and a runner that find each other without a URL")
 async def test_a_job_runs_by_discovery_alone(alone: Place, tmp_path: Path) -> None:
     (tmp_path / "echo.wasm").write_bytes(module("echo"))
     (tmp_path / "in.txt").write_bytes(b"hello")
-    queue = ("server", "--face", "queuey", "--url", "memory://", "--port", "0", "--host", LOOPBACK, "--quiet")
+    queue = ("server", "--protocol", "queuey", "--url", "memory://", "--port", "0", "--host", LOOPBACK, "--quiet")
     async with started(tmp_path, alone, *queue) as server, started(tmp_path, alone, "wasi-runner") as runner:
         url = (await server.says(r"(http://\S+)")).group(1)
         assert (await runner.says(r"for (http://\S+)")).group(1) == url

@@ -1,122 +1,121 @@
-"""What the page of coverage names is there: each test, each file of laws, each example."""
+"""The page of coverage and the markers on the tests say the same, and each area of the page has a test."""
 
 from __future__ import annotations
 
-import ast
 import functools
-import re
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/internals/coverage.md"
-# Rows whose named tests did not show them, when somebody read the tests; see the mark `shows`.
-WEAK = {
-    "2.3 `complete`",
-    "A-19 redrive when idle",
-    "A-32 each job ever seen",
-    "A-9 a job that kills its worker",
-    "B20",
-    "B21",
-    "B30",
-    "B52",
-    "SJ 1.7 what is like one that waits",
-    "W12",
-    "WE 15 events",
-    "WE 16 lists, what runs, figures",
-    "WE 18 pub/sub not under the prefix",
-    "WE 2 what a job may read of itself",
-    "Y13",
-    "batching unheeded for items that skip the queue",
-    "deleting a job with its children",
-    "dependency with a timeout, on ids not known yet",
-    "instructions not returned are an error",
-}
-HOMES = (ROOT / "tests", ROOT / "src/treadle/testing/conformance", ROOT / "src/treadle/testing")
-
-
-def rows() -> list[str]:
-    """The rows of its tables, without their heads."""
-    lines = PAGE.read_text().splitlines()
-    heads = {number - 1 for number, line in enumerate(lines) if line.startswith("|---")}
-    return [
-        line
-        for number, line in enumerate(lines)
-        if re.match(r"\| ?\S", line) and number not in heads and not line.startswith("|---")
-    ]
+from benchmarks.__main__ import SMALLER
+from tools import coverage_page
+from tools.coverage_page import AREAS, MEASURED, PAGE, ROOT, BadMarker, Marker, difference, markers, page, repeated
 
 
 @functools.cache
-def files() -> dict[str, dict[str, list[str]]]:
-    """Each file, its tests, and the rows each of them is marked to show."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for home in HOMES:
-        for path in home.rglob("*.py"):
-            if "def test_" in (text := path.read_text()):
-                functions = [
-                    node
-                    for node in ast.walk(ast.parse(text))
-                    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-                ]
-                found[path.relative_to(ROOT).as_posix()] = {node.name: list(marks(node)) for node in functions}
-    return found
+def ours() -> list[Marker]:
+    return markers()
 
 
-def marks(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    for each in test.decorator_list:
-        if isinstance(each, ast.Call) and ast.unparse(each.func) == "pytest.mark.shows":
-            yield from (ast.literal_eval(row) for row in each.args)
+def test_the_page_is_what_the_markers_say() -> None:
+    found = difference(PAGE.read_text(), page(ours()))
+    assert not found, f"run `python -m tools.coverage_page`:\n{found}"
 
 
-def begins(row: str, name: str) -> bool:
-    """Whether a mark means this row: one of its numbers, its first cell, or the beginning of its first two cells."""
-    first, second = [cell.strip() for cell in row.split("|")[1:3]]
-    numbers = (first, *first.split(", "))
-    return name in numbers or (" " in name and any(f"{number} {second}".startswith(name) for number in numbers))
+def test_each_sentence_is_on_one_test() -> None:
+    assert repeated(ours()) == []
 
 
-def existing() -> set[str]:
-    return {name for file in files().values() for name in file}
+@pytest.mark.parametrize("area", AREAS)
+def test_each_area_has_a_test(area: str) -> None:
+    assert any(marker.area == area for marker in ours())
 
 
-def marked() -> list[tuple[str, str]]:
-    """A row's name and a test that shows it."""
-    return sorted({(row, test) for file in files().values() for test, rows in file.items() for row in rows})
+def test_each_area_names_paths_that_exist() -> None:
+    for begins in AREAS.values():
+        for begin in begins:
+            assert (ROOT / begin).exists(), begin
 
 
-def test_every_test_that_is_named_exists() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
-    assert len(named) > 100
-    assert not named - existing()
+def test_each_marker_is_on_a_function_that_is_run_or_type_checked() -> None:
+    for marker in ours():
+        assert marker.test.startswith("test_") or marker.path.startswith("tests/types/"), marker
 
 
-@pytest.mark.parametrize(("name", "test"), marked())
-def test_the_row_of_a_mark_names_the_marked_test(name: str, test: str) -> None:
-    [row] = [row for row in rows() if begins(row, name)]
-    assert f"`{test}`" in row
+def test_each_figure_has_a_benchmark() -> None:
+    assert MEASURED.keys() <= {*SMALLER, ""}
 
 
-def test_the_rows_that_were_found_weak_have_a_marked_test() -> None:
-    assert not WEAK - {row for row, _ in marked()}
+# --- the script
 
 
-def test_every_file_that_is_named_exists() -> None:
-    text = PAGE.read_text()
-    for path in re.findall(r"`((?:tests|examples|benchmarks|docs)/[\w/.-]+)`", text):
-        assert (ROOT / path).exists(), path
-    for laws in re.findall(r"`(laws_\w+)`", text):
-        assert (HOMES[1] / f"{laws}.py").exists(), laws
+@pytest.fixture
+def stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A page without its last row."""
+    copy = tmp_path / "coverage.md"
+    copy.write_text("".join(PAGE.read_text().splitlines(keepends=True)[:-1]))
+    monkeypatch.setattr(coverage_page, "PAGE", copy)
+    return copy
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("|")[1].strip()[:40])
-def test_every_row_is_shown_by_something(row: str) -> None:
-    shown = row.rstrip("| ").rpartition("|")[2]
-    assert re.search(r"`(test_|laws_|tests/|examples/|dev\.py )|the same|\*\*Not applicable\*\*", shown), row
+def test_check_fails_with_the_difference(stale: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = stale.read_text()
+    assert coverage_page.main(["--check"]) == 1
+    [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("+|")]
+    assert row == f"+{PAGE.read_text().splitlines()[-1]}"
+    assert stale.read_text() == before
 
 
-@pytest.mark.parametrize(("letter", "last"), [("W", 27), ("A-", 38), ("B", 60)])
-def test_no_number_of_the_studies_is_left_out(letter: str, last: int) -> None:
-    first = {cell.strip() for row in rows() for cell in row.split("|")[1].split(",")}
-    assert {f"{letter}{number}" for number in range(1, last + 1)} <= first
+def test_without_check_it_writes_the_page(stale: Path) -> None:
+    assert coverage_page.main([]) == 0
+    assert stale.read_text() == PAGE.read_text()
+    assert coverage_page.main(["--check"]) == 0
+
+
+def one(root: Path, path: str, *decorators: str) -> Path:
+    """A tree with one test of that path."""
+    file = root / path
+    file.parent.mkdir(parents=True)
+    file.write_text("\n".join((*decorators, "async def test_it(): ...")))
+    return root
+
+
+def test_a_marker_beside_other_decorators_is_found(tmp_path: Path) -> None:
+    root = one(tmp_path, "tests/worker/test_new.py", "@pytest.mark.soak", '@shows("a worker works", "it " "rests")')
+    assert [tuple(each) for each in markers(root)] == [
+        ("Workers", "a worker works", "tests/worker/test_new.py", "test_it"),
+        ("Workers", "it rests", "tests/worker/test_new.py", "test_it"),
+    ]
+
+
+def test_a_marker_may_name_its_area(tmp_path: Path) -> None:
+    [marker] = markers(one(tmp_path, "tests/new/test_new.py", '@shows("a blob is blue", area="Blobs")'))
+    assert marker.area == "Blobs"
+
+
+@pytest.mark.parametrize(
+    ("path", "decorator", "problem"),
+    [
+        ("tests/new/test_new.py", '@shows("a")', "no area has this file"),
+        ("tests/worker/test_new.py", '@shows("a", area="Wonders")', "found 'Wonders'"),
+        ("tests/worker/test_new.py", "@shows()", "expected a sentence, found none"),
+        ("tests/worker/test_new.py", '@shows(f"a {b}")', "expected a plain string"),
+        ("tests/worker/test_new.py", "@shows(*sentences)", "expected a plain string"),
+        ("tests/worker/test_new.py", '@shows("a | b")', "a row of a table"),
+        ("tests/worker/test_new.py", '@shows("a.")', "a row of a table"),
+    ],
+)
+def test_a_marker_that_the_page_cannot_show_is_refused(tmp_path: Path, path: str, decorator: str, problem: str) -> None:
+    with pytest.raises(BadMarker, match=problem):
+        markers(one(tmp_path, path, decorator))
+
+
+def test_a_sentence_on_two_tests_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = one(tmp_path, "tests/worker/test_new.py", '@shows("a worker works")')
+    shutil.copy(root / "tests/worker/test_new.py", root / "tests/worker/test_newer.py")
+    monkeypatch.setattr(coverage_page, "ROOT", root)
+    assert coverage_page.main(["--check"]) == 1
+    assert "on more than one test: 'a worker works'" in capsys.readouterr().err

@@ -16,18 +16,18 @@ class Ledger:
     """What ran, and how often; a function that fails as often as it is told."""
 
     def __init__(self) -> None:
-        self.ran: Counter[str] = Counter()
+        self.function_done: Counter[str] = Counter()
         self.fail: Counter[str] = Counter()
 
     async def do(self, name: str) -> str:
         return self.plain(name)
 
     def plain(self, name: str) -> str:
-        self.ran[name] += 1
+        self.function_done[name] += 1
         if self.fail[name] > 0:
             self.fail[name] -= 1
             raise ValueError(name)
-        return f"{name} {self.ran[name]}"
+        return f"{name} {self.function_done[name]}"
 
 
 async def error_of(app: App, job: Any) -> str:

@@ -20,6 +20,7 @@ from treadle import (
     current,
 )
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -27,6 +28,7 @@ def ledger() -> Ledger:
     return Ledger()
 
 
+@shows("`current().once(key)` is true for one of twenty jobs")
 async def test_once_is_won_by_one_of_all(app: App) -> None:
     wins: list[str] = []
 
@@ -49,6 +51,7 @@ async def test_once_is_won_by_one_of_all(app: App) -> None:
     assert len(wins) == 1
 
 
+@shows("a key of `once` is free again after `keep`")
 async def test_once_is_kept_for_its_time(app: App, clock: HandClock) -> None:
     @app.task
     async def t() -> bool:
@@ -91,6 +94,7 @@ async def _run(app: App, task: Any) -> Any:
     return await job.result(0)
 
 
+@shows("an attempt that fails frees its keys of `once`")
 async def test_once_is_given_back_by_an_attempt_that_fails(app: App, ledger: Ledger) -> None:
     seen: list[tuple[str, bool]] = []
 
@@ -127,6 +131,7 @@ async def test_once_is_given_back_when_its_block_raises(app: App) -> None:
     assert seen == [True, True, False]
 
 
+@shows("`once` is true again in the later runs of the job that won it")
 async def test_once_is_the_same_jobs_in_its_later_runs(app: App, clock: HandClock) -> None:
     seen: list[bool] = []
 

@@ -26,11 +26,12 @@ from treadle import (
     current,
     flow,
 )
-from treadle.core.model import Held
+from treadle.core.model import HeartbeatResult
 from treadle.errors import BadResult, NestedTransaction
 from treadle.execution.context import NotRunning
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -38,6 +39,7 @@ def ledger() -> Ledger:
     return Ledger()
 
 
+@shows("a step that has succeeded does not run again in later attempts")
 async def test_a_step_is_run_once_in_the_life_of_a_job(app: App, ledger: Ledger) -> None:
     @app.task(retry=AGAIN)
     async def order() -> list[str]:
@@ -52,7 +54,7 @@ async def test_a_step_is_run_once_in_the_life_of_a_job(app: App, ledger: Ledger)
     job = await order.enqueue()
     assert await drain(app) == 5
     assert await job.result(0) == ["reserve 1", "charge 3"]
-    assert ledger.ran == {"reserve": 1, "charge": 3, "end": 3}
+    assert ledger.function_done == {"reserve": 1, "charge": 3, "end": 3}
 
 
 async def test_a_plain_function_is_a_step_too_and_does_not_run_on_the_loop(app: App, ledger: Ledger) -> None:
@@ -70,7 +72,7 @@ async def test_a_plain_function_is_a_step_too_and_does_not_run_on_the_loop(app: 
     job = await t.enqueue()
     await drain(app)
     assert await job.result(0) is False
-    assert ledger.ran["where"] == 1
+    assert ledger.function_done["where"] == 1
 
 
 async def test_functions_in_threads_take_steps_too(app: App, ledger: Ledger) -> None:
@@ -85,7 +87,7 @@ async def test_functions_in_threads_take_steps_too(app: App, ledger: Ledger) -> 
     job = await t.enqueue()
     await drain(app)
     assert await job.result(0) == ["a 1", "a 2"]
-    assert ledger.ran["a"] == 2
+    assert ledger.function_done["a"] == 2
 
 
 async def test_the_first_run_and_a_later_one_see_the_same_values(app: App) -> None:
@@ -123,6 +125,7 @@ async def test_a_task_is_a_step_as_a_function(app: App) -> None:
     assert await job.result(0) == 42
 
 
+@shows("a step whose value cannot be stored fails the attempt")
 async def test_what_cannot_be_stored_fails_the_run(app: App) -> None:
     async def wrong() -> int:
         return "no number"  # type: ignore[return-value]
@@ -148,7 +151,7 @@ async def test_a_loop_numbers_its_steps(app: App, ledger: Ledger) -> None:
     job = await t.enqueue()
     await drain(app)
     assert await job.result(0) == ["page 1", "page 2", "page 3"]
-    assert [key for key, _ in (await app.jobs.get(job)).memo] == ["page", "page#2", "page#3"]
+    assert [key for key, _ in (await app.jobs.get(job)).checkpoints] == ["page", "page#2", "page#3"]
 
 
 async def test_steps_side_by_side(app: App, spy: Spy, ledger: Ledger) -> None:
@@ -163,7 +166,7 @@ async def test_steps_side_by_side(app: App, spy: Spy, ledger: Ledger) -> None:
     job = await t.enqueue()
     await drain(app)
     assert await job.result(0) == ["part 0 1", "part 1 1", "part 2 2", "part 3 1", "part 4 1", "sum 1"]
-    assert ledger.ran["part 4"] == 1
+    assert ledger.function_done["part 4"] == 1
 
 
 async def test_branches_side_by_side_keep_their_own_order(app: App, ledger: Ledger) -> None:
@@ -220,7 +223,7 @@ async def test_a_function_that_failed_and_was_caught_may_go_another_way(app: App
     job = await t.enqueue()
     await drain(app)
     assert await job.result(0) == "card 2"
-    assert ledger.ran["mail"] == ledger.ran["invoice"] == 1
+    assert ledger.function_done["mail"] == ledger.function_done["invoice"] == 1
 
 
 class Versions:
@@ -244,10 +247,14 @@ class Versions:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        (["a", "b"], ["b", "a"], "it asks for step 'b' first, but recorded is it after 'a'"),
-        (["a", "b"], ["renamed", "b"], "it asks for step 'renamed' first, but recorded is 'a' at this point"),
-        (["a", "b"], ["b"], "it asks for step 'b' first, but recorded is it after 'a'"),
-        (["a", "b"], ["a", "c", "b"], "it asks for step 'c' after 'a', but recorded is 'b' at this point"),
+        (["a", "b"], ["b", "a"], "this run takes step 'b' first, but the stored run took it after 'a'"),
+        (
+            ["a", "b"],
+            ["renamed", "b"],
+            "this run takes step 'renamed' first, but the stored run took 'a' at this point",
+        ),
+        (["a", "b"], ["b"], "this run takes step 'b' first, but the stored run took it after 'a'"),
+        (["a", "b"], ["a", "c", "b"], "this run takes step 'c' after 'a', but the stored run took 'b' at this point"),
     ],
 )
 async def test_other_steps_than_the_job_began_with(
@@ -260,7 +267,7 @@ async def test_other_steps_than_the_job_began_with(
     error = await error_of(app, job)
     assert StepMismatch.__name__ in error
     assert says in error
-    assert ledger.ran == dict.fromkeys(before, 1)  # nothing was done twice under another name
+    assert ledger.function_done == dict.fromkeys(before, 1)  # nothing was done twice under another name
 
 
 async def test_more_steps_at_the_end_are_no_mismatch(app: App, ledger: Ledger) -> None:
@@ -269,7 +276,7 @@ async def test_more_steps_at_the_end_are_no_mismatch(app: App, ledger: Ledger) -
     job = await versions.task.enqueue()
     await drain(app)
     await job.result(0)
-    assert ledger.ran == {"a": 1, "b": 1}
+    assert ledger.function_done == {"a": 1, "b": 1}
 
 
 @pytest.mark.parametrize("name", ["", "a#2", "a\nb", "x" * 256, "a>", 3])
@@ -293,23 +300,23 @@ async def test_limits_of_what_is_remembered(spy: Spy, clock: HandClock, ledger: 
         ledger.plain("text")
         return "x" * size
 
-    async with App(storage=spy, clock=clock, sizes=Sizes(step=1000, memo=2500, steps=4)) as app:
+    async with App(storage=spy, clock=clock, sizes=Sizes(step=1000, checkpoints=2500, steps=4)) as app:
 
         @app.task
         async def t() -> str:
             here = current()
-            with pytest.raises(TooLarge, match="what step 'big' of job"):
+            with pytest.raises(TooLarge, match="the checkpoint of step 'big' of job"):
                 await here.step("big", text, 1000)
             await here.step("a", text, 900)
             await here.step("b", text, 900)
-            with pytest.raises(TooLarge, match="what the steps of job"):
+            with pytest.raises(TooLarge, match="the sum of the checkpoints of job"):
                 await here.step("c", text, 900)
             await here.step("d", text, 9)
             await here.step("e", text, 9)
-            ran = ledger.ran["text"]
+            ran = ledger.function_done["text"]
             with pytest.raises(TooLarge, match=r"the list of steps of job .* is 5 long, the limit is 4"):
                 await here.step("f", text, 9)
-            assert ledger.ran["text"] == ran  # this one is known before
+            assert ledger.function_done["text"] == ran  # this one is known before
             return "all refused"
 
         job = await t.enqueue()
@@ -328,9 +335,9 @@ async def test_one_call_per_step_and_each_is_written_once(app: App, spy: Spy, le
     sent: list[int] = []
     heartbeat = spy.heartbeat
 
-    async def counted(worker: Any, holds: Any, lease: float) -> Held:
-        sent.append(sum(len(hold.memo) for hold in holds))
-        return await heartbeat(worker, holds, lease)
+    async def counted(worker: Any, renewals: Any, lease: float) -> HeartbeatResult:
+        sent.append(sum(len(renewal.checkpoints) for renewal in renewals))
+        return await heartbeat(worker, renewals, lease)
 
     spy.heartbeat = counted  # type: ignore[method-assign]
 
@@ -342,25 +349,25 @@ async def test_one_call_per_step_and_each_is_written_once(app: App, spy: Spy, le
     await t.enqueue()
     await drain(app)
     assert sum(sent) == 20
-    assert len([memos for memos in sent if memos]) == 20
+    assert len([checkpoints for checkpoints in sent if checkpoints]) == 20
 
 
 async def test_a_step_that_was_not_saved_is_sent_again(app: App, spy: Spy, ledger: Ledger) -> None:
     """`step` returns when the storage says that it has stored it, not when it says only that the job is held."""
     heartbeat, sent = spy.heartbeat, list[int]()
 
-    async def busy(worker: Any, holds: Any, lease: float) -> Held:
-        sent.append(sum(len(hold.memo) for hold in holds))
+    async def busy(worker: Any, renewals: Any, lease: float) -> HeartbeatResult:
+        sent.append(sum(len(renewal.checkpoints) for renewal in renewals))
         if sum(sent) in (1, 2):
-            return Held(unsaved=frozenset(hold.id for hold in holds))
-        return await heartbeat(worker, holds, lease)
+            return HeartbeatResult(unsaved=frozenset(renewal.id for renewal in renewals))
+        return await heartbeat(worker, renewals, lease)
 
     spy.heartbeat = busy  # type: ignore[method-assign]
 
     @app.task(retry=AGAIN)
     async def t() -> str:
         receipt = await current().step("charge", ledger.do, "charge")
-        assert [name for name, _ in (await spy.get([current().id]))[0].memo] == ["charge"]  # type: ignore[union-attr]
+        assert [name for name, _ in (await spy.get([current().id]))[0].checkpoints] == ["charge"]  # type: ignore[union-attr]
         ledger.plain("end")
         return receipt  # type: ignore[no-any-return]
 
@@ -368,7 +375,7 @@ async def test_a_step_that_was_not_saved_is_sent_again(app: App, spy: Spy, ledge
     job = await t.enqueue()
     await drain(app)
     assert await job.result(0) == "charge 1"
-    assert ledger.ran == {"charge": 1, "end": 2}
+    assert ledger.function_done == {"charge": 1, "end": 2}
     assert sum(sent) == 3
 
 
@@ -377,9 +384,9 @@ async def test_steps_of_many_jobs_share_a_call(app: App, spy: Spy) -> None:
     heartbeat = spy.heartbeat
     meeting = asyncio.Barrier(10)
 
-    async def counted(worker: Any, holds: Any, lease: float) -> Held:
-        sent.append(sum(len(hold.memo) for hold in holds))
-        return await heartbeat(worker, holds, lease)
+    async def counted(worker: Any, renewals: Any, lease: float) -> HeartbeatResult:
+        sent.append(sum(len(renewal.checkpoints) for renewal in renewals))
+        return await heartbeat(worker, renewals, lease)
 
     spy.heartbeat = counted  # type: ignore[method-assign]
 
@@ -392,9 +399,10 @@ async def test_steps_of_many_jobs_share_a_call(app: App, spy: Spy) -> None:
         while worker.running or sum(sent) < 10:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert sum(sent) == 10
-    assert len([memos for memos in sent if memos]) <= 2
+    assert len([checkpoints for checkpoints in sent if checkpoints]) <= 2
 
 
+@shows("`step_key()` is the same in every attempt and after a retry")
 async def test_a_key_for_effects_outside(app: App, ledger: Ledger) -> None:
     keys: list[str] = []
 
@@ -404,7 +412,7 @@ async def test_a_key_for_effects_outside(app: App, ledger: Ledger) -> None:
 
     @app.task(retry=Retry(attempts=2, base=0))
     async def t() -> None:
-        with pytest.raises(BadStep, match="give the step's name"):
+        with pytest.raises(BadStep, match="give the name of the step"):
             current().step_key()
         for _ in range(2):
             await current().step("charge", charge)
@@ -434,7 +442,7 @@ async def test_a_retried_dead_job_finds_its_steps(app: App, ledger: Ledger) -> N
     await app.jobs.retry(job)
     await drain(app)
     assert await job.result(0) == "a 1"
-    assert ledger.ran["a"] == 1
+    assert ledger.function_done["a"] == 1
 
 
 async def test_outside_of_a_job_and_of_a_run(app: App, told: Told, ledger: Ledger) -> None:
@@ -501,7 +509,7 @@ async def test_processes_take_no_steps(app: App) -> None:
     task = app.task(name="t", kind="process", retry=Retry(attempts=1))(process_tasks.takes_a_step)
     job = await task.enqueue()
     await drain(app)
-    assert "cannot be used in a process of its own" in await error_of(app, job)
+    assert "do not work in a function of kind=" in await error_of(app, job)
 
 
 async def test_a_parent_takes_steps_before_it_fans_out(app: App, clock: HandClock, ledger: Ledger) -> None:
@@ -519,13 +527,13 @@ async def test_a_parent_takes_steps_before_it_fans_out(app: App, clock: HandCloc
     job = await parent.enqueue()
     await drain(app)
     await app.jobs.cancel(job)
-    assert "treadle:plan" in dict((await app.jobs.get(job)).memo)
+    assert "treadle:plan" in dict((await app.jobs.get(job)).checkpoints)
     await app.jobs.retry(job)
     await drain(app)
     clock.advance(60)
     await drain(app)
     assert (await app.jobs.get(job)).state is State.SUCCEEDED
-    assert ledger.ran["a"] == 1
+    assert ledger.function_done["a"] == 1
 
 
 async def test_what_a_cut_off_branch_remembers_goes_with_the_plan(storage: Storage, ledger: Ledger) -> None:
@@ -541,7 +549,7 @@ async def test_what_a_cut_off_branch_remembers_goes_with_the_plan(storage: Stora
         async def parent() -> Any:
             spy.away["heartbeat"] = 1_000_000
             branch = asyncio.ensure_future(current().step("a", ledger.do, "a"))
-            while not ledger.ran["a"]:  # noqa: ASYNC110
+            while not ledger.function_done["a"]:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
             branch.cancel()
@@ -550,6 +558,6 @@ async def test_what_a_cut_off_branch_remembers_goes_with_the_plan(storage: Stora
         job = await parent.enqueue()
         async with work(app, recovery=Retry(base=0.001, max=0.001)):
             await job.ended(30)
-            memo = dict((await app.jobs.get(job)).memo)
-            assert {"a", "treadle:plan"} <= set(memo)
+            checkpoints = dict((await app.jobs.get(job)).checkpoints)
+            assert {"a", "treadle:plan"} <= set(checkpoints)
             spy.away.clear()

@@ -26,6 +26,7 @@ from treadle import (
 )
 from treadle.core.model import Claim, Outcome, Presence
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 from treadle.workflow.signals import signal_row
 
 
@@ -68,6 +69,7 @@ async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
     assert await job.result(0) == "awake"
 
 
+@shows("a sleep ends the run until it is over and counts no attempt")
 async def test_a_sleep_frees_the_slot_and_goes_on_in_time(
     app: App, clock: HandClock, told: Told, ledger: Ledger
 ) -> None:
@@ -161,14 +163,14 @@ async def test_who_catches_the_sleep_is_told_loudly(app: App, how: str, caplog: 
         except BaseException as error:
             if how == "other":
                 raise ValueError("mine") from error
-        with pytest.raises(BadStep, match="went on after sleep"):
+        with pytest.raises(BadStep, match="continued after sleep"):
             await current().sleep(60)
         return "slept"
 
     job = await t.enqueue()
     await drain(app)
-    assert "the function went on after sleep() or wait_for()" in await error_of(app, job)
-    assert "went on after sleep" in caplog.text
+    assert "the function continued after sleep() or wait_for()" in await error_of(app, job)
+    assert "continued after sleep" in caplog.text
 
 
 async def test_ordinary_except_and_middleware_let_it_pass(app: App, clock: HandClock) -> None:
@@ -200,6 +202,7 @@ async def test_ordinary_except_and_middleware_let_it_pass(app: App, clock: HandC
     assert (await job.result(0), seen) == ("slept", [])
 
 
+@shows("a branch of `asyncio.gather` that sleeps or waits fails the run")
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_a_branch_cannot_sleep(app: App, leaves: bool) -> None:
     """The run fails, also if the function looked away from the error, or goes to sleep itself."""
@@ -219,6 +222,7 @@ async def test_a_branch_cannot_sleep(app: App, leaves: bool) -> None:
     assert "await it in the function itself" in await error_of(app, job)
 
 
+@shows("a run that races two waits fails and does not succeed without waiting")
 async def test_two_waits_that_race_do_not_succeed_without_having_waited(app: App) -> None:
     """asyncio.wait raises nothing of what its tasks raised."""
 
@@ -235,6 +239,7 @@ async def test_two_waits_that_race_do_not_succeed_without_having_waited(app: App
     assert "await it in the function itself" in await error_of(app, job)
 
 
+@shows("a run that waits for a signal resumes with its value and repeats no step")
 async def test_a_signal_after_the_wait(app: App, ledger: Ledger) -> None:
     @app.task
     async def t() -> Any:
@@ -249,7 +254,7 @@ async def test_a_signal_after_the_wait(app: App, ledger: Ledger) -> None:
     await app.jobs.signal(job, "approved", {"by": "Ada"})
     assert await drain(app) == 1
     assert await job.result(0) == [{"by": "Ada"}, "done 1"]
-    assert ledger.ran["ask"] == 1
+    assert ledger.function_done["ask"] == 1
 
 
 async def test_a_signal_before_the_wait_and_before_the_first_run(app: App) -> None:
@@ -264,6 +269,7 @@ async def test_a_signal_before_the_wait_and_before_the_first_run(app: App) -> No
     assert await job.result(0) == [1, 2]
 
 
+@shows("a second signal raises `Signalled`, and the first value stays")
 async def test_a_second_signal_says_so(app: App) -> None:
     @app.task
     async def t() -> Any:
@@ -276,7 +282,7 @@ async def test_a_second_signal_says_so(app: App) -> None:
             await app.jobs.signal(job, "a", value)
     await drain(app)
     assert await job.result(0) == 1
-    with pytest.raises(Stale, match="succeeded: nobody waits for 'a' any more"):
+    with pytest.raises(Stale, match="succeeded; it does not wait for 'a' any more"):
         await app.jobs.signal(job, "a")
     with pytest.raises(UnknownJob):
         await app.jobs.signal("nobody", "a")
@@ -303,7 +309,7 @@ async def test_a_wait_that_is_given_up_may_be_waited_for_again(app: App, clock: 
     for _ in range(12):
         clock.advance(3601)
         assert await drain(app) == 1
-    assert ledger.ran["remind"] == 12
+    assert ledger.function_done["remind"] == 12
     await app.jobs.signal(job, "approved", "yes")
     await drain(app)
     assert await job.result(0) == "yes"

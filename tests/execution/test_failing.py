@@ -14,10 +14,15 @@ from treadle import Abort, App, Defer, JobExpired, JobFailed, Retry, Sizes, Stat
 from treadle.core.clock import moment
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 FAST = Retry(base=10.0, factor=2.0, max=100.0)
 
 
+@shows(
+    "a failed attempt is retried after the delays of its `Retry`",
+    "an attempt sees its number and the error of the attempt before it, and success clears the error",
+)
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_failure_is_retried_with_the_delays_of_the_formula(
     app: App, clock: HandClock, told: Told, kind: str
@@ -48,6 +53,7 @@ async def test_a_failure_is_retried_with_the_delays_of_the_formula(
     assert (await app.jobs.get(job)).error is None
 
 
+@shows("the stored error is a traceback without lines of Treadle")
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_the_error_is_a_traceback_without_our_own_lines(app: App, kind: str) -> None:
     def deep() -> None:
@@ -68,6 +74,7 @@ async def test_the_error_is_a_traceback_without_our_own_lines(app: App, kind: st
         assert ours not in text
 
 
+@shows("`Defer` runs the job again later and counts no attempt")
 async def test_defer_is_not_counted(app: App, clock: HandClock, told: Told) -> None:
     seen: list[int] = []
 
@@ -102,6 +109,7 @@ async def test_abort_fails_at_once(app: App, told: Told) -> None:
     assert told.names("retrying", "failed") == ["failed"]
 
 
+@shows("`on_error=` decides whether an attempt is retried, deferred or aborted")
 @pytest.mark.parametrize(
     ("verdict", "event"),
     [(Retry.now(), "retrying"), (Defer(30), "deferred"), (Abort("no"), "failed"), (None, "retrying")],
@@ -129,6 +137,7 @@ async def test_on_error_decides(storage: Storage, clock: HandClock, verdict: Any
     assert first.delay == {"retrying": 1.0 if verdict is None else 0.0, "deferred": 30.0, "failed": None}[event]
 
 
+@shows("an `on_error=` that raises is logged and ignored")
 @pytest.mark.parametrize("answer", ["raises", "exits", "nonsense", "coroutine"])
 async def test_an_on_error_that_is_broken_is_reported_and_ignored(
     app: App, told: Told, caplog: pytest.LogCaptureFixture, answer: str
@@ -150,6 +159,7 @@ async def test_an_on_error_that_is_broken_is_reported_and_ignored(
     assert "on_error failed" in caplog.text
 
 
+@shows("`on_error=` is not called for an `Abort`")
 async def test_on_error_is_not_asked_about_what_the_task_said_itself(app: App, told: Told) -> None:
     asked: list[BaseException] = []
 
@@ -163,6 +173,7 @@ async def test_on_error_is_not_asked_about_what_the_task_said_itself(app: App, t
     assert asked == []
 
 
+@shows("a result that cannot be encoded is a failed attempt")
 async def test_a_result_that_cannot_be_stored_is_a_counted_failure(app: App, clock: HandClock, told: Told) -> None:
     @app.task(retry=Retry(attempts=2))
     async def t() -> Any:
@@ -177,6 +188,7 @@ async def test_a_result_that_cannot_be_stored_is_a_counted_failure(app: App, clo
     assert (await app.jobs.get(job)).attempt == 2
 
 
+@shows("a result above the size limit is a failed attempt")
 async def test_a_result_that_is_too_large_is_a_counted_failure(storage: Storage, clock: HandClock) -> None:
     async with App(storage=storage, clock=clock, sizes=Sizes(result=100)) as app:
 
@@ -270,6 +282,7 @@ async def test_a_timeout_cancels_the_function_and_counts(app: App, clock: HandCl
     assert attempts == [1, 2]
 
 
+@shows("a timeout sets `cancelled` for a task in a thread, and the run ends when its function returns")
 async def test_a_timeout_tells_a_thread_and_waits_until_it_has_really_ended(app: App, told: Told) -> None:
     @app.task(timeout=0.02, retry=Retry(attempts=1), queue="a")
     def slow() -> str:
@@ -293,6 +306,7 @@ async def test_a_timeout_of_one_job_is_its_own(app: App, told: Told) -> None:
         assert await (await t.options(timeout=None).enqueue()).result(timeout=30) == "slow but fine"
 
 
+@shows("a job that is still delayed at its deadline expires")
 async def test_expires_while_it_waits(app: App, clock: HandClock) -> None:
     @app.task
     async def t() -> None: ...
@@ -304,6 +318,7 @@ async def test_expires_while_it_waits(app: App, clock: HandClock) -> None:
             await job.result(timeout=30)
 
 
+@shows("a job that still runs at its deadline is cancelled and expires")
 async def test_expires_while_it_runs(app: App, told: Told) -> None:
     cancelled = asyncio.Event()
 
@@ -323,6 +338,7 @@ async def test_expires_while_it_runs(app: App, told: Told) -> None:
     assert told.names("expired", "failed", "retrying") == ["expired"]
 
 
+@shows("a job whose retry would start after its deadline expires at once")
 async def test_a_retry_that_would_start_after_the_deadline_expires_at_once(app: App) -> None:
     @app.task(retry=Retry(base=60))
     async def t() -> None:
@@ -334,6 +350,7 @@ async def test_a_retry_that_would_start_after_the_deadline_expires_at_once(app: 
             await job.result(timeout=30)
 
 
+@shows("a worker whose clock is a day ahead expires no job")
 async def test_a_client_whose_clock_is_wrong_expires_nothing(storage: Storage, clock: HandClock) -> None:
     async with App(storage=storage, clock=lambda: clock() + 86_400, random=lambda: 0.0) as app:
         told = Told(app)
@@ -347,6 +364,7 @@ async def test_a_client_whose_clock_is_wrong_expires_nothing(storage: Storage, c
             assert (await told.until("retrying")).delay == 10
 
 
+@shows("an argument that the task cannot decode fails the attempt, and the error names the parameter")
 async def test_what_the_row_carries_and_the_task_cannot_read_is_a_failure_that_names_it(app: App) -> None:
     @app.task(name="t", retry=Retry(attempts=1))
     async def t(n: int) -> None: ...
@@ -356,6 +374,7 @@ async def test_what_the_row_carries_and_the_task_cannot_read_is_a_failure_that_n
             await (await app.stub("t").enqueue("five")).result(timeout=30)
 
 
+@shows("`JobFilter` adds the job, its task, its attempt and its worker to log records", area="Results, events and logs")
 async def test_the_log_says_which_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
     from treadle import JobFilter
 

@@ -8,6 +8,7 @@ import pytest
 
 from treadle import BadTask, Middleware
 from treadle.execution.middleware import around_enqueue, around_run, check, overrides
+from treadle.testing.shows import shows
 
 
 class Noted(Middleware):
@@ -30,6 +31,7 @@ class Noted(Middleware):
 ORDER = ["a before", "b before", "inside", "b after", "a after"]
 
 
+@shows("the first middleware is the outermost around `enqueue`")
 async def test_the_first_is_the_outermost_around_enqueue() -> None:
     notes: list[str] = []
 
@@ -42,6 +44,7 @@ async def test_the_first_is_the_outermost_around_enqueue() -> None:
     assert notes == ORDER
 
 
+@shows("the first middleware is the outermost around a run")
 async def test_the_first_is_the_outermost_around_run() -> None:
     notes: list[str] = []
     context: Any = None

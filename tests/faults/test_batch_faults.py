@@ -14,6 +14,7 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.faults import Fault, Faulty, before, bursts, lost, twice
+from treadle.testing.shows import shows
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 
@@ -54,6 +55,7 @@ async def play(storage: Faulty, workers: int) -> None:
     assert ran == {n: 2 if n % 4 == 0 else 1 for n in range(40)}
 
 
+@shows("each item of a batch runs as often as it should when a storage call fails, loses its answer or is repeated")
 @pytest.mark.parametrize("how", [before, lost, twice])
 @pytest.mark.parametrize("call", range(1, 9))
 async def test_one_call_goes_wrong(inner: Storage, call: int, how: Callable[..., list[Fault]]) -> None:
@@ -61,6 +63,7 @@ async def test_one_call_goes_wrong(inner: Storage, call: int, how: Callable[...,
         await play(Faulty(inner, how("settle_claim", call)), 1)
 
 
+@shows("each item of a batch runs as often as it should during bursts of storage errors")
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("seed", range(6))
 async def test_bursts_of_errors(inner: Storage, seed: int, workers: int) -> None:

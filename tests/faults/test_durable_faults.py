@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from treadle import App, Retry, State, Worker, current
-from treadle.core.model import Claim, Hold, Outcome, Presence
+from treadle.core.model import Claim, LeaseRenewal, Outcome, Presence
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle.testing.faults import Fault, Faulty, before, bursts, lost, twice
+from treadle.testing.shows import shows
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 
@@ -40,11 +41,11 @@ class Scene:
     def __init__(self, storage: Storage, script: Any = ()) -> None:
         self.storage = Faulty(storage, script)
         self.app = App(storage=self.storage, random=lambda: 0.0)
-        self.ran: Counter[str] = Counter()
+        self.function_done: Counter[str] = Counter()
         self.task = self.app.task(name="order", retry=Retry(attempts=1))(self._order)
 
     async def do(self, what: str) -> str:
-        self.ran[what] += 1
+        self.function_done[what] += 1
         await asyncio.sleep(0)
         return what
 
@@ -55,7 +56,7 @@ class Scene:
         found.append(await here.wait_for("go", timeout=3600))
         async with here.once("only one") as first:
             if first:
-                self.ran["first"] += 1
+                self.function_done["first"] += 1
         found.append(await here.step("c", self.do, f"c {n}"))
         return found
 
@@ -65,7 +66,9 @@ class Scene:
     def right(self, results: list[list[Any]]) -> None:
         numbers = range(len(results))
         assert results == [[f"a {n}", f"b0 {n}", f"b1 {n}", n, f"c {n}"] for n in numbers]
-        assert self.ran == {f"{part} {n}": 1 for n in numbers for part in ("a", "b0", "b1", "c")} | {"first": 1}
+        assert self.function_done == {f"{part} {n}": 1 for n in numbers for part in ("a", "b0", "b1", "c")} | {
+            "first": 1
+        }
 
 
 async def patiently(call: Callable[[], Any]) -> Any:
@@ -77,6 +80,7 @@ async def patiently(call: Callable[[], Any]) -> Any:
             continue
 
 
+@shows("each step of a durable job runs once when a storage call fails, loses its answer or is repeated")
 @pytest.mark.parametrize("how", [before, lost, twice])
 @pytest.mark.parametrize(("verb", "call"), [(v, n) for v in ("heartbeat", "settle_claim", "get") for n in range(1, 7)])
 async def test_one_call_goes_wrong(inner: Storage, verb: str, call: int, how: Callable[..., list[Fault]]) -> None:
@@ -89,6 +93,7 @@ async def test_one_call_goes_wrong(inner: Storage, verb: str, call: int, how: Ca
         it.right([await patiently(lambda job=job: job.result()) for job in jobs])  # type: ignore[misc]
 
 
+@shows("each step of a durable job runs once during bursts of storage errors")
 @pytest.mark.parametrize("seed", range(8))
 async def test_bursts_of_errors(inner: Storage, seed: int) -> None:
     it = Scene(inner, bursts(seed, verbs=("heartbeat", "settle_claim", "get")))
@@ -110,6 +115,7 @@ class Stalled(Faulty):
         return await super()._call(verb, call)
 
 
+@shows("a stalled worker whose job another one took over can store no step and no outcome")
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_who_wakes_up_after_his_lease_was_taken_is_refused(inner: Storage, clock: HandClock, kind: str) -> None:
     """The first worker stalls in its step; another one runs the job; then the first goes on, with another value."""
@@ -167,7 +173,7 @@ async def test_who_wakes_up_after_his_lease_was_taken_is_refused(inner: Storage,
         row = await apps[1].jobs.get(job)
     assert after == []  # what comes after the step did not happen twice
     assert (row.state, row.result) == (State.SUCCEEDED, '"of the other one"')
-    assert "stalled" not in str(row.memo)
+    assert "stalled" not in str(row.checkpoints)
 
 
 async def test_a_step_that_was_not_stored_runs_again_and_one_that_was_does_not(
@@ -190,8 +196,10 @@ async def test_a_step_that_was_not_stored_runs_again_and_one_that_was_does_not(
             job = await t.enqueue()
             [row] = (await inner.claim(Claim(worker="dead#1", ids=(job.id,)))).records
             if stored:
-                memo = (("a", '{"value":41}'),)
-                await inner.heartbeat(Presence(worker="dead"), [Hold(job.id, row.version, memo=memo)], 30)
+                checkpoints = (("a", '{"value":41}'),)
+                await inner.heartbeat(
+                    Presence(worker="dead"), [LeaseRenewal(job.id, row.version, checkpoints=checkpoints)], 30
+                )
             clock.advance(31)
             assert await drain(app) == 1
             assert await job.result(0) == (41 if stored else 1)
@@ -317,6 +325,7 @@ asyncio.run(main())
 POINTS = ["begin", "in one", "after one", "after sleep", "after signal", "after mark", "in two", "after two"]
 
 
+@shows("a durable job that is killed repeats only the step that was running")
 @pytest.mark.skipif(sys.platform == "win32", reason="kills its worker by SIGKILL")
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_process_that_is_killed_there(tmp_path: Path, point: str) -> None:

@@ -16,7 +16,19 @@ import pytest
 
 from tests.faults.stages import SERVED, Stage, be_patient, staged
 from treadle import StorageUnavailable
-from treadle.core.model import Claim, Held, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
+from treadle.core.model import (
+    Claim,
+    HeartbeatResult,
+    LeaseRenewal,
+    Limit,
+    NewJob,
+    Outcome,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    State,
+)
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, Proxy
@@ -49,8 +61,8 @@ class Scene:
     def job(self, id: str, **options: Any) -> NewJob:
         return NewJob(id=id, task="t", queue=self.queue, **options)
 
-    def ask(self, ticket: str) -> Claim:
-        return Claim(worker=f"{self.queue}#{ticket}", queues=((self.queue, 1),), lease=1_000.0)
+    def ask(self, claim_id: str) -> Claim:
+        return Claim(worker=f"{self.queue}#{claim_id}", queues=((self.queue, 1),), lease=1_000.0)
 
     async def set(self) -> None:
         storage = self.beside
@@ -63,7 +75,9 @@ class Scene:
 
     def done(self) -> Outcome:
         more = (self.job(self.c),)
-        return Outcome(id=self.a, version=self.row.version, state=State.SUCCEEDED, attempt=1, result="1", then=more)
+        return Outcome(
+            id=self.a, version=self.row.version, state=State.SUCCEEDED, attempt=1, result="1", followups=more
+        )
 
     async def states(self) -> dict[str, tuple[State, int]]:
         ids = (self.a, self.b, self.c)
@@ -81,8 +95,8 @@ async def claim(it: Scene) -> Any:
 
 
 async def heartbeat(it: Scene) -> Any:
-    hold = Hold(it.a, it.row.version, (("step", "1"),), "half")
-    return await it.storage.heartbeat(Presence(worker=it.queue), [hold], 1_000.0)
+    renewal = LeaseRenewal(it.a, it.row.version, (("step", "1"),), "half")
+    return await it.storage.heartbeat(Presence(worker=it.queue), [renewal], 1_000.0)
 
 
 async def settle(it: Scene) -> Any:
@@ -129,7 +143,7 @@ BEFORE = {A: (RUNNING, 1), B: (READY, 0)}
 AFTER: dict[Callable[[Scene], Awaitable[Any]], tuple[Any, dict[str, Any]]] = {
     enqueue: (["c", "2"], {**BEFORE, C: (READY, 0)}),
     claim: ([("b", 1)], {**BEFORE, B: (RUNNING, 1)}),
-    heartbeat: (Held(), BEFORE),
+    heartbeat: (HeartbeatResult(), BEFORE),
     settle: (APPLIED, {A: (SUCCEEDED, 2), B: (READY, 0), C: (READY, 0)}),
     settle_claim: ((APPLIED, [("b", 1)]), {A: (SUCCEEDED, 2), B: (RUNNING, 1), C: (READY, 0)}),
     get: (["a", None, "b"], BEFORE),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.killing import Found, kill_rounds
 from tests.faults.stages import STAGES, Stage, staged
+from treadle.testing.shows import shows
 
 pytestmark = pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.name)
 
@@ -26,6 +27,7 @@ def verify(found: Found, stage: Stage) -> None:
     stage.check()
 
 
+@shows("kill -9 of workers, producers and servers loses no acknowledged job and settles none twice")
 @pytest.mark.timeout(300)
 async def test_kill_nine_loses_nothing(kind: type[Stage], tmp_path: Path) -> None:
     async with staged(kind) as stage:

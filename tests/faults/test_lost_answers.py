@@ -19,9 +19,11 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.faults import Fault, Faulty, Script, before, bursts, held, lost, twice
+from treadle.testing.shows import shows
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.lost_jobs import LostReporter
-from treadle.worker.state import RunningJob, WorkerState
+from treadle.worker.running_job import RunningJob
+from treadle.worker.state import WorkerState
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 LEASE = 0.03  # s; a heartbeat every 10 ms, and no lease ever runs out by itself under a clock moved by hand
@@ -129,6 +131,7 @@ async def scene(inner: Storage) -> AsyncIterator[Make]:
         await each.app.close()
 
 
+@shows("each job ends once, with its result, when a storage call fails, loses its answer or is repeated")
 @pytest.mark.parametrize("how", [before, lost, twice])
 @pytest.mark.parametrize(("fused", "verb", "call"), PLACES)
 async def test_one_call_goes_wrong(
@@ -143,7 +146,7 @@ async def test_one_call_goes_wrong(
         rows = [await job.ended() for job in jobs]
         assert await patient.result() == 198
         assert worker._session is not None
-        assert [task for task in (*worker._session.loops, *worker._session.beside) if task.done()] == []
+        assert [task for task in (*worker._session.loops, *worker._session.side_loops) if task.done()] == []
     it.right(rows)
     assert it.runs[99] == 1
     assert len(it.storage.faults) == 1
@@ -152,6 +155,7 @@ async def test_one_call_goes_wrong(
     assert it.names("lost") == []
 
 
+@shows("each job ends once, with its result, during bursts of storage errors")
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(("workers", "slots"), [(1, 1), (1, 5), (2, 5)])
 @pytest.mark.parametrize("seed", range(6))
@@ -232,7 +236,7 @@ class SecondClaimAway(Faulty):
         self.first = self.first or ask.worker
         if ask.worker == self.first or self.again.is_set():
             return await super().claim(ask)
-        self.asked.append(ask.holds)
+        self.asked.append(ask.running)
         raise StorageUnavailable("the second one is not answered")
 
 
@@ -256,7 +260,7 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
     slots = WorkerState("w", 2)
     row = Record(job=NewJob(id="x", task="double"), version=1, state=State.RUNNING)
     older, newer = (_run(it, row, version) for version in (1, 3))
-    slots.settling[0] = [(older, Outcome(id="x", version=1, state=State.READY))]
+    slots.outbox.sent[0] = [(older, Outcome(id="x", version=1, state=State.READY))]
     older.ended = True
     slots.begin(newer, asyncio.sleep(0))
     async with it.app:

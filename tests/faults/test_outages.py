@@ -17,6 +17,7 @@ from tests.faults.stages import OUTAGES, SERVED, Stage, be_patient, staged
 from tests.servers.sentinel import MASTER, Sentinels
 from treadle import App, Event, Retry, State, StorageError, StorageUnavailable, Worker, current
 from treadle.testing.proxy import Proxy
+from treadle.testing.shows import shows
 
 PATIENCE, SHORT = 5.0, 1.0  # s a call may take in these tests; where it gets no answer
 SILENT = ("black hole", "frozen", "locked")
@@ -148,9 +149,13 @@ async def test_a_worker_waits_for_a_server_that_is_not_there_yet(
         await it.app.close()
     assert it.outages == ["worker.error", "worker.recovered"]
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [("does not answer" in text, "answers again" in text) for text in said] == [(True, False), (False, True)]
+    assert [("storage unavailable" in text, "available again" in text) for text in said] == [
+        (True, False),
+        (False, True),
+    ]
 
 
+@shows("a worker that waits for its storage can be stopped")
 @pytest.mark.parametrize("kind", SERVED, ids=lambda kind: kind.name)
 async def test_a_worker_that_waits_can_be_stopped(kind: type[Stage], monkeypatch: pytest.MonkeyPatch) -> None:
     async with shop(kind, monkeypatch) as (it, stage):

@@ -21,7 +21,8 @@ from treadle.storage.composed import ComposedStorage, log
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance.kit import back, beat, claim_one, done, failed, hold, job, jobs, out, row, settle
+from treadle.testing.conformance.kit import back, beat, claim_one, done, failed, job, jobs, out, renewal, row, settle
+from treadle.testing.shows import shows
 
 PATIENCE = 0.01  # s; only a lost answer waits for it
 
@@ -38,7 +39,7 @@ async def claim(storage: Any, clock: HandClock) -> None:
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue(jobs("a b c", limits=(("one", 1),)))
     first = await claim_one(storage)
-    await beat(storage, hold(first, note="half"))
+    await beat(storage, renewal(first, note="half"))
     await settle(storage, done(first))
     await claim_one(storage)
 
@@ -62,12 +63,12 @@ async def children(storage: Any, clock: HandClock) -> None:
     await storage.enqueue([job("p")])
     parent = await claim_one(storage)
     born = tuple(jobs("x y", parent="p", root="p"))
-    await settle(storage, out(parent, State.WAITING, ran=True, then=born, after=("x", "y")))
+    await settle(storage, out(parent, State.WAITING, function_done=True, followups=born, after=("x", "y")))
     await settle(storage, done(await claim_one(storage)), done(await claim_one(storage)))
 
 
 async def fan_in(storage: Any, clock: HandClock) -> None:
-    await storage.enqueue([*jobs("a b c"), job("end", after=("a", "b", "c"), need=2, slack=1)])
+    await storage.enqueue([*jobs("a b c"), job("end", after=("a", "b", "c"), required=2, failures_allowed=1)])
     await settle(storage, done(await claim_one(storage)))
     await settle(storage, failed(await claim_one(storage)))
     await settle(storage, done(await claim_one(storage)))
@@ -78,7 +79,7 @@ async def workflow_end(storage: Any, clock: HandClock) -> None:
     await children(storage, clock)
     parent = await claim_one(storage)
     assert parent.job.id == "p"
-    assert parent.ran
+    assert parent.function_done
     await settle(storage, done(parent, value="[1,2]"))
 
 
@@ -107,7 +108,9 @@ async def schedule_tick(storage: Any, clock: HandClock) -> None:
         clock.advance(60)
         schedule = await claim_one(storage)
         assert schedule.job.id == "cron:s"
-        await settle(storage, back(schedule, 60, then=(job(f"cron:s:{tick}"),), memo=(("cursor", str(tick)),)))
+        await settle(
+            storage, back(schedule, 60, followups=(job(f"cron:s:{tick}"),), checkpoints=(("cursor", str(tick)),))
+        )
         await settle(storage, done(await claim_one(storage)))
 
 
@@ -223,6 +226,10 @@ def sweep(scenario: Scenario, every: int, monkeypatch: pytest.MonkeyPatch, capsy
     assert cases > 50
 
 
+@shows(
+    "any call of a port may fail, hang or be the last of its process, and the jobs end as without the fault",
+    area="Ports",
+)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_every_call_of_a_port_goes_wrong_once(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -15,10 +15,12 @@ import pytest
 from tests.faults.scheduled import EVERY, make
 from tests.fixtures import LASTING, a_url
 from treadle import App, Worker
+from treadle.testing.shows import shows
 
 ROUNDS = 4
 
 
+@shows("a schedule makes one job for each of its times while its workers are killed")
 @pytest.mark.parametrize("kind", LASTING)
 async def test_each_moment_has_one_job(tmp_path: Path, kind: str) -> None:
     await each_moment_has_one_job(kind, tmp_path, ROUNDS)

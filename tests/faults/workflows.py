@@ -62,7 +62,7 @@ def make(url: str, book: int, well: Path) -> App:
     @app.on("workflow.ended")
     def ended(event: Event) -> None:
         assert event.record is not None
-        os.write(book, f"ended {event.id} {event.record.round} {event.record.state}\n".encode())
+        os.write(book, f"ended {event.id} {event.record.reopenings} {event.record.state}\n".encode())
 
     return app
 

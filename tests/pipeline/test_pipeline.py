@@ -10,6 +10,7 @@ import pytest
 
 from tests.kit import work
 from treadle import App, BadOption, JobCancelled, Limit, Pipeline, Retry, State, Step, WorkflowFailed, current_batch
+from treadle.testing.shows import shows
 
 
 async def settled(pipeline: Pipeline, condition: Any) -> None:
@@ -18,6 +19,10 @@ async def settled(pipeline: Pipeline, condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
+@shows(
+    "the fields of a run pass from step to step, and each step adds to them",
+    "a handler takes fields as its parameters and may return nothing",
+)
 async def test_the_state_travels_and_each_step_adds_to_it(app: App) -> None:
     p = Pipeline("p", [Step("one"), Step("two"), Step("three")], labels=["user"], app=app)
     seen: dict[str, Any] = {}
@@ -44,6 +49,11 @@ async def test_the_state_travels_and_each_step_adds_to_it(app: App) -> None:
     assert (first.job.queue, first.job.priority) == ("one", -1)
 
 
+@shows(
+    "children run on queues of their own, and the next step gets their results",
+    "a step that waits for its children holds no slot of a worker",
+    "a failed child gives the next step no result, and the run goes on",
+)
 async def test_children_run_on_queues_of_their_own_and_the_next_step_gets_what_they_came_to(app: App) -> None:
     p = Pipeline("p", [Step("check", children=["a", "b"], retry=Retry(attempts=1)), Step("logic")], app=app)
 
@@ -74,6 +84,7 @@ async def test_children_run_on_queues_of_their_own_and_the_next_step_gets_what_t
     assert queues == {"check", "check:a", "check:b", "logic"}
 
 
+@shows("`on_child_failure=` fails the run, or also cancels the other children")
 @pytest.mark.parametrize("policy", ["fail", "cancel"])
 async def test_a_failed_child_may_fail_the_run(app: App, policy: Any) -> None:
     p = Pipeline("p", [Step("check", children=["a", "slow"], on_child_failure=policy), Step("logic")], app=app)
@@ -102,6 +113,7 @@ async def test_a_failed_child_may_fail_the_run(app: App, policy: Any) -> None:
     assert [row.state for row in slows] == [State.SUCCEEDED if policy == "fail" else State.CANCELLED]
 
 
+@shows("the result of a step or the pipeline chooses the next step")
 async def test_a_result_or_the_pipeline_chooses_the_next_step(app: App) -> None:
     p = Pipeline("p", [Step("a", next="c"), Step("b", next=None), Step("c"), Step("d")], app=app)
     path: list[str] = []
@@ -154,6 +166,10 @@ async def test_a_last_step_may_have_children(app: App) -> None:
     assert [each["result"] for each in state["only_results"]] == [2]
 
 
+@shows(
+    "priority 1 is the most urgent, and `priority_shift` changes it from step to step",
+    "`run.position()` counts the queued jobs before a run",
+)
 async def test_priorities_one_is_the_most_urgent_and_steps_shift_it(app: App) -> None:
     p = Pipeline("p", [Step("a"), Step("b", priority_shift=-1), Step("c", priority_shift=-5)], app=app)
     order: list[int] = []
@@ -181,6 +197,7 @@ async def test_priorities_one_is_the_most_urgent_and_steps_shift_it(app: App) ->
             await p.start(priority=wrong)  # type: ignore[arg-type]
 
 
+@shows("`find` selects runs by the values of their labels, also by one value of a list")
 async def test_runs_are_found_by_their_values_and_no_more_when_they_are_gone(app: App) -> None:
     p = Pipeline("p", [Step("a", delay=3600)], labels=["userId", "roleIds", "guildId"], app=app)
     other = Pipeline("q", [Step("qa")], labels=["userId"], app=app)
@@ -200,6 +217,7 @@ async def test_runs_are_found_by_their_values_and_no_more_when_they_are_gone(app
         await p.start(userId={"a": 1})
 
 
+@shows("`pipeline.stats()` counts the waiting, processing, blocked and delayed jobs of each step")
 async def test_figures_of_each_step(app: App) -> None:
     p = Pipeline("p", [Step("a", children=["x"]), Step("b", delay=3600)], app=app)
     begun, go = asyncio.Event(), asyncio.Event()
@@ -230,6 +248,7 @@ async def test_figures_of_each_step(app: App) -> None:
         await settled(p, delayed)
 
 
+@shows("a limit named after a field of the run counts each value by itself")
 async def test_limits_by_a_field_of_the_run(app: App) -> None:
     p = Pipeline("p", [Step("a", limits=["discord:{guild}"])], app=app)
     running: dict[int, int] = {}
@@ -252,6 +271,7 @@ async def test_limits_by_a_field_of_the_run(app: App) -> None:
         await p.start()
 
 
+@shows("two pipelines share a queue and its handler")
 async def test_a_step_may_be_shared_by_two_pipelines(app: App) -> None:
     one = Pipeline("one", [Step("check")], app=app)
     two = Pipeline("two", [Step("check")], app=app)
@@ -306,6 +326,7 @@ def test_what_cannot_be_a_pipeline(tmp_path: Any) -> None:
         p.worker()
 
 
+@shows("a task as a handler is refused where it is written")
 async def test_a_task_is_no_handler(app: App) -> None:
     """Refused where it is written, with what to write instead."""
     p = Pipeline("p", [Step("one")], app=app)
@@ -324,6 +345,7 @@ class Reward:
     role: str
 
 
+@shows("a batch handler takes the children of several runs in one call and answers each")
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
 async def test_a_batch_handler_takes_the_children_of_many_runs_in_one_call(app: App, plain: bool) -> None:
     """Each has the fields of its own run, and its own answer; one that fails, or does not fit, fails alone."""

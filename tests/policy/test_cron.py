@@ -9,6 +9,7 @@ import pytest
 
 from treadle.errors import BadOption
 from treadle.policy.cron import Asked, Every, after, cron, due, every, stamp
+from treadle.testing.shows import shows
 
 PARIS = "Europe/Paris"
 
@@ -25,6 +26,7 @@ def utc(*texts: str) -> list[str]:
     return [datetime.fromisoformat(text).replace(tzinfo=UTC).isoformat() for text in texts]
 
 
+@shows("a cron line takes five or six fields, names and macros")
 @pytest.mark.parametrize(
     ("line", "found"),
     [
@@ -51,6 +53,7 @@ def test_fields_names_macros(line: str, found: list[str]) -> None:
     assert first(line, "2026-03-01T00:00+00:00", 3) == utc(*found)
 
 
+@shows("a time that a clock change skips fires when the gap ends")
 @pytest.mark.parametrize("line", ["30 2 * * *", "0 30 2 * * *"])
 def test_a_time_that_is_skipped_fires_when_the_gap_ends(line: str) -> None:
     # In Paris 02:00 becomes 03:00 on 29 March 2026, at 01:00 UTC.
@@ -59,6 +62,7 @@ def test_a_time_that_is_skipped_fires_when_the_gap_ends(line: str) -> None:
     )
 
 
+@shows("a time that a clock change repeats fires once")
 @pytest.mark.parametrize("line", ["30 2 * * *", "0 30 2 * * *"])
 def test_a_time_that_comes_twice_fires_once(line: str) -> None:
     # In Paris 03:00 becomes 02:00 on 25 October 2026, at 01:00 UTC: 02:30 is at 00:30 and at 01:30.

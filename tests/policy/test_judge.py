@@ -11,6 +11,7 @@ from treadle import Abort, Defer, Record, Retry, State
 from treadle.core.model import NewJob, Outcome
 from treadle.policy.judge import Rules, failed, handed_back, lost_too_often, rules_for, succeeded, text_of
 from treadle.policy.retry import DEFAULT, RetryNow
+from treadle.testing.shows import shows
 
 RULES = Rules(Retry(attempts=3, base=10.0, factor=2.0, max=100.0, jitter=0.5).over(DEFAULT), None, 3)
 
@@ -41,6 +42,7 @@ def test_attempts_none_is_without_end() -> None:
     assert failed(row(attempt=10_000), rules, ValueError(), None, 0.0, 0.0).state is State.READY
 
 
+@shows("a deferred job keeps its attempts and its last error")
 def test_defer_is_later_and_uncounted() -> None:
     out = said(Defer(300), record=row(attempt=2, error="the last one"))
     assert (out.state, out.attempt, out.delay, out.error) == (State.READY, 2, 300.0, "the last one")
@@ -91,6 +93,7 @@ def test_retry_now_counts_and_does_not_wait() -> None:
     assert said(ValueError(), verdict=RetryNow(), record=row(attempt=2)).state is State.FAILED
 
 
+@shows("a job that would retry or defer past its deadline expires")
 @pytest.mark.parametrize("error", [ValueError("x"), Defer(10)])
 def test_what_would_come_after_the_deadline_expires(error: Exception) -> None:
     out = said(error, record=row(deadline_at=1005.0))
@@ -98,6 +101,7 @@ def test_what_would_come_after_the_deadline_expires(error: Exception) -> None:
     assert said(error, record=row(deadline_at=1011.0)).state is State.READY
 
 
+@shows("a job that lost too many workers fails, unless `max_lost` is 0")
 def test_lost_too_often() -> None:
     assert lost_too_often(row(lost=2), RULES) is None
     out = lost_too_often(row(lost=3), RULES)
@@ -106,6 +110,7 @@ def test_lost_too_often() -> None:
     assert lost_too_often(row(lost=99), Rules(DEFAULT, None, 0)) is None
 
 
+@shows("a job that a worker hands back keeps its last error")
 def test_success_clears_the_error_and_a_job_handed_back_keeps_it() -> None:
     assert succeeded(row(error="old", attempt=1), "4").error is None
     back = handed_back(row(error="old", attempt=1))
@@ -143,6 +148,7 @@ def test_any_exception_has_a_text(error: BaseException) -> None:
     text.encode()
 
 
+@shows("a long error is cut to 10,000 characters and keeps its beginning and its end")
 def test_a_long_error_keeps_its_begin_and_its_end() -> None:
     text = text_of(ValueError("a" * 9_000 + "b" * 9_000))
     assert len(text) <= 10_000

@@ -9,17 +9,20 @@ import pytest
 
 from treadle import Abort, BadOption, Defer, Retry
 from treadle.policy.retry import DEFAULT, Policy, RetryNow, read_policy, seconds, until
+from treadle.testing.shows import shows
 
 
 def full(**fields: Any) -> Retry:
     return Retry(**fields).over(DEFAULT)
 
 
+@shows("the delays of retries grow by the factor up to the maximum")
 def test_waits_grow_by_the_factor_up_to_the_longest() -> None:
     retry = full(base=10, factor=2, max=100)
     assert [retry.delay(n, 0.0) for n in range(1, 7)] == [10, 20, 40, 80, 100, 100]
 
 
+@shows("jitter shortens a delay and never lengthens it")
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 8.0), (0.5, 6.0), (1.0, 4.0)])
 def test_jitter_only_shortens(chance: float, wait: float) -> None:
     assert full(base=2, factor=2, max=100, jitter=0.5).delay(3, chance) == wait
@@ -65,6 +68,7 @@ def test_a_policy_out_of_range_is_refused(fields: dict[str, Any]) -> None:
         Retry(**fields)
 
 
+@shows("a `run_at` in the past means now, and one without a time zone is refused", area="Enqueuing jobs")
 def test_a_moment_in_the_past_is_now_and_a_naive_one_is_refused() -> None:
     assert until(datetime(2020, 1, 1, tzinfo=UTC), "run_at", 2e9) == 0
     assert until(datetime.fromtimestamp(100, UTC), "run_at", 40.0) == 60

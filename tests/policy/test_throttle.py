@@ -6,6 +6,7 @@ import pytest
 
 from treadle import AIMD, BadOption
 from treadle.core.events import Emitter, Event
+from treadle.testing.shows import shows
 
 
 def told(emitter: Emitter, **counts: int) -> None:
@@ -14,6 +15,7 @@ def told(emitter: Emitter, **counts: int) -> None:
             emitter.emit(Event(name=name, task="f"))
 
 
+@shows("the pauses of `AIMD` grow with failed attempts and shrink with successful ones")
 async def test_pauses_grow_while_attempts_fail_and_shrink_while_they_succeed() -> None:
     emitter, throttle = Emitter(), AIMD(base=0.1, factor=2, max=0.5)
     throttle.attach(emitter)

@@ -13,6 +13,7 @@ from treadle import App, BadOption, Retry, Worker, chain, flow
 from treadle.ports import MemoryPubSub, MemoryQueue, MemoryStore, memory_backend
 from treadle.ports.contract import Listener
 from treadle.storage.composed import ComposedStorage
+from treadle.testing.shows import shows
 
 PATIENCE = 60.0  # s, on a machine that is busy with other things
 
@@ -59,8 +60,9 @@ def fleet(backend: Any, size: int, ran: Counter[str]) -> list[App]:
     return apps
 
 
+@shows("an app with fewer than three ports is refused")
 def test_fewer_than_three_ports_say_why() -> None:
-    with pytest.raises(BadOption, match="all three are needed"):
+    with pytest.raises(BadOption, match="give all three"):
         App(ports=(MemoryQueue(), MemoryStore()))
     with pytest.raises(BadOption, match="one of a url, a storage and ports"):
         App("memory://", ports=memory_backend())
@@ -70,6 +72,7 @@ def test_fewer_than_three_ports_say_why() -> None:
         App(ports=memory_backend(), namespace="a b")
 
 
+@shows("several apps on one memory backend share its jobs")
 async def test_several_apps_on_one_backend_are_a_fleet() -> None:
     ran: Counter[str] = Counter()
     apps = fleet(memory_backend(), 3, ran)
@@ -88,6 +91,7 @@ async def test_several_apps_on_one_backend_are_a_fleet() -> None:
     assert ran["app1"] + ran["app2"] == 70
 
 
+@shows("`accept=` divides the tasks of one backend among its workers")
 async def test_accept_shards_a_fleet_by_task() -> None:
     backend, ran = memory_backend(), Counter[str]()
     apps = fleet(backend, 2, ran)
@@ -120,6 +124,7 @@ async def test_nobody_listens_and_the_queue_wakes_all_the_same() -> None:
         assert await jobs[0].result(PATIENCE) == 0
 
 
+@shows("two namespaces on one backend are separate, and each key has the prefix of its namespace")
 async def test_namespaces_are_apart_and_prefix_every_key() -> None:
     backend, heard = memory_backend(), Counter[str]()
     one, other = (App(ports=backend, namespace=name) for name in ("one", "other"))
@@ -151,6 +156,7 @@ async def test_the_queue_is_empty_when_all_is_done() -> None:
     assert backend.queue.dead == []
 
 
+@shows("a message that cannot be read becomes a dead letter with the reason")
 async def test_a_message_that_cannot_be_read_is_set_aside_with_the_reason() -> None:
     backend, ran = memory_backend(), Counter[str]()
     [app] = fleet(backend, 1, ran)
@@ -161,9 +167,10 @@ async def test_a_message_that_cannot_be_read_is_set_aside_with_the_reason() -> N
         assert await job.result(PATIENCE) == 2
         await until(lambda: len(backend.queue.dead) == 2)
     assert {dead.body for dead in backend.queue.dead} == {"{half a me", '{"other": "program"}'}
-    assert all("expected a bell" in dead.reason for dead in backend.queue.dead)
+    assert all("expected a wake-up" in dead.reason for dead in backend.queue.dead)
 
 
+@shows("a message that comes twice, or names an unknown job, changes nothing")
 async def test_a_message_twice_or_for_nobody_changes_nothing() -> None:
     backend, ran = memory_backend(), Counter[str]()
     [app] = fleet(backend, 1, ran)
@@ -178,6 +185,7 @@ async def test_a_message_twice_or_for_nobody_changes_nothing() -> None:
     assert backend.queue.dead == []
 
 
+@shows("a job of a task that no worker runs stays queued and counts no attempt")
 async def test_a_task_nobody_runs_stays_in_line_uncounted_and_in_sight() -> None:
     backend, ran = memory_backend(), Counter[str]()
     [app] = fleet(backend, 1, ran)
@@ -190,7 +198,7 @@ async def test_a_task_nobody_runs_stays_in_line_uncounted_and_in_sight() -> None
         assert found is not None
         assert (found.state, found.attempt, found.lost) == ("ready", 0, 0)
         counts = (await app.storage.stats()).counts
-        assert [(count.task, count.in_line) for count in counts if not count.state.final] == [("nobody.runs", 1)]
+        assert [(count.task, count.queued) for count in counts if not count.state.final] == [("nobody.runs", 1)]
         [bell] = await backend.queue.pop(5, 1) or [None]
         assert bell is None or bell.attempt == 1
 
@@ -207,6 +215,7 @@ class Counting(MemoryQueue):
         return await super().pop(limit, lease)
 
 
+@shows("a worker fills its slots from a queue that returns ten messages a call without waiting for its poll")
 async def test_ten_messages_at_a_time_do_not_slow_a_worker_down() -> None:
     """A worker takes all it has room for at once, not ten for each poll, which here is an hour."""
     import time
@@ -221,6 +230,7 @@ async def test_ten_messages_at_a_time_do_not_slow_a_worker_down() -> None:
     assert ran["app0"] == 500
 
 
+@shows("an idle worker reads its queue once a poll")
 async def test_an_idle_worker_pops_once_a_poll() -> None:
     import time
 
@@ -246,6 +256,7 @@ async def test_an_idle_worker_pops_once_a_poll() -> None:
         assert queue.pops <= calls["claim"]
 
 
+@shows("a delay above the maximum of the queue is kept and counts no attempt")
 async def test_a_delay_beyond_what_the_queue_can_bounces_and_costs_no_attempt() -> None:
     from treadle.testing import HandClock
 
@@ -325,7 +336,7 @@ async def _is(ask: Any, value: int) -> bool:
     return bool(await ask() == value)
 
 
-@pytest.mark.shows("WE 18 pub/sub not under the prefix")
+@shows("each pub/sub channel has the prefix of its namespace")
 async def test_namespaces_prefix_every_channel() -> None:
     class Written(MemoryPubSub):
         def __init__(self) -> None:
@@ -357,6 +368,7 @@ async def test_namespaces_prefix_every_channel() -> None:
     assert pubsub.published <= pubsub.subscribed  # what one process publishes, the others of its namespace hear
 
 
+@shows("two apps with a backend each work in one process")
 async def test_two_apps_of_two_places_work_in_one_process() -> None:
     """Each has its own broker, tasks and jobs, and one may enqueue for the other."""
     near, far = App(ports=memory_backend()), App(ports=memory_backend())

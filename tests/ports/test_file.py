@@ -17,6 +17,7 @@ from treadle.ports import CorruptQueue, FileQueue, file_queue
 from treadle.ports.disk import Disk
 from treadle.testing import HandClock
 from treadle.testing.ports.queue import *  # noqa: F403
+from treadle.testing.shows import shows
 
 
 class Making:
@@ -175,6 +176,32 @@ async def test_a_write_that_fails_is_told_and_the_queue_goes_on_from_what_is_on_
     await queue.close()
 
 
+async def test_a_function_for_errors_that_fails_is_logged_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(error: Exception) -> None:
+        raise LookupError("this function fails")
+
+    queue = file_queue(tmp_path / "q", fs=Failing(1), on_error=fail)
+    await queue.push("a")
+    with pytest.raises(OSError, match="No space"):
+        await queue.push("b")
+    await queue.push("c")
+    assert sorted(await bodies(queue)) == ["a", "c"]
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["this function fails"]
+    await queue.close()
+
+
+async def test_a_foreign_file_of_a_similar_name_is_left_alone(tmp_path: Path) -> None:
+    for ending in ("²", "txt"):
+        write(tmp_path / f"q.{ending}", b"mine")
+    queue = file_queue(tmp_path / "q")
+    await queue.push("a")
+    assert await bodies(queue) == ["a"]
+    await queue.close()
+    assert (tmp_path / "q.²").read_bytes() == b"mine"
+
+
 async def test_two_processes_cannot_have_it_at_once(tmp_path: Path) -> None:
     queue, other = file_queue(tmp_path / "q"), file_queue(tmp_path / "q")
     await queue.push("a")
@@ -186,6 +213,7 @@ async def test_two_processes_cannot_have_it_at_once(tmp_path: Path) -> None:
     await other.close()
 
 
+@shows("a file queue removes finished messages from the disk in small writes")
 async def test_what_is_done_with_leaves_the_disk_in_steps(tmp_path: Path) -> None:
     """However many went through, and with an old one that stays: the files stay small, no write is a large one."""
 
@@ -259,6 +287,7 @@ async def test_pushes_made_at_once_share_their_flushes(tmp_path: Path) -> None:
     await queue.close()
 
 
+@shows("a file queue whose process is killed keeps each message that it acknowledged")
 def test_killed_in_the_middle_of_a_push_it_has_all_that_was_said(tmp_path: Path) -> None:
     path, said = tmp_path / "q", [0]
     for life in range(5):

@@ -16,6 +16,7 @@ from treadle import App, BadOption, StorageUnavailable, Worker
 from treadle.ports import file_backend, file_queue, file_store, memory_pubsub, memory_store
 from treadle.testing import HandClock
 from treadle.testing.ports.store import *  # noqa: F403
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -48,6 +49,7 @@ asyncio.run(main())
 """
 
 
+@shows("the next process runs the jobs that a killed process stored on a file backend")
 async def test_jobs_of_a_killed_program_are_run_by_the_next(tmp_path: Path) -> None:
     killed = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", KILLED, tmp_path], check=False, capture_output=True, text=True
@@ -63,6 +65,7 @@ async def test_jobs_of_a_killed_program_are_run_by_the_next(tmp_path: Path) -> N
         assert await (await app.jobs.handle(killed.stdout.strip())).result(30) == "hello Ada"
 
 
+@shows("a file queue with a memory store is refused")
 def test_a_store_that_forgets_what_the_queue_keeps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match=r"use file_store\(path\)"):
         App(ports=(file_queue(tmp_path / "q"), memory_pubsub(), memory_store()))

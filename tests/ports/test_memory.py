@@ -12,6 +12,7 @@ from treadle.testing import HandClock
 from treadle.testing.ports.pubsub import *  # noqa: F403
 from treadle.testing.ports.queue import *  # noqa: F403
 from treadle.testing.ports.store import *  # noqa: F403
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -29,6 +30,7 @@ def make_store() -> Any:
     return MemoryStore
 
 
+@shows("a memory queue keeps the body and the reason of a dead letter")
 async def test_dead_letters_keep_body_and_reason() -> None:
     queue = memory_queue()
     await queue.push("half a me")
@@ -49,6 +51,13 @@ async def test_a_key_holds_its_message_back_only_while_the_first_is_there() -> N
     await queue.ack(pulled.handle)
     await queue.push("d", dedupe_key="k")
     assert [one.body for one in await queue.pop(5, 30)] == ["d"]
+
+
+async def test_a_handle_that_is_no_handle_holds_nothing() -> None:
+    queue = memory_queue()
+    await queue.push("a")
+    await queue.pop(1, 30)
+    assert [await queue.ack(handle) for handle in ("", "x", "²", "²/m.1", "1", "-1/m.1")] == 6 * [False]
 
 
 async def test_lapsed_leases_come_before_fresh_messages() -> None:
@@ -93,9 +102,42 @@ async def test_one_clock_moves_all_three() -> None:
     assert three(backend).store is store
 
 
+class Reopened:
+    """Makes queues that pop `b` before `a`. One that is opened again has popped `b` so many times."""
+
+    def __init__(self, attempts: int) -> None:
+        self.attempts = attempts
+
+    def __call__(self, clock: HandClock) -> MemoryQueue:
+        class Swapped(MemoryQueue):
+            async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
+                await super().push({"a": "b", "b": "a"}[body], delay=delay, dedupe_key=dedupe_key)
+
+        return Swapped(clock)
+
+    async def reopen(self, clock: HandClock) -> MemoryQueue:
+        queue = MemoryQueue(clock)
+        await queue.push("other")  # so that no handle of the first queue is one of this
+        [other] = await queue.pop(1, 1)
+        await queue.ack(other.handle)
+        await queue.push("b")
+        for _ in range(self.attempts):
+            await queue.pop(1, 1)
+            clock.advance(1)
+        await queue.push("a")
+        return queue
+
+
+def test_the_check_of_reopening_holds_whichever_message_was_popped_first() -> None:
+    check = test_queue_one_opened_again_has_what_was_pushed  # noqa: F405
+    check(make_queue=Reopened(1), advance=None)
+    with pytest.raises(AssertionError):
+        check(make_queue=Reopened(0), advance=None)
+
+
 @pytest.mark.parametrize("given", [None, (), (1, 2), "queue"])
 def test_fewer_than_three_are_refused_with_the_reason(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"expected \(queue, pubsub, store\).*private one"):
+    with pytest.raises(ValueError, match=r"expected \(queue, pubsub, store\).*private to"):
         three(given)
 
 

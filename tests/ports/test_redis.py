@@ -17,6 +17,7 @@ from treadle.ports.redis import RedisPubSub, RedisStore, redis_pubsub, redis_sto
 from treadle.storage.composed import ComposedStorage
 from treadle.testing.ports.pubsub import *  # noqa: F403
 from treadle.testing.ports.store import *  # noqa: F403
+from treadle.testing.shows import shows
 
 _names = (f"p{os.getpid()}-{n}:" for n in itertools.count())
 
@@ -59,6 +60,7 @@ def make_store() -> Any:
     return lambda clock: Apart()
 
 
+@shows("a Redis store and Redis pub/sub run a workflow")
 async def test_an_app_whose_jobs_live_there() -> None:
     ports = Ports(memory_queue(), redis_pubsub(valkey.url()), redis_store(valkey.url()))
     app = App(ports=ports, namespace=next(_names).rstrip(":"))
@@ -76,6 +78,7 @@ async def test_an_app_whose_jobs_live_there() -> None:
         assert await job.workflow.result(60) == sum(range(1, 21))
 
 
+@shows("four clients of one Redis store take each job once")
 async def test_processes_share_a_log_on_a_real_store() -> None:
     """Several at once, each entry won by one of them: every job is stored and taken once."""
     from treadle.testing.conformance.kit import claim, job
@@ -101,6 +104,20 @@ async def test_processes_share_a_log_on_a_real_store() -> None:
     assert sorted(taken) == sorted(f"{n}-{k}" for n in range(8) for k in range(10))
     for storage in storages:
         await storage.close()
+
+
+async def test_a_message_that_is_no_text_does_not_stop_the_listening() -> None:
+    pubsub, channel = redis_pubsub(valkey.url()), next(_names)
+    heard: list[str] = []
+    await pubsub.subscribe(channel, heard.append)
+    try:
+        await pubsub.redis.publish(channel, b"\xff")
+        await pubsub.publish(channel, "x")
+        async with asyncio.timeout(10):
+            while "x" not in heard:  # noqa: ASYNC110, a listener is a plain function
+                await asyncio.sleep(0)
+    finally:
+        await pubsub.close()
 
 
 async def test_listeners_hear_again_after_the_server_was_away() -> None:

@@ -20,6 +20,7 @@ from treadle.ports.large_messages import beside
 from treadle.ports.redis import redis_pubsub, redis_store
 from treadle.ports.sqs import SqsQueue, sqs_queue
 from treadle.testing.ports.queue import *  # noqa: F403
+from treadle.testing.shows import shows
 
 WHO = {"region_name": "us-east-1", "aws_access_key_id": "key", "aws_secret_access_key": "secret"}
 
@@ -74,6 +75,7 @@ def test_what_cannot_be_a_queue_of_ours_is_refused(given: dict[str, Any], proble
         sqs_queue(**given)
 
 
+@shows("an SQS queue and a Redis store run a workflow")
 async def test_sqs_with_redis_as_its_users_run_it() -> None:
     queue = new_queue(wait=1)
     ports = (queue, redis_pubsub(valkey.url()), redis_store(valkey.url()))
@@ -88,7 +90,7 @@ async def test_sqs_with_redis_as_its_users_run_it() -> None:
         return flow(add.job(n, 1) for n in range(width))
 
     async with app, Worker(app, poll=0.2):
-        await queue.push("no bell")
+        await queue.push("not a wake-up")
         job = await fan.enqueue(30)
         assert await job.workflow.result(60) == sum(range(1, 31))
         async with asyncio.timeout(60):
@@ -96,6 +98,7 @@ async def test_sqs_with_redis_as_its_users_run_it() -> None:
                 await asyncio.sleep(0.05)
 
 
+@shows("a body that is too large for SQS is stored as a file and comes back whole")
 async def test_a_large_body_lies_beside_the_queue(tmp_path: Path) -> None:
     queue = beside(new_queue(), DirectoryBlobs(tmp_path))
     text = "ä" * 300_000
@@ -116,6 +119,7 @@ def empty(folder: Path) -> None:
         file.unlink()
 
 
+@shows("a message whose stored body is missing becomes a dead letter with the reason")
 async def test_a_body_that_is_gone_is_a_dead_letter_with_its_reason(tmp_path: Path) -> None:
     inner = memory_queue()
     queue = beside(inner, DirectoryBlobs(tmp_path), limit=10)

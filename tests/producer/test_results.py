@@ -27,6 +27,7 @@ from treadle.policy import judge
 from treadle.producer.client import Client
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 
 async def test_each_ending_answers_in_its_own_way(app: App, clock: HandClock) -> None:
@@ -58,11 +59,13 @@ async def test_each_ending_answers_in_its_own_way(app: App, clock: HandClock) ->
     assert cancelled.value.reason == "asked"
 
 
+@shows("`app.jobs.handle` of an unknown id raises `UnknownJob`")
 async def test_a_job_that_is_not_there_is_unknown(app: App) -> None:
     with pytest.raises(UnknownJob, match="nobody"):
         await app.jobs.handle("nobody")
 
 
+@shows("a call of `result` that times out leaves no task behind")
 @pytest.mark.parametrize("timeout", [0, 0.01, timedelta(milliseconds=10)])
 async def test_a_timeout_leaves_nothing_behind(app: App, timeout: float | timedelta) -> None:
     @app.task
@@ -75,6 +78,7 @@ async def test_a_timeout_leaves_nothing_behind(app: App, timeout: float | timede
     await nothing_left(before)
 
 
+@shows("`result` of a job that has ended returns at once")
 async def test_an_ended_job_is_seen_without_waiting(app: App) -> None:
     @app.task
     async def t() -> int:
@@ -116,6 +120,7 @@ async def test_many_wait_for_one_and_share_their_trips(app: App, spy: Spy) -> No
     assert spy.calls["get"] < 20
 
 
+@shows("another app on the same storage waits for a job by its id")
 async def test_another_app_on_the_same_storage_waits_by_id(storage: Storage, clock: HandClock) -> None:
     async with App(storage=storage, clock=clock) as one:
 
@@ -134,6 +139,7 @@ async def test_another_app_on_the_same_storage_waits_by_id(storage: Storage, clo
         await stranger.close()
 
 
+@shows("`result` goes on waiting when the wait for a notification fails")
 async def test_a_storage_that_is_away_for_a_moment_is_waited_out(app: App, spy: Spy) -> None:
     @app.task
     async def t() -> int:
@@ -148,6 +154,7 @@ async def test_a_storage_that_is_away_for_a_moment_is_waited_out(app: App, spy: 
         await job.result(timeout=30)
 
 
+@shows("an error of one of many concurrent enqueues reaches its own caller only", area="Enqueuing jobs")
 async def test_a_hundred_at_once_are_a_few_trips_and_each_error_is_its_callers_alone(app: App, spy: Spy) -> None:
     from treadle import Key, KeyHeld
 
@@ -199,7 +206,7 @@ async def test_pass_result_without_exactly_one_upstream_says_so(app: App) -> Non
     async def t(found: int) -> None: ...
 
     async with work(app):
-        with pytest.raises(JobFailed, match="exactly one job to wait for, found 0"):
+        with pytest.raises(JobFailed, match="exactly one job in after=, found 0"):
             await (await t.enqueue()).result(timeout=30)  # type: ignore[call-arg]
 
 
@@ -297,7 +304,9 @@ async def test_a_timeout_says_what_was_waited_for(app: App) -> None:
     async def mail() -> None: ...
 
     job = await mail.enqueue()
-    said = f"mail {job.id} has not ended in 0.01 s: it is ready, and goes on; `treadle jobs explain {job.id}` says why"
+    said = (
+        f"mail {job.id} has not ended in 0.01 s: it is ready, and continues; `treadle jobs explain {job.id}` says why"
+    )
     for wait in (job.result, job.ended, job.workflow.result):
         with pytest.raises(TimeoutError) as caught:
             await wait(timeout=0.01)

@@ -33,6 +33,7 @@ from treadle import (
     flow,
 )
 from treadle.tasks.options import Key
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -93,6 +94,7 @@ async def test_a_sqlite3_connection(app: App, path: Path) -> None:
         await job.result(0)
 
 
+@shows("a job that was enqueued after a savepoint vanishes with a roll-back to it")
 async def test_what_a_savepoint_undoes_has_not_been(app: App, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN")
@@ -322,16 +324,17 @@ async def test_a_view_of_django_that_reads_first(app: App, path: Path, django_on
 # --- what cannot be
 
 
+@shows("a connection that is closed, has another database or cannot lock is refused")
 async def test_connections_that_will_not_do(app: App, path: Path, tmp_path: Path) -> None:
     async def refused(given: Any, words: str) -> None:
         with pytest.raises(BadSession, match=words):
             await app.enqueue(spec(app, "ada"), within=given)
 
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        await refused(db, "commits by itself")
+        await refused(db, "is in autocommit mode")
     await refused(db, "closed")
     with closing(sqlite3.connect(tmp_path / "other.db")) as db:
-        await refused(db, "one file")
+        await refused(db, "two files")
     with closing(sqlite3.connect(":memory:")) as db:
         await refused(db, "in memory")
     await refused(object(), "SQLAlchemy")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from treadle.testing.shows import shows
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TREADLE = Path(sys.executable).with_name("treadle")
 
@@ -70,6 +72,7 @@ def test_webshop_enqueues_from_plain_threads(play: Callable[..., list[str]]) -> 
     assert play("webshop.py") == [f'"order {n} confirmed to c{n}@example.org"' for n in (1, 2, 3)]
 
 
+@shows("`examples/statements.py` sends statements on a schedule and retries the failed ones")
 def test_statements_come_by_themselves_and_what_failed_is_sent_again(play: Callable[..., list[str]]) -> None:
     assert play("statements.py") == [
         "kept: LookupError: customer c is not known here",
@@ -81,6 +84,7 @@ def test_census_adds_up_what_could_be_counted(play: Callable[..., list[str]]) ->
     assert play("census.py") == ["{'be': 5, 'to': 4, 'do': 4}", "published", "not published: upstream"]
 
 
+@shows("`examples/access_pipeline.py` grants access through a pipeline and finds its runs")
 def test_access_goes_through_its_pipeline_and_runs_are_found(play: Callable[..., list[str]]) -> None:
     assert play("access_pipeline.py") == [
         "62 got [1, 2] ['ADD 1 for 62', 'ADD 2 for 62']",

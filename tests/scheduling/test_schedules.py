@@ -13,6 +13,7 @@ from treadle.core.model import Claim, NewJob, Presence, State
 from treadle.policy.cron import stamp
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 
 
 async def ticks(app: App, name: str) -> list[Record]:
@@ -73,6 +74,7 @@ async def test_a_cron_line_with_arguments_and_two_schedules_of_one_task(app: App
     assert nightly.next_at == datetime(2026, 7, 2, 1, tzinfo=UTC)
 
 
+@shows("a function computes the next time of its schedule, and `None` stops it")
 async def test_a_function_becomes_a_task_and_says_when(app: App, clock: HandClock) -> None:
     ran = []
 
@@ -92,6 +94,7 @@ async def test_a_function_becomes_a_task_and_says_when(app: App, clock: HandCloc
     assert ran
 
 
+@shows("five workers make one job at each time of a schedule")
 async def test_five_workers_make_one_tick_each_time(app: App, storage: Storage, clock: HandClock, told: Told) -> None:
     ran = []
 
@@ -114,6 +117,7 @@ async def test_five_workers_make_one_tick_each_time(app: App, storage: Storage, 
     assert len(await ticks(app, "beat")) == 5
 
 
+@shows("a worker that dies while it ticks a schedule loses no job of it")
 async def test_a_worker_that_dies_while_it_ticks_loses_no_tick(app: App, storage: Storage, clock: HandClock) -> None:
     ran = []
 
@@ -139,6 +143,7 @@ async def test_a_worker_that_dies_while_it_ticks_loses_no_tick(app: App, storage
     assert len(ran) == 2  # and the next one comes at its own moment
 
 
+@shows("`catch_up=` makes one job, all jobs or no job for the missed times")
 @pytest.mark.parametrize(("catch_up", "many"), [("one", 1), ("all", 10), ("skip", 0)])
 async def test_what_was_missed(app: App, clock: HandClock, catch_up: str, many: int) -> None:
     @app.every(3600, catch_up=catch_up)  # type: ignore[arg-type]
@@ -166,7 +171,7 @@ async def test_catching_up_a_week_of_seconds_is_bounded_in_each_settle(app: App,
 
     async def watched(outcomes):  # type: ignore[no-untyped-def]
         nonlocal largest
-        largest = max([largest, *(len(out.then) for out in outcomes)])
+        largest = max([largest, *(len(out.followups) for out in outcomes)])
         return await settle(outcomes)
 
     spy.inner.settle = watched  # type: ignore[method-assign]
@@ -223,6 +228,7 @@ async def test_a_tick_that_another_caller_has_stored_is_told(
     assert (await storage.get([forged.id]))[0] is not None
 
 
+@shows("a schedule whose options raise keeps the error in its row and ticks at the next time")
 async def test_a_schedule_whose_body_raises_goes_on(app: App, clock: HandClock, told: Told) -> None:
     ran, wrong = [], [True]
 
@@ -248,6 +254,7 @@ async def test_a_schedule_whose_body_raises_goes_on(app: App, clock: HandClock, 
     assert (await app.schedules.get("beat")).error is None
 
 
+@shows("a schedule function that raises is called again")
 async def test_a_function_that_raises_is_asked_again(app: App, clock: HandClock) -> None:
     ran, wrong = [], [True]
 
@@ -380,7 +387,7 @@ async def test_what_code_no_longer_declares_rests_until_it_is_deleted(app: App, 
     assert "no worker" in await next_code.jobs.explain(found.id) or "none of the" in await next_code.jobs.explain(
         found.id
     )
-    with pytest.raises(BadOption, match="made by code"):
+    with pytest.raises(BadOption, match="code makes the jobs"):
         await next_code.schedules.trigger("gone")
     await next_code.schedules.delete("gone")
     assert await next_code.schedules.list() == []
@@ -418,6 +425,7 @@ async def test_a_tick_whose_key_is_held_is_answered_by_the_holder(app: App, cloc
     assert len(await ticks(app, "beat")) == 2
 
 
+@shows("a worker makes few claims while all jobs are due in years", area="Queue order and claims")
 async def test_a_long_way_ahead_costs_nothing_now(app: App, clock: HandClock, spy: Spy) -> None:
     @app.task(name="later")
     async def later() -> None: ...

@@ -159,13 +159,13 @@ async def test_an_answer_of_a_server_has_an_end(answer: Send, monkeypatch: pytes
     monkeypatch.setattr("treadle.storage.http.storage.TIMEOUT", 0.5)
     with hostile(whole(HELLO), answer) as url:
         async with App(url) as app:
-            with pytest.raises(StorageUnavailable, match=r"no answer in time|headers"):
+            with pytest.raises(StorageUnavailable, match=r"no response in time|headers"):
                 await app.storage.get(["a"])
 
 
 @pytest.mark.parametrize("size", ["1", "x", "-1", ""])
 def test_the_bound_of_an_answer_is_a_number(size: str) -> None:
-    with pytest.raises(BadUrl, match="max_answer: expected a number of bytes from 1,048,576 on"):
+    with pytest.raises(BadUrl, match="max_answer: expected a number of bytes of at least 1,048,576"):
         HttpStorage(f"http://host?max_answer={size}")
 
 
@@ -242,7 +242,7 @@ def test_an_answer_that_ends_with_its_connection_is_whole() -> None:
 
 
 def test_an_answer_that_ends_early_is_said_to() -> None:
-    with hostile(ends_early) as url, pytest.raises(Stop, match="ended 95 bytes before the end of the answer"):
+    with hostile(ends_early) as url, pytest.raises(Stop, match="closed 95 bytes before the end of the response"):
         Endpoint(url, None).ask("GET", "/jobs/a")
 
 

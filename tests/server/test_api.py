@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.served import memory_url
+from tests.fixtures import KINDS, a_storage
+from tests.served import host, memory_url
+from treadle import App, Worker, current
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 
 class Client:
@@ -194,7 +198,7 @@ async def test_queues_and_limits(call: Client) -> None:
     await call("POST", "/v1/queues/mail/pause")
     _, found = await call("GET", "/v1/queues")
     [queue] = found["queues"]
-    assert (queue["name"], queue["paused"], queue["ready"], queue["in_line"]) == ("mail", True, 1, 1)
+    assert (queue["name"], queue["paused"], queue["ready"], queue["queued"]) == ("mail", True, 1, 1)
     assert await claim(call, queues=[["mail", 1]]) == []
     await call("POST", "/v1/queues/mail/resume")
     assert len(await claim(call, queues=[["mail", 1]])) == 1
@@ -359,3 +363,35 @@ async def test_a_mistyped_name_of_a_queue_or_limit_is_answered_with_a_warning(ca
         (200, {}),
         (200, {}),
     ]
+
+
+@shows(
+    "`POST /v1/jobs/{id}/signal` resumes the run that waits for the signal, and a second one gets 409",
+    "a signal that comes before its run waits is kept for the run",
+)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_signal_resumes_the_run_that_waits_for_it(
+    session: aiohttp.ClientSession, kind: str, tmp_path: Path
+) -> None:
+    with a_storage(kind, tmp_path) as storage:
+        served = App(storage=storage)
+        call = Client(host().add(served, Settings(max_wait=0.5)), session)
+        async with App(call.url) as app:
+
+            @app.task(name="ask")
+            async def ask() -> Any:
+                return await current().wait_for("approved", timeout=60)
+
+            early, late = await ask.enqueue(), await ask.enqueue()
+            path = f"/v1/jobs/{early.id}/signal"
+            assert await call("POST", path, {"name": "approved", "value": 1}) == (200, {"jobs": 1})
+            status, problem = await call("POST", path, {"name": "approved", "value": 2})
+            assert (status, problem["error"]) == (409, "signalled")
+            assert (await call("POST", "/v1/jobs/nobody/signal", {"name": "approved", "value": 1}))[0] == 404
+            async with Worker(app, poll=0.05), asyncio.timeout(60):
+                assert await early.result() == 1
+                while (await call("GET", f"/v1/jobs/{late.id}"))[1]["state"] != "waiting":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                await call("POST", f"/v1/jobs/{late.id}/signal", {"name": "approved", "value": {"by": "Ada"}})
+                assert await late.result() == {"by": "Ada"}
+        host().run(served.close())

@@ -16,9 +16,9 @@ from tests.server.raw import Answer, ask
 from tests.server.test_api import token
 from treadle import App
 from treadle.blobs import DirectoryBlobs
-from treadle.compat.delayed.app import delayed_face
-from treadle.compat.queuey.app import queue_face
-from treadle.compat.queuey.blobs import blob_face
+from treadle.compat.delayed.app import delayed_routes
+from treadle.compat.queuey.app import queue_routes
+from treadle.compat.queuey.blobs import blob_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.errors import BadOption
 from treadle.server import Serving, Settings, make_site
@@ -68,7 +68,7 @@ FOREIGN = {
 
 
 class Site(NamedTuple):
-    """A server with all faces, and how to ask it."""
+    """A server with all protocols, and how to ask it."""
 
     url: str
     app: App
@@ -93,8 +93,8 @@ def _files(folder: Path) -> list[Path]:
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     app = App("memory://")
     tokens = TOKENS if request.param == "tokens" else ()
-    faces = [queue_face(Rules()), blob_face(DirectoryBlobs(tmp_path)), delayed_face()]
-    return Site(host().add(app, Settings(tokens=tokens), faces), app, "all" if tokens else None)
+    protocols = [queue_routes(Rules()), blob_routes(DirectoryBlobs(tmp_path)), delayed_routes()]
+    return Site(host().add(app, Settings(tokens=tokens), protocols), app, "all" if tokens else None)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

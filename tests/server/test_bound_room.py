@@ -24,7 +24,7 @@ SOON = 10.0  # s, far below the wait of a claim
 
 @pytest.mark.parametrize("token", ["all", "admin"])
 async def test_no_job_takes_room_of_the_own_limit_of_a_queue(sites: Sites, token: str) -> None:
-    """A job that held such a slot would stop the queue. 422, and in `then` the outcome is refused alone."""
+    """A job that held such a slot would stop the queue. 422, and in `followups` the outcome is refused alone."""
     for name in (f"queue:{OTHER}", f"queue:{MINE}", "queue:", "queue"):
         raw = new(limits=[[name, 1]])
         for path, body in (
@@ -38,8 +38,8 @@ async def test_no_job_takes_room_of_the_own_limit_of_a_queue(sites: Sites, token
     claim = {"worker": "w#1", "queues": [[MINE, 1]], "limit": 1}
     _, claimed = await sites.native("POST", "/v1/work/claim", claim, token)
     [row] = claimed["records"]
-    outcome = {"id": "run", "version": row["version"], "state": "succeeded", "then": [raw]}
-    report = {"id": "run", "version": row["version"], "then": [{**raw, "id": ""}]}
+    outcome = {"id": "run", "version": row["version"], "state": "succeeded", "followups": [raw]}
+    report = {"id": "run", "version": row["version"], "followups": [{**raw, "id": ""}]}
     for each in (outcome, report):
         _, said = await sites.native("POST", "/v1/work/settle", {"outcomes": [each]}, token)
         assert said["settled"][0]["status"] == "refused", said

@@ -98,8 +98,10 @@ async def test_a_token_to_work_and_read_is_enough_for_marks(url: str, behind: Ap
 
 async def test_a_job_that_waited_for_jobs_of_another_queue_is_ended_by_the_server(url: str, behind: App) -> None:
     """Its worker may not read their results; it would end the job without them."""
-    up = NewJob(id="up", task="t", queue="other", ran=True)
-    down = NewJob(id="down", task="treadle.flow", queue="mine", after=("up",), slack=None, ran=True)
+    up = NewJob(id="up", task="t", queue="other", function_done=True)
+    down = NewJob(
+        id="down", task="treadle.flow", queue="mine", after=("up",), failures_allowed=None, function_done=True
+    )
     await behind.storage.enqueue([up, down])
     await behind.storage.settle([Outcome(id="up", version=0, state=State.SUCCEEDED, result="42")])
     async with App(url, token="mine") as app:
@@ -108,9 +110,9 @@ async def test_a_job_that_waited_for_jobs_of_another_queue_is_ended_by_the_serve
 
 async def test_what_it_may_not_do_is_said_when_it_starts(url: str) -> None:
     async with App(url, token="mine") as app:
-        with pytest.raises(BadOption, match=r"the token is bound to mine, and this worker would claim from other"):
+        with pytest.raises(BadOption, match=r"the token is bound to mine, but this worker claims from other"):
             await Worker(app, ["mine", "other"]).start()
-        with pytest.raises(BadOption, match="a leader tends the jobs of every queue"):
+        with pytest.raises(BadOption, match="a leader works for every queue"):
             await Worker(app, ["mine"], role="leader").start()
 
 
@@ -227,4 +229,4 @@ async def test_it_learns_why_a_job_in_line_is_not_running(url: str) -> None:
 
         first, second = await idle.enqueue(), await idle.enqueue()
         assert [await app.jobs.position(each) for each in (first, second)] == [0, 1]
-        assert "in line" in await app.jobs.explain(second)
+        assert "queued" in await app.jobs.explain(second)

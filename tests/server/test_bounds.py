@@ -19,7 +19,7 @@ TOO_MANY = 10**9 + 1
         NewJob(id="a", task="t", priority=40_000),
         NewJob(id="a", task="t", delay=1e12),
         NewJob(id="a", task="t", keep=-1.0),
-        NewJob(id="a", task="t", need=2**40),
+        NewJob(id="a", task="t", required=2**40),
     ],
 )
 async def test_jobs(job: NewJob) -> None:

@@ -61,7 +61,7 @@ async def test_a_parent_waits_for_its_children_and_the_server_ends_it(call: Clie
     _, parent = await call("POST", "/v1/jobs", {"task": "parent", "headers": {"trace": "7"}})
     [row] = await claim(call, 1)
     for _ in range(2):  # repeated after a lost answer, it stores nothing twice
-        assert await settle(call, row, succeed=42, then=[child("a"), child("b")]) == "applied"
+        assert await settle(call, row, succeed=42, followups=[child("a"), child("b")]) == "applied"
     found = await job_of(call, parent["id"])
     assert (found["state"], found["pending"], found["result"]) == ("waiting", 2, 42)
     children = await claim(call, 2)
@@ -79,7 +79,7 @@ async def test_without_a_value_of_its_own_it_has_that_of_the_last_child(call: Cl
     _, parent = await call("POST", "/v1/jobs", {"task": "parent"})
     [row] = await claim(call, 1)
     then = [{**child("a"), "id": "first"}, child("b", after=["first"])]
-    assert await settle(call, row, then=then) == "applied"
+    assert await settle(call, row, followups=then) == "applied"
     for number, (task, value) in enumerate((("a", "one"), ("b", "two")), 2):
         [row] = await claim(call, number)
         assert row["job"]["task"] == task
@@ -97,7 +97,7 @@ async def test_a_runner_may_choose_ids_but_not_those_derived_from_another_run(ca
     said = {"succeed": 1} if verb == "judged" else {"state": "succeeded", "result": "1"}
     chosen = [f"{derived(id, version)}:mail", "0" * 32]
     for wrong in (derived("other", 1), f"{derived('other', 1)}-000001", f"{derived(id, version - 1)}-000001"):
-        report = {"id": id, "version": version, "then": [{**child("a"), "id": wrong}], **said}
+        report = {"id": id, "version": version, "followups": [{**child("a"), "id": wrong}], **said}
         body: dict[str, Any] = {"outcomes": [report]}
         if verb == "settle_claim":
             body["claim"] = {"worker": "r#9", "queues": [], "limit": 0}
@@ -107,13 +107,13 @@ async def test_a_runner_may_choose_ids_but_not_those_derived_from_another_run(ca
         then = [{**child("a"), "id": each} for each in chosen]
     else:
         then = [{**child("a"), "id": each} for each in (*chosen, f"{derived(id, version)}-000001")]
-    assert await settle(call, row, then=then, **said) == "applied"
+    assert await settle(call, row, followups=then, **said) == "applied"
 
 
 async def test_a_child_that_fails_fails_its_parent(call: Client) -> None:
     _, parent = await call("POST", "/v1/jobs", {"task": "parent"})
     [row] = await claim(call, 1)
-    await settle(call, row, succeed=1, then=[child("a")])
+    await settle(call, row, succeed=1, followups=[child("a")])
     [row] = await claim(call, 2)
     await settle(call, row, abort="no luck")
     assert await claim(call, 3) == []
@@ -126,13 +126,20 @@ async def test_called_again_it_finds_what_its_children_came_to(call: Client) -> 
     _, parent = await call("POST", "/v1/jobs", {"task": "parent"})
     [row] = await claim(call, 1)
     for _ in range(2):
-        assert await settle(call, row, again=True, then=[child("a"), child("b")], memo=[["stage", "2"]]) == "applied"
+        assert (
+            await settle(call, row, again=True, followups=[child("a"), child("b")], checkpoints=[["stage", "2"]])
+            == "applied"
+        )
     first, second = await claim(call, 2)
     await settle(call, first, succeed=20)
     assert await claim(call, 3) == []
     await settle(call, second, abort="never mind")
     [row] = await claim(call, 4)
-    assert (row["job"]["id"], dict(row["memo"]), row.get("ran", False)) == (parent["id"], {"stage": "2"}, False)
+    assert (row["job"]["id"], dict(row["checkpoints"]), row.get("function_done", False)) == (
+        parent["id"],
+        {"stage": "2"},
+        False,
+    )
     _, found = await call("POST", "/v1/work/get", {"ids": row["after"]})
     assert [(each["state"], each["result"]) for each in found["records"]] == [("succeeded", "20"), ("failed", None)]
     assert await settle(call, row, succeed=21) == "applied"
@@ -143,9 +150,9 @@ async def test_called_again_it_finds_what_its_children_came_to(call: Client) -> 
 @pytest.mark.parametrize(
     "said",
     [
-        {"fail": "no", "then": [child("a")]},
-        {"defer": 1, "then": [child("a")]},
-        {"succeed": 1, "again": True, "then": [child("a")]},
+        {"fail": "no", "followups": [child("a")]},
+        {"defer": 1, "followups": [child("a")]},
+        {"succeed": 1, "again": True, "followups": [child("a")]},
         {"again": True},
         {},
         {"succeed": 1, "fail": "both"},
@@ -170,7 +177,7 @@ async def test_a_python_program_waits_for_such_a_workflow(call: Client, url: str
 
         job = await app.stub("parent").enqueue()
         [row] = await claim(call, 1)
-        await settle(call, row, then=[child("double", "[21]", queue="python")])
+        await settle(call, row, followups=[child("double", "[21]", queue="python")])
         async with Worker(app):
             waiting = asyncio.create_task(first(call))
             assert await job.result(30) == 42

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.tools import Command
 from treadle import App, Retry
 from treadle.cli.root import run as treadle
+from treadle.testing.shows import shows
 
 APP = """
 from treadle import App
@@ -78,6 +79,7 @@ async def refuse() -> None:
     assert b"ERROR treadle.jobs: shop.refuse failed: ValueError: no such order\nTraceback" in logged
 
 
+@shows("a server reads its tokens from a file and answers 401 without one")
 async def test_a_server_with_tokens_from_a_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "treadle", "token", "web", "--scope", "enqueue"]
     made = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
@@ -95,23 +97,42 @@ async def test_a_server_with_tokens_from_a_file(tmp_path: Path) -> None:
         assert await stop(process) == 0
 
 
-def test_it_does_not_open_itself_to_other_machines_unasked(capsys: object) -> None:
-    assert treadle(["server", "--host", "0.0.0.0", "--url", "memory://"]) == 2
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("server",),
+        ("server", "--protocol", "delayed", "--api"),
+        ("server", "--protocol", "queuey", "--api"),
+        ("up", "--protocol", "delayed", "--api"),
+    ],
+    ids=" ".join,
+)
+def test_it_does_not_open_itself_to_other_machines_unasked(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert treadle([*words, "--host", "0.0.0.0", "--url", "memory://"]) == 2
+    assert "is open to other machines" in capsys.readouterr().err
+
+
+def test_the_help_says_who_is_exempt(capsys: pytest.CaptureFixture[str]) -> None:
+    """Clients of the systems that the protocols replace send no tokens."""
+    assert treadle(["server", "--help"]) == 0
+    assert "With --protocol and without --api, --host alone allows it" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
     ("words", "greeting"),
     [
-        ((), "http://127.0.0.1:{port} (no tokens: open to everybody on this machine)"),
-        (("--host", "0.0.0.0"), "(no tokens: open to everybody who can reach 0.0.0.0 port {port})"),
+        ((), "http://127.0.0.1:{port} (no tokens: every program on this machine has access)"),
+        (("--host", "0.0.0.0"), "(no tokens: every program that can reach 0.0.0.0 port {port} has access)"),
         (("--tokens", "tokens.toml"), "http://0.0.0.0:{port} (tokens: web "),
     ],
     ids=["as it is", "a host", "tokens"],
 )
-def test_a_face_says_to_whom_it_is_open(tmp_path: Path, words: tuple[str, ...], greeting: str) -> None:
+def test_a_protocol_says_to_whom_it_is_open(tmp_path: Path, words: tuple[str, ...], greeting: str) -> None:
     with Command("token", "web", cwd=tmp_path) as made:
         assert made.ended() == 0
-    given = ("server", "--face", "delayed", "--url", "memory://", "--port", "0", *words)
+    given = ("server", "--protocol", "delayed", "--url", "memory://", "--port", "0", *words)
     with Command(*given, cwd=tmp_path) as server:
         line = server.wait_for("http://")
         port = line.partition("http://")[2].split()[0].rpartition(":")[2]

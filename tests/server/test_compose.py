@@ -18,6 +18,7 @@ from tests.servers import valkey
 from tests.servers.process import free_port
 from treadle.cli import delivery_options
 from treadle.cli.root import treadle
+from treadle.testing.shows import shows
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -75,6 +76,7 @@ def test_the_image_has_what_its_commands_need() -> None:
         assert f"!{name}" in ignored
 
 
+@shows("the commands of `compose.yaml` start an API, a leader and followers that run the posted jobs")
 async def test_the_same_processes_do_what_it_says(tmp_path: Path) -> None:
     port, server = free_port(), valkey.shared()
     here = {

@@ -1,6 +1,6 @@
 """kill -9 of the server under load, and a full disk: what was answered with 200 is there, nothing is half there.
 
-A real server process over each storage; clients that post through every face; a file system of a few megabytes.
+A real server process over each storage; clients that post through every protocol; a file system of a few megabytes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tests.servers.process import free_port
 from treadle import App
 from treadle.compat.delayed.ids import id_of
 from treadle.core.model import Claim, Record
+from treadle.testing.shows import shows
 
 REQUESTS = 1_000
 CLIENTS = 8
@@ -113,9 +114,9 @@ def server(url: str, port: int) -> tuple[str, ...]:
         "server",
         "--url",
         url,
-        "--face",
+        "--protocol",
         "queuey",
-        "--face",
+        "--protocol",
         "delayed",
         "--api",
         "--host",
@@ -145,6 +146,7 @@ async def claim_all(app: App, number: int) -> set[str]:
     return set(found)
 
 
+@shows("a server that is killed has stored each job that it acknowledged", area="Crashes and outages")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
 async def test_a_server_that_is_killed_has_lost_nothing_it_answered(kind: str, tmp_path: Path) -> None:
@@ -207,6 +209,10 @@ async def post(session: aiohttp.ClientSession, url: str, body: Any) -> tuple[int
         return got.status, await got.json()
 
 
+@shows(
+    "a server on a full disk answers 503, stores nothing, and works again once there is room",
+    area="Crashes and outages",
+)
 async def test_a_full_disk_is_503_and_nothing_is_stored_until_there_is_room(tmp_path: Path) -> None:
     port, stored = free_port(), set[str | None]()
     url = f"http://127.0.0.1:{port}"

@@ -17,9 +17,9 @@ from tests.served import host, memory_url
 from tests.server.places import EVERY, a_place
 from tests.server.test_api import Client, session
 from treadle import App
-from treadle.compat.delayed.app import delayed_face
+from treadle.compat.delayed.app import delayed_routes
 from treadle.compat.delayed.ids import shown
-from treadle.compat.queuey.app import QUEUE, queue_face
+from treadle.compat.queuey.app import QUEUE, queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core import defaults, ids
 from treadle.server import Settings, Token
@@ -56,11 +56,18 @@ def raw_jobs() -> Iterator[dict[str, Any]]:
         yield new(id, nonce="1")
         yield new(id, task="", payload='"mine"')
         yield new(after=[id])
-        yield new(after=[id], slack=None, ran=True)
+        yield new(after=[id], failures_allowed=None, function_done=True)
         yield new(after=[id], wait_timeout=60)
         yield new(root=id)
         yield new(root=id, parent=id)
-        yield new(task="treadle.flow", payload='{"kwargs": {"guard": true}}', after=[id], need=0, slack=None, ran=True)
+        yield new(
+            task="treadle.flow",
+            payload='{"kwargs": {"guard": true}}',
+            after=[id],
+            required=0,
+            failures_allowed=None,
+            function_done=True,
+        )
     won = json.dumps({"job": "mine-0", "once": "charge:7"})
     for conflict in ("keep", "raise", "replace"):
         yield new(key="t order-8", key_conflict=conflict)
@@ -94,7 +101,7 @@ def raw_jobs() -> Iterator[dict[str, Any]]:
             payload=json.dumps(schedule),
         )
     for queue in ("treadle", MINE):
-        yield new("treadle:leader", task="treadle.leader", queue=queue, ran=True)
+        yield new("treadle:leader", task="treadle.leader", queue=queue, function_done=True)
     yield new("treadle:leader")
 
 
@@ -111,17 +118,22 @@ def outcomes() -> Iterator[dict[str, Any]]:
 def own_outcomes() -> Iterator[dict[str, Any]]:
     """Outcomes of jobs of mine that name what is the other one's."""
     for id in (*IDS, SIGNAL):
-        yield {"state": "waiting", "after": [id], "ran": True}
-        yield {"state": "waiting", "after": [id], "ran": True, "memo": [["treadle:plan", '{"guard": true}']]}
+        yield {"state": "waiting", "after": [id], "function_done": True}
+        yield {
+            "state": "waiting",
+            "after": [id],
+            "function_done": True,
+            "checkpoints": [["treadle:plan", '{"guard": true}']],
+        }
     for job in raw_jobs():
-        yield {"state": "succeeded", "then": [job]}
-        yield {"state": "waiting", "ran": True, "then": [job], "after": [job["id"]]}
+        yield {"state": "succeeded", "followups": [job]}
+        yield {"state": "waiting", "function_done": True, "followups": [job], "after": [job["id"]]}
 
 
 def numbered() -> list[dict[str, Any]]:
     """Each of them for a job of its own, which runs: see `furnish`. Ids as no run derives them are left out: those are
     refused with the whole call (test_runners.py)."""
-    own = [each for each in own_outcomes() if all(ids.stem(job["id"]) is None for job in each.get("then", ()))]
+    own = [each for each in own_outcomes() if all(ids.stem(job["id"]) is None for job in each.get("followups", ()))]
     return [{"id": f"mine-{number}", "version": 1, **each} for number, each in enumerate(own)]
 
 
@@ -130,11 +142,11 @@ def reports() -> Iterator[dict[str, Any]]:
         yield {"id": id, "version": version, "succeed": "mine"}
         yield {"id": id, "version": version, "fail": "mine"}
         yield {"id": id, "version": version, "defer": 0}
-        yield {"id": id, "version": version, "then": [new("")]}
+        yield {"id": id, "version": version, "followups": [new("")]}
 
 
 def claims() -> Iterator[dict[str, Any]]:
-    yield {"worker": "theirs#1", "queues": [[MINE, 9]], "limit": 9}  # the ticket under which the other one's job runs
+    yield {"worker": "theirs#1", "queues": [[MINE, 9]], "limit": 9}  # the claim id under which the other one's job runs
     yield {"worker": "w#1", "queues": [[OTHER, 9]], "limit": 9}
     yield {"worker": "w#2", "queues": [["treadle", 9]], "limit": 9}
     for id in (*IDS, SIGNAL):
@@ -166,7 +178,7 @@ HOLDS = [
     [{"id": id, "version": version, **more}]
     for id in IDS
     for version in (0, 1, 2)
-    for more in ({}, {"note": "mine"}, {"memo": [["step", "1"]]}, {"reach": [OTHER]})
+    for more in ({}, {"note": "mine"}, {"checkpoints": [["step", "1"]]}, {"reach": [OTHER]})
 ]
 WATCHED = [[f"job:{id}"] for id in IDS] + [[f"queue:{OTHER}"], ["worker:theirs"], ["queue:treadle"]]
 RULES = [{"name": f"queue:{OTHER}", "slots": 5}, {"name": "shared", "slots": 5}]
@@ -222,7 +234,7 @@ TABLE: dict[str, list[Probe]] = {
         ("/v1/work/claim", {**each, **more}) for each in claims() for more in ({}, {"max_lost": 3})
     ],
     "POST /v1/work/heartbeat": [
-        *[("/v1/work/heartbeat", {"worker": {"worker": "theirs"}, "holds": each}) for each in HOLDS],
+        *[("/v1/work/heartbeat", {"worker": {"worker": "theirs"}, "renewals": each}) for each in HOLDS],
         ("/v1/work/heartbeat", {"worker": {"worker": "theirs", "gone": True}}),
         ("/v1/work/heartbeat", {"worker": {"worker": "w", "queues": [OTHER]}}),
     ],
@@ -245,7 +257,7 @@ TABLE: dict[str, list[Probe]] = {
             {"queue": MINE},
             {"queue": MINE, "ids": list(IDS)},
             {"queue": MINE, "root": WAITING},
-            {"queue": MINE, "ahead_of": READY, "order": "line", "count": True},
+            {"queue": MINE, "ahead_of": READY, "order": "queue", "count": True},
             {"queue": "treadle"},
         )
     ],
@@ -306,8 +318,8 @@ class Sites:
     def __init__(self, app: App, session: aiohttp.ClientSession) -> None:
         self.app, settings = app, Settings(tokens=TOKENS, max_wait=5)
         self.native = Client(host().add(app, settings), session)
-        self.queuey = Client(host().add(app, settings, [queue_face(Rules())]), session)
-        self.delayed = Client(host().add(app, settings, [delayed_face()]), session)
+        self.queuey = Client(host().add(app, settings, [queue_routes(Rules())]), session)
+        self.delayed = Client(host().add(app, settings, [delayed_routes()]), session)
 
     async def admin(self, path: str, body: Any, method: str = "POST") -> Any:
         status, answer = await self.native(method, path, body, "admin")
@@ -379,7 +391,7 @@ async def furnish(sites: Sites) -> None:
             "outcomes": [
                 {"id": ENDED, "version": 1, "state": "succeeded", "result": json.dumps(SECRET)},
                 {"id": FAILED, "version": 1, "state": "failed", "reason": "error", "error": SECRET},
-                {"id": WAITING, "version": 1, "state": "waiting", "then": [signal], "after": [SIGNAL]},
+                {"id": WAITING, "version": 1, "state": "waiting", "followups": [signal], "after": [SIGNAL]},
             ]
         },
     )
@@ -387,9 +399,9 @@ async def furnish(sites: Sites) -> None:
     mine = [each["id"] for each in numbered()]
     await sites.admin("/v1/work/enqueue", {"jobs": [new(id) for id in mine]})
     await sites.admin("/v1/work/claim", {"worker": "own#1", "queues": [[MINE, 1]], "ids": mine, "limit": len(mine)})
-    hold = {"id": RUNNING, "version": 1, "note": SECRET, "memo": [["step", SECRET]]}
+    hold = {"id": RUNNING, "version": 1, "note": SECRET, "checkpoints": [["step", SECRET]]}
     worker = {"worker": "theirs", "host": SECRET, "queues": [OTHER], "ttl": 3600}
-    await sites.admin("/v1/work/heartbeat", {"worker": worker, "holds": [hold], "lease": 3600})
+    await sites.admin("/v1/work/heartbeat", {"worker": worker, "renewals": [hold], "lease": 3600})
     await sites.admin("/v1/limits/shared", {"slots": 3}, "PUT")
     await sites.admin(f"/v1/limits/{SECRET}-limit", {"slots": 3}, "PUT")
     await sites.admin(f"/v1/queues/{RESTING}/pause", None)
@@ -450,8 +462,8 @@ async def test_every_call_is_in_the_table(sites: Sites) -> None:
     waiting = LongPoll(lambda: sites.app.storage)
     native = {f"{each.method} {each.path}" for each in operations_of(sites.app, Settings(), waiting)}
     assert native == TABLE.keys()
-    for face, table in ((queue_face(Rules()), QUEUEY), (delayed_face(), DELAYED_JOBS)):
-        routes = [route for route in face(sites.app, Settings(), waiting) if isinstance(route, Route)]
+    for protocol, table in ((queue_routes(Rules()), QUEUEY), (delayed_routes(), DELAYED_JOBS)):
+        routes = [route for route in protocol(sites.app, Settings(), waiting) if isinstance(route, Route)]
         calls = {f"{method} {route.path}" for route in routes for method in route.methods or () if method != "HEAD"}
         assert {call for call in calls if "{rest" not in call} - UNPROTECTED == table.keys()
 

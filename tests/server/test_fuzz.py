@@ -21,8 +21,8 @@ import pytest
 from tests.fixtures import KINDS, a_storage
 from tests.served import host
 from treadle import App, Worker
-from treadle.compat.delayed.app import delayed_face
-from treadle.compat.queuey.app import queue_face
+from treadle.compat.delayed.app import delayed_routes
+from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.server import Settings
 
@@ -119,8 +119,8 @@ NEW = {
     "key_window": 1.0,
     "key_until": "ended",
     "after": ["a"],
-    "need": 1,
-    "slack": 0,
+    "required": 1,
+    "failures_allowed": 0,
     "wait_timeout": 9.0,
     "limits": [["l", 1]],
     "lane": "l",
@@ -135,7 +135,7 @@ NEW = {
     "headers": [["h", "v"]],
     "root": "a",
     "parent": "a",
-    "ran": False,
+    "function_done": False,
     "nonce": "n",
 }
 OUT = {
@@ -148,16 +148,16 @@ OUT = {
     "value": "1",
     "error": "e",
     "reason": "error",
-    "memo": [["s", "1"]],
+    "checkpoints": [["s", "1"]],
     "note": "n",
-    "then": [NEW],
+    "followups": [NEW],
     "after": ["a"],
-    "need": 1,
-    "slack": 0,
-    "ran": True,
+    "required": 1,
+    "failures_allowed": 0,
+    "function_done": True,
     "keep": 9.0,
 }
-REPORT = {"id": "a", "version": 1, "memo": [["s", "1"]], "note": "n"}
+REPORT = {"id": "a", "version": 1, "checkpoints": [["s", "1"]], "note": "n"}
 NEEDED = (
     "id",
     "version",
@@ -174,7 +174,8 @@ NEEDED = (
     "task",
     "ids",
     "topics",
-    "holds",
+    "renewals",
+    "running",
     "binary_addr",
     "runner_id",
     "status",
@@ -193,7 +194,7 @@ CLAIM = {
     "limit": 3,
     "lease": 9.0,
     "ids": ["a"],
-    "holds": ["a"],
+    "running": ["a"],
     "wait": 0.0,
     "max_lost": 3,
 }
@@ -251,7 +252,7 @@ ASKED = {
     "keep": 9.0,
     "keep_failed": 9.0,
     "after": ["a"],
-    "when": {"need": 1},
+    "when": {"required": 1},
     "wait_timeout": 9.0,
     "pass_result": False,
     "labels": ["l"],
@@ -264,10 +265,10 @@ NATIVE: tuple[tuple[str, str, Any], ...] = (
     (
         "POST",
         "/v1/work/heartbeat",
-        {"worker": PRESENCE, "holds": [{"id": "a", "version": 1, "memo": [["s", "1"]]}], "lease": 9.0},
+        {"worker": PRESENCE, "renewals": [{"id": "a", "version": 1, "checkpoints": [["s", "1"]]}], "lease": 9.0},
     ),
     ("POST", "/v1/work/settle", {"outcomes": [OUT]}),
-    ("POST", "/v1/work/settle", {"outcomes": [{**REPORT, "succeed": 1, "then": [NEW]}]}),
+    ("POST", "/v1/work/settle", {"outcomes": [{**REPORT, "succeed": 1, "followups": [NEW]}]}),
     ("POST", "/v1/work/settle", {"outcomes": [{**REPORT, "fail": "x"}, {**REPORT, "defer": 1.0}]}),
     ("POST", "/v1/work/settle_claim", {"outcomes": [OUT], "claim": CLAIM}),
     ("POST", "/v1/work/get", {"ids": ["a"]}),
@@ -312,8 +313,8 @@ class Dice:
         method, path, body = self._random.choice(kind)
         if "{" not in path and "?" not in path and self._random.random() < 0.05:
             path += self._random.choice(("/", "%00", "?limit=99999999999999999999", "?cursor=%ff", "?state=x"))
-        face = {id(NATIVE): "native", id(QUEUE): "queue", id(DELAYED): "delayed"}[id(kind)]
-        return face, f"{method} {path}", None if body is None else self.spoilt(body)
+        protocol = {id(NATIVE): "native", id(QUEUE): "queue", id(DELAYED): "delayed"}[id(kind)]
+        return protocol, f"{method} {path}", None if body is None else self.spoilt(body)
 
     def spoilt(self, body: Any) -> Any:
         """The body without some of what may be left out, and with odd values in up to two places."""
@@ -375,8 +376,8 @@ async def test_odd_values_are_no_fault_and_ordinary_jobs_run(
         here, settings = host(), Settings(max_wait=0.05)
         urls = {
             "native": here.add(app, settings),
-            "queue": here.add(app, settings, [queue_face(Rules())]),
-            "delayed": here.add(app, settings, [delayed_face()]),
+            "queue": here.add(app, settings, [queue_routes(Rules())]),
+            "delayed": here.add(app, settings, [delayed_routes()]),
         }
         worker = Worker(app, ["good", "default", "q"], name="good-worker", poll=0.05)
         here.run(worker.start())
@@ -408,14 +409,14 @@ async def _fuzz(session: aiohttp.ClientSession, urls: dict[str, str], dice: Dice
 
     async def calls(number: int) -> None:
         for _ in range(number):
-            face, words, body = dice.call()
+            protocol, words, body = dice.call()
             method, _, path = words.partition(" ")
             if "/settle" in path and isinstance(body.get("outcomes"), list):
                 await _give_runs(session, urls["native"], body["outcomes"])
-            status, said = await _answer(session, method, urls[face] + path, body, dice.headers())
+            status, said = await _answer(session, method, urls[protocol] + path, body, dice.headers())
             statuses[status] = statuses.get(status, 0) + 1
             if status >= 500:
-                faults.append(f"{status} {face} {words} {json.dumps(body)[:400]}: {str(said)[:200]}")
+                faults.append(f"{status} {protocol} {words} {json.dumps(body)[:400]}: {str(said)[:200]}")
 
     await asyncio.gather(*(calls(most // TOGETHER + 1) for _ in range(TOGETHER)))
     assert not faults, "\n".join(faults[:10])

@@ -27,8 +27,8 @@ from tests.served import host
 from tests.server.test_crossing import token
 from tests.server.test_fuzz import CALLS, SEED, TIMES, UUID, Dice
 from treadle import App
-from treadle.compat.delayed.app import delayed_face
-from treadle.compat.queuey.app import queue_face
+from treadle.compat.delayed.app import delayed_routes
+from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import Claim, NewJob, Outcome, Presence, Query, Record, State
 from treadle.discovery.packet import BadPacket, decode
@@ -72,10 +72,10 @@ class Thief(Dice):
         if self._random.random() < 0.15:
             method, path, body = self._random.choice(PATHS)
             return "native", f"{method} {path.format(self._random.choice(FAR))}", body
-        face, words, body = super().call()
-        if face != "native" and self._random.random() < 0.3:
+        protocol, words, body = super().call()
+        if protocol != "native" and self._random.random() < 0.3:
             words = words.replace(UUID, FAR_UUID).replace(FAR_ULID[:-1] + "0", FAR_ULID)
-        return face, words, body
+        return protocol, words, body
 
     def _odd(self, value: Any) -> Any:
         if isinstance(value, str) and self._random.random() < 0.5:
@@ -115,7 +115,7 @@ async def _plant(storage: Storage) -> None:
     held = (await storage.claim(ask)).records
     assert [row.id for row in held] == ["far-running", "far-ended"]
     text = json.dumps(MARK)
-    out = Outcome(id="far-ended", version=1, state=State.SUCCEEDED, result=text, note=text, memo=((MARK, text),))
+    out = Outcome(id="far-ended", version=1, state=State.SUCCEEDED, result=text, note=text, checkpoints=((MARK, text),))
     assert (await storage.settle([out]))[0].status == "applied"
     worker = Presence(
         worker="far-worker", host=MARK, pid=1, queues=("far",), tasks=(MARK,), slots=1, running=1, ttl=10.0**4
@@ -161,8 +161,8 @@ async def test_a_bound_token_reaches_no_row_of_another_queue(
         settings = Settings(tokens=(token("bound", *SCOPES, queues=MINE),), max_wait=0.05)
         urls = {
             "native": here.add(app, settings),
-            "queue": here.add(app, settings, [queue_face(Rules())]),
-            "delayed": here.add(app, settings, [delayed_face()]),
+            "queue": here.add(app, settings, [queue_routes(Rules())]),
+            "delayed": here.add(app, settings, [delayed_routes()]),
         }
         try:
             here.run(_plant(storage))
@@ -190,14 +190,14 @@ async def _fuzz(
 
     async def calls(number: int) -> None:
         for _ in range(number):
-            face, words, body = dice.call()
+            protocol, words, body = dice.call()
             method, _, path = words.partition(" ")
             data = None if body is None else json.dumps(body).encode()
-            async with session.request(method, urls[face] + path, data=data, headers=dice.headers()) as answer:
+            async with session.request(method, urls[protocol] + path, data=data, headers=dice.headers()) as answer:
                 said = f"{dict(answer.headers)} {(await answer.read()).decode(errors='replace')}"
             counts[answer.status] += 1
             if answer.status >= 500 or MARK in said:
-                faults.append(f"{answer.status} {face} {words} {(data or b'')[:400]!r}: {said[:800]}")
+                faults.append(f"{answer.status} {protocol} {words} {(data or b'')[:400]!r}: {said[:800]}")
 
     await asyncio.gather(*(calls(most // TOGETHER + 1) for _ in range(TOGETHER)))
     assert not faults, "\n".join(faults[:10])

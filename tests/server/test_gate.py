@@ -92,9 +92,9 @@ ODD: tuple[dict[str, Any], ...] = (
     {"lease": -1.0},
     {"deadline": -1.0},
     {"wait_timeout": 1e308},
-    {"need": -1},
-    {"need": 2**40},
-    {"slack": HUGE},
+    {"required": -1},
+    {"required": 2**40},
+    {"failures_allowed": HUGE},
     {"lane": "l", "stride": 0.0},
     {"lane": "l", "stride": 1e300},
     {"limits": [["x", 0]]},
@@ -116,7 +116,7 @@ ODD: tuple[dict[str, Any], ...] = (
 
 
 async def test_odd_rows_are_refused_at_every_door(session: aiohttp.ClientSession) -> None:
-    """422, and nothing is stored; in `then` the outcome is refused alone, and its job may still end."""
+    """422, and nothing is stored; in `followups` the outcome is refused alone, and its job may still end."""
     call = Caller(memory_url(None, tokens(*SCOPES)), session)
     await call("/v1/jobs", {"task": "t", "id": "run"})
     _, claimed = await call("/v1/work/claim", {"worker": "w#1"})
@@ -128,7 +128,7 @@ async def test_odd_rows_are_refused_at_every_door(session: aiohttp.ClientSession
             "id": "run",
             "version": row["version"],
             "state": "succeeded",
-            "then": [{"id": "kid", "task": "t", **odd}],
+            "followups": [{"id": "kid", "task": "t", **odd}],
         }
         if odd.get("id") != "":  # there it is derived
             status, answer = await call("/v1/work/settle", {"outcomes": [outcome]})
@@ -158,7 +158,7 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("heartbeat", {"worker": {"worker": "w", "tasks": ["\0"]}}),
     ("heartbeat", {"worker": {"worker": ""}}),
     ("heartbeat", {"worker": {"worker": "w"}, "lease": -1}),
-    ("heartbeat", {"worker": {"worker": "w"}, "holds": [{"id": "a", "version": HUGE}]}),
+    ("heartbeat", {"worker": {"worker": "w"}, "renewals": [{"id": "a", "version": HUGE}]}),
     ("find", {"limit": HUGE}),
     ("find", {"limit": -1}),
     ("find", {"queue": "\0"}),
@@ -262,9 +262,9 @@ async def test_what_is_no_row_of_treadles_own_is_refused_with_every_scope(
         (schedule(), "operate"),
         (rest(), "operate"),
         ({"id": "treadle:leader", "task": "treadle.leader", "queue": "treadle"}, "work"),
-        ({"id": "g", "task": "treadle.flow", "payload": '{"kwargs":{"guard":true}}', "ran": True}, "work"),
+        ({"id": "g", "task": "treadle.flow", "payload": '{"kwargs":{"guard":true}}', "function_done": True}, "work"),
         ({"id": "treadle:" + "0" * 32 + "-000001"}, "work"),
-        ({"id": "f", "task": "treadle.flow", "ran": True}, "enqueue"),
+        ({"id": "f", "task": "treadle.flow", "function_done": True}, "enqueue"),
         ({"id": hashed("r"), "root": "r", "task": ""}, "enqueue"),
     ],
 )
@@ -303,20 +303,23 @@ async def test_a_schedule_is_changed_by_those_who_operate(session: aiohttp.Clien
     evil = json.dumps({**EVERY, "task": "evil", "job": {"id": "i", "task": "evil"}})
     known = {"id": row.id, "version": claimed["version"]}
     for outcome in (
-        {"state": "ready", "memo": [["definition", evil]]},
-        {"state": "ready", "memo": [["paused", "1"]]},
+        {"state": "ready", "checkpoints": [["definition", evil]]},
+        {"state": "ready", "checkpoints": [["paused", "1"]]},
         {"state": "cancelled", "reason": "asked"},
         {"state": "succeeded"},
-        {"state": "ready", "then": [{"id": "cron:other:20261122T000000Z", "task": "x"}]},
+        {"state": "ready", "followups": [{"id": "cron:other:20261122T000000Z", "task": "x"}]},
     ):
         _, said = await call("/v1/work/settle", {"outcomes": [{**known, **outcome}]})
         assert said["settled"][0]["status"] == "refused", outcome
     status, _ = await call(
-        "/v1/work/heartbeat", {"worker": {"worker": "w"}, "holds": [{**known, "memo": [["definition", evil]]}]}
+        "/v1/work/heartbeat",
+        {"worker": {"worker": "w"}, "renewals": [{**known, "checkpoints": [["definition", evil]]}]},
     )
     assert status == 403
     tick = {"id": "cron:n:20261122T000000Z", "task": "x"}
-    _, said = await call("/v1/work/settle", {"outcomes": [{**known, "state": "ready", "delay": 60.0, "then": [tick]}]})
+    _, said = await call(
+        "/v1/work/settle", {"outcomes": [{**known, "state": "ready", "delay": 60.0, "followups": [tick]}]}
+    )
     assert said["settled"][0]["status"] == "applied"
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.server.raw import Answer, ask, head
 from tests.server.test_port_bounds import JOB, gone
 from treadle import App
-from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import Claim, Claimed, NewJob
 from treadle.server import Serving, Settings, make_site
@@ -34,7 +34,7 @@ class Gone:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
         self.app = App("memory://")
-        self.site = make_site(self.app, Settings(), faces=[queue_face(Rules())])
+        self.site = make_site(self.app, Settings(), protocols=[queue_routes(Rules())])
         self.serving = Serving(self.site, on_stop=self.site.state.waiting.send_home)
 
     def hold_claims(self) -> tuple[asyncio.Event, asyncio.Semaphore]:

@@ -15,7 +15,7 @@ import pytest
 from tests.served import host, memory_url
 from tests.server.raw import Answer, ask
 from treadle import App, BadOption, flow
-from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Query, State
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Query, State
 from treadle.server import Settings, time_slices
 from treadle.server.row_checks import (
     MOST_CALL,
@@ -81,15 +81,15 @@ LISTS: dict[str, tuple[str, int, Made]] = {
         MOST_ROWS,
         lambda n: {"outcomes": [_out(id) for id in names(n)], "claim": claim()},
     ),
-    "holds": (
+    "renewals": (
         "heartbeat",
         MOST_ROWS,
-        lambda n: {"worker": PRESENCE, "holds": [{"id": id, "version": 1} for id in names(n)]},
+        lambda n: {"worker": PRESENCE, "renewals": [{"id": id, "version": 1} for id in names(n)]},
     ),
     "ids": ("get", MOST_CALL, lambda n: {"ids": names(n)}),
     "topics": ("watch", MOST_CALL, lambda n: {"topics": [f"job:{id}" for id in names(n)], "timeout": 0}),
     "ids of a claim": ("claim", MOST_CALL, lambda n: claim(ids=names(n))),
-    "holds of a claim": ("claim", MOST_ROWS, lambda n: claim(holds=names(n))),
+    "running of a claim": ("claim", MOST_ROWS, lambda n: claim(running=names(n))),
     "limit of a claim": ("claim", MOST_CLAIM, lambda n: claim(limit=n)),
     "reach of a claim": ("claim", MOST_QUEUES, lambda n: claim(reach=names(n))),
     "reach of a job": ("enqueue", MOST_QUEUES, lambda n: {"jobs": [job("a", reach=["q", *names(n - 1)])]}),
@@ -97,7 +97,7 @@ LISTS: dict[str, tuple[str, int, Made]] = {
     "rows of a page": ("find", MOST_CALL, lambda n: {"limit": n}),
     "rows to prune": ("prune", MOST_CALL, lambda n: {"limit": n}),
 }
-SPLIT = ("jobs", "after of a call", "outcomes", "outcomes and a claim", "holds", "topics", "limits")
+SPLIT = ("jobs", "after of a call", "outcomes", "outcomes and a claim", "renewals", "topics", "limits")
 
 
 def _out(id: str) -> dict[str, Any]:
@@ -131,8 +131,8 @@ async def test_a_batch_of_the_native_api_waits_for_as_many(after: list[int]) -> 
 async def test_an_outcome_with_too_many_jobs_is_refused_alone() -> None:
     url = memory_url(None)
     await asyncio.to_thread(post, url, "/v1/work/enqueue", {"jobs": [job("a"), job("b")]})
-    much = {"id": "a", "version": 0, "state": "succeeded", "then": [job(id) for id in names(MOST_ROWS + 1)]}
-    wide = {"id": "a", "version": 0, "state": "succeeded", "then": edges(MOST_EDGES + 1)}
+    much = {"id": "a", "version": 0, "state": "succeeded", "followups": [job(id) for id in names(MOST_ROWS + 1)]}
+    wide = {"id": "a", "version": 0, "state": "succeeded", "followups": edges(MOST_EDGES + 1)}
     outcomes = [much, wide, {"id": "b", "version": 0, "state": "succeeded"}]
     said = (await asyncio.to_thread(post, url, "/v1/work/settle", {"outcomes": outcomes})).body["settled"]
     assert [each["status"] for each in said] == ["refused", "refused", "applied"]
@@ -152,7 +152,7 @@ async def test_our_own_client_sends_more_in_several_calls() -> None:
         ask = Claim(worker="w#1", queues=(("q", 1),), limit=2, lease=60.0)
         held = (await storage.claim(ask)).records
         worker = Presence(worker="w", host="h", pid=1, queues=("q",), tasks=("t",), slots=1, running=1)
-        beat = await storage.heartbeat(worker, [Hold(id=id, version=1) for id in ids], 60.0)
+        beat = await storage.heartbeat(worker, [LeaseRenewal(id=id, version=1) for id in ids], 60.0)
         assert beat.lost == set(ids) - {row.id for row in held}
         outcomes = [Outcome(id=id, version=1, state=State.SUCCEEDED) for id in ids]
         said = await storage.settle(outcomes[:1] + outcomes[2:])
@@ -259,13 +259,18 @@ DOORS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
         "work/settle",
         lambda s: {
             "outcomes": [
-                {"id": f"{s}p", "version": 0, "state": "succeeded", "then": [job(id) for id in names(MOST_ROWS, s)]}
+                {
+                    "id": f"{s}p",
+                    "version": 0,
+                    "state": "succeeded",
+                    "followups": [job(id) for id in names(MOST_ROWS, s)],
+                }
             ]
         },
     ),
     "a heartbeat": (
         "work/heartbeat",
-        lambda s: {"worker": PRESENCE, "holds": [{"id": id, "version": 1} for id in names(MOST_ROWS, "h")]},
+        lambda s: {"worker": PRESENCE, "renewals": [{"id": id, "version": 1} for id in names(MOST_ROWS, "h")]},
     ),
     "topics": ("work/watch", lambda s: {"topics": [f"job:{id}" for id in names(MOST_CALL, s)], "timeout": 0}),
     "ids": ("work/get", lambda s: {"ids": names(MOST_CALL, "h")}),

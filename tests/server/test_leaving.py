@@ -46,7 +46,9 @@ async def test_a_client_of_a_queue_follows_no_redirect() -> None:
     with Listener() as elsewhere, redirecting(elsewhere.url) as named:
         async with Client(named.url, TOKEN, patient=False) as client:
             for call in (client.ping(), client.claim("r", 0.0), client.create("a" * 64, None)):
-                with pytest.raises(StorageUnavailable, match=f"a redirect to {elsewhere.url}, which is not followed"):
+                with pytest.raises(
+                    StorageUnavailable, match=f"a redirect to {elsewhere.url}, which Treadle does not follow"
+                ):
                     await call
         assert not elsewhere.heard
 
@@ -57,7 +59,7 @@ async def test_blobs_follow_no_redirect(tmp_path: Path) -> None:
     with Listener() as elsewhere, redirecting(elsewhere.url) as named:
         async with Client(named.url, TOKEN, patient=False) as client:
             for call in (client.put(file), client.fetch("a" * 64, file)):
-                with pytest.raises(StorageUnavailable, match="not followed"):
+                with pytest.raises(StorageUnavailable, match="does not follow"):
                     await call
         assert not elsewhere.heard
 

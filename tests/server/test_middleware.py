@@ -13,8 +13,8 @@ import pytest
 from tests.served import host
 from tests.server.test_api import Client
 from treadle import App, Event, Middleware
-from treadle.compat.delayed.app import delayed_face, read
-from treadle.compat.queuey.app import queue_face
+from treadle.compat.delayed.app import delayed_routes, read
+from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.server import Settings
 
@@ -29,7 +29,7 @@ class Tenant(Middleware):
 
 
 class Site:
-    """An app with that middleware, served with both faces."""
+    """An app with that middleware, served with both protocols."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.app = App("memory://")
@@ -37,8 +37,8 @@ class Site:
         self.events: list[Event] = []
         self.app.on("enqueued")(self.events.append)
         settings = Settings(max_wait=5)
-        self.delayed = Client(host().add(self.app, settings, [delayed_face()]), session)
-        self.queue = Client(host().add(self.app, settings, [queue_face(Rules())]), session)
+        self.delayed = Client(host().add(self.app, settings, [delayed_routes()]), session)
+        self.queue = Client(host().add(self.app, settings, [queue_routes(Rules())]), session)
         self.call = self.delayed
 
     def row(self, id: str) -> Any:
@@ -82,7 +82,7 @@ async def report(site: Site, *then: dict[str, Any]) -> tuple[str, Any]:
     ask = {"worker": f"r#{uuid.uuid4().hex}", "queues": [[parent["queue"], 1]], "max_lost": 3, "limit": 1}
     _, claimed = await site.call("POST", "/v1/work/claim", ask)
     [row] = claimed["records"]
-    said = {"id": parent["id"], "version": row["version"], "succeed": 1, "then": then}
+    said = {"id": parent["id"], "version": row["version"], "succeed": 1, "followups": then}
     answers = [await site.call("POST", "/v1/work/settle", {"outcomes": [said]}) for _ in range(2)]
     assert answers[0] == answers[1], "a repeated report is answered alike"
     return parent["id"], answers[0][1]["settled"][0]

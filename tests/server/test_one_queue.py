@@ -59,7 +59,7 @@ async def test_a_long_name_of_a_bound_worker_is_cut(url: str, storage: MemorySto
         for name, id in zip(names, ("a", "b"), strict=True):
             ask = Claim(worker=f"{name}#1", queues=(("mine", 1),), limit=1, lease=9.0)
             assert [row.id for row in (await app.storage.claim(ask)).records] == [id]
-            assert [row.id for row in (await app.storage.claim(ask)).records] == [id]  # the same ticket, the same job
+            assert [row.id for row in (await app.storage.claim(ask)).records] == [id]  # the same claim id, the same job
     [mine] = [each for each in TOKENS if each.name == "mine"]
     cut = [worker_of(mine, name) for name in names]
     assert len(set(cut)) == 2

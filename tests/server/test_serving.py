@@ -17,7 +17,7 @@ from tests.served import host, memory_url
 from tests.server.test_api import Client, token
 from tests.servers.tls import CA, FOLDER
 from treadle import App
-from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import NewJob, Record
 from treadle.discovery import Place
@@ -25,6 +25,7 @@ from treadle.errors import StorageFull
 from treadle.server import Serving, Settings, make_site
 from treadle.storage.memory import MemoryStorage
 from treadle.testing.faults import Faulty, before
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -44,6 +45,7 @@ class Full(MemoryStorage):
         return await super().enqueue(jobs)
 
 
+@shows("a request that the storage has no room for gets 503 and stores nothing")
 @pytest.mark.parametrize(
     ("path", "body"), [("/v1/jobs", {"task": "t"}), ("/jobs/create", {"binary_addr": "a"})], ids=["native", "queuey"]
 )
@@ -51,7 +53,7 @@ async def test_what_cannot_be_stored_is_503_and_goes_well_once_there_is_room(
     session: aiohttp.ClientSession, path: str, body: object
 ) -> None:
     storage = Full()
-    call = Client(host().add(App(storage=storage), Settings(), [queue_face(Rules())]), session)
+    call = Client(host().add(App(storage=storage), Settings(), [queue_routes(Rules())]), session)
     async with session.post(call.url + path, json=body) as answer:
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert (await answer.json())["error"] == "storage_full"
@@ -75,8 +77,8 @@ async def test_whoever_has_no_token_learns_that_the_storage_is_away_and_not_wher
     storage = Faulty(MemoryStorage(), [before("get", 1)])
     call = Client(host().add(App(storage=storage), Settings(tokens=(token("web", "read"),))), session)
     status, said = await call("GET", "/readyz")
-    assert (status, said["message"]) == (503, "the storage does not answer; the server's log says why")
-    assert any("the storage does not answer: " in each.getMessage() for each in list(caplog.records))
+    assert (status, said["message"]) == (503, "storage unavailable; the server's log says why")
+    assert any("storage unavailable: " in each.getMessage() for each in list(caplog.records))
 
 
 async def test_each_request_is_a_line_of_the_log(

@@ -12,6 +12,7 @@ from tests.discovery.test_discovery import LOOPBACK, PATIENCE, free_port, starte
 from tests.server.test_api import Client
 from treadle import App, flow
 from treadle.discovery import Place
+from treadle.testing.shows import shows
 
 OUT = Place((LOOPBACK, free_port()))
 
@@ -24,6 +25,7 @@ async def ended(call: Client, id: str) -> Any:
                 return job
 
 
+@shows("a server ticks schedules and ends workflows when all its runners are foreign")
 async def test_schedules_tick_and_compositions_end_with_runners_of_another_language_only(tmp_path: Path) -> None:
     words = ("server", "--url", f"sqlite:///{tmp_path / 'jobs.db'}", "--port", "0", "--quiet")
     async with started(tmp_path, OUT, *words) as server, aiohttp.ClientSession() as session:

@@ -25,17 +25,17 @@ GOOD = f'[[token]]\nname = "web"\ndigest = "{digest("s")}"\nscopes = ["read"]\n'
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('scope = ["read"]', "there is no word 'scope'; did you mean 'scopes'?"),
-        ('queue = ["a"]', "there is no word 'queue'; did you mean 'queues'?"),
-        ('Queues = ["a"]', "there is no word 'Queues'; did you mean 'queues'?"),
-        ("expire = 2030-01-01", "there is no word 'expire'; did you mean 'expires'?"),
-        ("queues = []", "queues = [] names none"),
+        ('scope = ["read"]', "unknown field 'scope'; did you mean 'scopes'?"),
+        ('queue = ["a"]', "unknown field 'queue'; did you mean 'queues'?"),
+        ('Queues = ["a"]', "unknown field 'Queues'; did you mean 'queues'?"),
+        ("expire = 2030-01-01", "unknown field 'expire'; did you mean 'expires'?"),
+        ("queues = []", "queues = [] contains no queue"),
         ('queues = "a"', "queues: expected a list"),
         ("queues = [1]", "queues: expected a list"),
         ('queues = [" a"]', "expected a name"),
         ('queues = ["treadle"]', "is Treadle's own queue"),
-        ('expires = "2030-01-01"', "expires: expected a day or a moment"),
-        ("expires = 5", "expires: expected a day or a moment"),
+        ('expires = "2030-01-01"', "expires: expected a day or a time"),
+        ("expires = 5", "expires: expected a day or a time"),
     ],
 )
 def test_a_word_or_value_that_is_not_known_is_an_error(line: str, said: str) -> None:
@@ -50,16 +50,16 @@ def test_a_word_or_value_that_is_not_known_is_an_error(line: str, said: str) -> 
     [
         (GOOD.replace("scopes = ", "# "), "`scopes` is missing"),
         (GOOD.replace("name = ", "# "), "token number 1: `name` is missing"),
-        (GOOD.replace('["read"]', '["raed"]'), "there is no scope 'raed'; did you mean 'read'?"),
+        (GOOD.replace('["read"]', '["raed"]'), "unknown scope 'raed'; did you mean 'read'?"),
         (GOOD.replace('["read"]', '"read"'), "scopes: expected a list"),
-        (GOOD.replace(digest("s"), digest("s").upper()), "64 of 0-9 a-f in lower case"),
-        (GOOD.replace(digest("s"), "\u00e9" * 64), "64 of 0-9 a-f in lower case"),
-        (GOOD.replace(digest("s"), "0" * 63), "64 of 0-9 a-f in lower case"),
+        (GOOD.replace(digest("s"), digest("s").upper()), "64 characters 0-9 a-f"),
+        (GOOD.replace(digest("s"), "\u00e9" * 64), "64 characters 0-9 a-f"),
+        (GOOD.replace(digest("s"), "0" * 63), "64 characters 0-9 a-f"),
         (GOOD.replace('"web"', '"a/b"'), "name: expected 1-64"),
         (GOOD + GOOD.replace(digest("s"), digest("t")), "two tokens named 'web'"),
         (GOOD + GOOD.replace('"web"', '"other"'), "'web' and 'other' have the same digest"),
-        (GOOD.replace("[[token]]", "[[tokens]]"), "there is no word 'tokens'; did you mean 'token'?"),
-        (GOOD.replace("[[token]]", "[token]"), "expected tables headed [[token]]"),
+        (GOOD.replace("[[token]]", "[[tokens]]"), "unknown field 'tokens'; did you mean 'token'?"),
+        (GOOD.replace("[[token]]", "[token]"), "expected tables that begin with [[token]]"),
         (GOOD.replace("= [", "= "), ""),
     ],
 )
@@ -112,16 +112,18 @@ def test_what_each_token_may_do_is_listed_in_words(tmp_path: Path, capsys: pytes
     ):
         assert run(*words, "--file", file).exit_code == 0
     found = run("--file", file).output
-    assert "send jobs; look at jobs" in found
+    assert "send jobs; list and show jobs" in found
     assert "every queue" in found
-    assert "ended 2020-01-01" in found
+    assert "expired 2020-01-01" in found
     [web, _, old] = read(Path(file).read_text())
     assert (web.scopes, web.queues, old.expires) == (("enqueue", "read"), ("mail",), 1_577_836_800.0)
     assert in_short(web) == "web may enqueue, read in mail"
     assert rights(old) == "cancel, retry, signal and pause"
 
 
-@pytest.mark.parametrize(("mode", "said"), [(0o600, None), (0o644, "can be read by others"), (0o660, "can be written")])
+@pytest.mark.parametrize(
+    ("mode", "said"), [(0o600, None), (0o644, "other users can read"), (0o660, "other users can write to")]
+)
 def test_a_file_that_others_can_read_or_write_is_named(tmp_path: Path, mode: int, said: str | None) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(GOOD)

@@ -18,13 +18,13 @@ from tests.server.test_answers import HELLO, hostile, whole
 from tests.server.test_api import Client, session
 from tests.worker.test_leader import Candidate
 from treadle import App, Retry, StorageError, Worker
-from treadle.compat.delayed.app import delayed_face
+from treadle.compat.delayed.app import delayed_routes
 from treadle.compat.delayed.ids import shown
-from treadle.compat.queuey.app import QUEUE, queue_face
+from treadle.compat.queuey.app import QUEUE, queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core import defaults
 from treadle.core.ids import UuidV7
-from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, State
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, State
 from treadle.server import Settings
 from treadle.storage.contract import Storage
 from treadle.worker.leader import ID
@@ -41,8 +41,8 @@ class Site:
     def __init__(self, app: App, storage: Storage, session: aiohttp.ClientSession) -> None:
         self.app, self.storage = app, storage
         self.native = Client(host().add(app, Settings(max_wait=5)), session)
-        self.queuey = Client(host().add(app, Settings(max_wait=5), [queue_face(Rules())]), session)
-        self.delayed = Client(host().add(app, Settings(max_wait=5), [delayed_face()]), session)
+        self.queuey = Client(host().add(app, Settings(max_wait=5), [queue_routes(Rules())]), session)
+        self.delayed = Client(host().add(app, Settings(max_wait=5), [delayed_routes()]), session)
 
     async def work(self, verb: str, body: Any) -> Any:
         status, answer = await self.native("POST", f"/v1/work/{verb}", body)
@@ -65,7 +65,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path, session: aiohttp.
 
 
 def cursors() -> Iterator[str]:
-    for order in ("newest", "oldest", "ended", "line"):
+    for order in ("newest", "oldest", "ended", "queue"):
         for parts in (
             (DEEP,),
             ("1", DEEP),
@@ -89,7 +89,7 @@ async def test_a_cursor_that_is_none_is_refused(site: Site) -> None:
     await site.store(*[NewJob(id=f"j{number}", task="t") for number in range(3)])
     for text in (*cursors(), DEEP, "{", "[]"):
         cursor = text.encode().hex()
-        for order in ("newest", "oldest", "ended", "line"):
+        for order in ("newest", "oldest", "ended", "queue"):
             status, answer = await site.native("POST", "/v1/work/find", {"cursor": cursor, "order": order})
             assert status in (200, 422), (text[:60], order, answer)
             if status == 422:
@@ -100,8 +100,8 @@ async def test_a_cursor_that_is_none_is_refused(site: Site) -> None:
 
 
 POLICIES = {
-    '{"more":' + DEEP + "}": ("retry", 'expected the JSON text of a policy, found \'{"more":['),
-    "{not json": ("retry", "expected the JSON text of a policy, found '{not json'"),
+    '{"more":' + DEEP + "}": ("retry", 'expected the JSON text of a retry policy, found \'{"more":['),
+    "{not json": ("retry", "expected the JSON text of a retry policy, found '{not json'"),
     "[]": ("retry", "expected `object`, found an array"),
     '{"timeout":"soon"}': ("timeout", 'expected `float | null`, found "soon"'),
     '{"timeout":-1}': ("timeout", "expected more than 0 s, or None for no limit, found -1.0"),
@@ -117,7 +117,7 @@ POLICIES = {
 
 @pytest.mark.parametrize("text", POLICIES)
 async def test_a_policy_is_refused_by_its_field(session: aiohttp.ClientSession, text: str) -> None:
-    """By the raw verbs, by itself and in `then`: the field, what was expected and what was found."""
+    """By the raw verbs, by itself and in `followups`: the field, what was expected and what was found."""
     call = Client(memory_url(None), session)
     option, words = POLICIES[text]
     status, answer = await call("POST", "/v1/work/enqueue", {"jobs": [{"id": "a", "task": "t", "retry": text}]})
@@ -128,7 +128,12 @@ async def test_a_policy_is_refused_by_its_field(session: aiohttp.ClientSession, 
     await call("POST", "/v1/jobs", {"task": "t", "id": "run"})
     _, claimed = await call("POST", "/v1/work/claim", {"worker": "w#1"})
     [row] = claimed["records"]
-    outcome = {"id": "run", "version": row["version"], "state": "succeeded", "then": [{"id": "kid", "retry": text}]}
+    outcome = {
+        "id": "run",
+        "version": row["version"],
+        "state": "succeeded",
+        "followups": [{"id": "kid", "retry": text}],
+    }
     _, said = await call("POST", "/v1/work/settle", {"outcomes": [outcome]})
     assert said["settled"][0]["status"] == "refused"
     assert words in said["settled"][0]["reason"]
@@ -189,7 +194,7 @@ async def test_rows_of_treadles_own_that_cannot_be_read(session: aiohttp.ClientS
     ):
         status, answer = await call("POST", "/v1/work/enqueue", {"jobs": [{**job, "payload": payload}]})
         assert (status, answer["error"]) == (422, "bad_option"), answer
-    job = {"id": "f", "task": "treadle.flow", "ran": True, "payload": payload}
+    job = {"id": "f", "task": "treadle.flow", "function_done": True, "payload": payload}
     assert (await call("POST", "/v1/work/enqueue", {"jobs": [job]}))[0] == 422
     assert (await call("GET", "/v1/jobs"))[1]["jobs"] == []
 
@@ -230,7 +235,7 @@ async def test_a_run_of_the_queue_protocol_that_left_odd_texts(
     session: aiohttp.ClientSession, note: str, result: str
 ) -> None:
     storage_app = App("memory://")
-    url = host().add(storage_app, Settings(max_wait=5), [queue_face(Rules())])
+    url = host().add(storage_app, Settings(max_wait=5), [queue_routes(Rules())])
     call, here, storage = Client(url, session), host().run, storage_app.storage
     _, job = await call("POST", "/jobs/create", {"binary_addr": "sha256:" + "0" * 64})
     await call("POST", "/jobs/claim", {"runner_id": UuidV7()()})
@@ -241,29 +246,29 @@ async def test_a_run_of_the_queue_protocol_that_left_odd_texts(
     assert (await call("GET", f"/jobs/{row.id}/output"))[0] in (200, 404)
 
 
-MEMOS = tuple(
+CHECKPOINTS = tuple(
     [[name, text]]
     for name in ("treadle:after", "treadle:lost", "treadle:plan", "treadle:of")
     for text in (*ODD[:3], "0:", "0:x", "0:-1", "0:" + "9" * 5_000, '{"a":7}')
 )
 
 
-async def test_memo_entries_that_cannot_be_read_keep_no_runner_from_its_jobs(site: Site) -> None:
+async def test_checkpoints_entries_that_cannot_be_read_keep_no_runner_from_its_jobs(site: Site) -> None:
     """A runner in another language may have stored anything under the names of ours."""
     await site.store(NewJob(id="up", task="t"), NewJob(id="other", task="t"))
-    jobs = [NewJob(id=f"j{number}", task="t", after=("up",)) for number in range(len(MEMOS))]
+    jobs = [NewJob(id=f"j{number}", task="t", after=("up",)) for number in range(len(CHECKPOINTS))]
     await site.store(*jobs)
     ask = {"worker": "w#0", "queues": [["default", 2]], "ids": ["up", "other"], "limit": 2}
     for row in (await site.work("claim", ask))["records"]:
         await site.work("settle", {"outcomes": [{"id": row["job"]["id"], "version": row["version"], "succeed": 1}]})
-    count = len(MEMOS)
+    count = len(CHECKPOINTS)
     claimed = await site.work("claim", {"worker": "w#1", "queues": [["default", count]], "limit": count, "lease": 0.01})
-    for row, memo in zip(claimed["records"], MEMOS, strict=True):
-        hold = {"id": row["job"]["id"], "version": row["version"], "memo": memo}
+    for row, checkpoints in zip(claimed["records"], CHECKPOINTS, strict=True):
+        renewal = {"id": row["job"]["id"], "version": row["version"], "checkpoints": checkpoints}
         status, _ = await site.native(
-            "POST", "/v1/work/heartbeat", {"worker": {"worker": "w"}, "holds": [hold], "lease": 0.001}
+            "POST", "/v1/work/heartbeat", {"worker": {"worker": "w"}, "renewals": [renewal], "lease": 0.001}
         )
-        assert status in (200, 422), memo  # a plan that is none is refused
+        assert status in (200, 422), checkpoints  # a plan that is none is refused
     found: dict[str, Any] = {}
     while len(found) < count:
         answer = await site.work(
@@ -279,7 +284,7 @@ async def test_memo_entries_that_cannot_be_read_keep_no_runner_from_its_jobs(sit
         )
         found |= {row["job"]["id"]: row for row in answer["records"]}
     for id, row in found.items():
-        report = {"id": id, "version": row["version"], "then": [{"id": "", "task": "t"}], "again": True}
+        report = {"id": id, "version": row["version"], "followups": [{"id": "", "task": "t"}], "again": True}
         said = await site.work("settle", {"outcomes": [report]})
         assert said["settled"][0]["status"] == "applied", row
         assert (await site.native("GET", f"/v1/jobs/{id}"))[0] == 200
@@ -297,7 +302,7 @@ async def test_a_follower_passes_over_a_note_of_the_lead_that_it_cannot_read(
             one, two = Candidate(storage, "one", "leader"), Candidate(storage, "two", "follower")
             await one.look()
             [row] = await storage.get([ID])
-            await storage.heartbeat(Presence(worker="one"), [Hold(ID, row.version, note=note)], 600.0)
+            await storage.heartbeat(Presence(worker="one"), [LeaseRenewal(ID, row.version, note=note)], 600.0)
             await two.look()
             assert two.redrives(["mail"]) == ["mail"]
         finally:
@@ -306,7 +311,7 @@ async def test_a_follower_passes_over_a_note_of_the_lead_that_it_cannot_read(
 
 @pytest.mark.parametrize("kind", EVERY[:-1])  # by HTTP nobody stores such rows
 async def test_workers_go_on_beside_what_they_cannot_read(kind: str, tmp_path: Path) -> None:
-    """A rest of a limit and a flow end; jobs with odd policies and memo entries run."""
+    """A rest of a limit and a flow end; jobs with odd policies and checkpoints run."""
     with a_place(kind, tmp_path) as storage:
         app = App(storage=storage, retry=Retry(attempts=1))
 
@@ -321,28 +326,31 @@ async def test_workers_go_on_beside_what_they_cannot_read(kind: str, tmp_path: P
                         NewJob(id=f"rest{n}", task="treadle.limit", queue="treadle", payload=text)
                         for n, text in enumerate(ODD)
                     ],
-                    *[NewJob(id=f"flow{n}", task="treadle.flow", payload=text, ran=True) for n, text in enumerate(ODD)],
+                    *[
+                        NewJob(id=f"flow{n}", task="treadle.flow", payload=text, function_done=True)
+                        for n, text in enumerate(ODD)
+                    ],
                     *[NewJob(id=f"job{n}", task="t", retry=text) for n, text in enumerate(ODD)],
-                    *[NewJob(id=f"memo{n}", task="t") for n in range(len(MEMOS))],
+                    *[NewJob(id=f"memo{n}", task="t") for n in range(len(CHECKPOINTS))],
                 ]
             )
             ask = Claim(
                 worker="w#1",
                 queues=(("default", 100),),
-                ids=tuple(f"memo{n}" for n in range(len(MEMOS))),
+                ids=tuple(f"memo{n}" for n in range(len(CHECKPOINTS))),
                 limit=100,
                 lease=60.0,
             )
             rows = (await storage.claim(ask)).records
-            holds = [
-                Hold(row.id, row.version, memo=tuple((name, text) for name, text in memo))
-                for row, memo in zip(rows, MEMOS, strict=True)
+            renewals = [
+                LeaseRenewal(row.id, row.version, checkpoints=tuple((name, text) for name, text in checkpoints))
+                for row, checkpoints in zip(rows, CHECKPOINTS, strict=True)
             ]
-            await storage.heartbeat(Presence(worker="w"), holds, 60.0)
+            await storage.heartbeat(Presence(worker="w"), renewals, 60.0)
             back = [Outcome(id=row.id, version=row.version, state=State.READY) for row in rows]
             assert {each.status for each in await storage.settle(back)} == {"applied"}
             async with Worker(app, ["default"], poll=0.05):
-                for id in (*[f"job{n}" for n in range(len(ODD))], *[f"memo{n}" for n in range(len(MEMOS))]):
+                for id in (*[f"job{n}" for n in range(len(ODD))], *[f"memo{n}" for n in range(len(CHECKPOINTS))]):
                     assert (await app.client.ended(id, 20)).state is State.SUCCEEDED, id
                 for n in range(len(ODD)):
                     assert (await app.client.ended(f"rest{n}", 20)).reason == "aborted"
@@ -356,7 +364,7 @@ async def test_workers_go_on_beside_what_they_cannot_read(kind: str, tmp_path: P
 async def test_an_answer_that_is_none_of_a_treadle_server(body: bytes) -> None:
     with hostile(whole(HELLO), whole(body)) as url:
         async with App(url) as app:
-            with pytest.raises(StorageError, match="not the answer of a Treadle server"):
+            with pytest.raises(StorageError, match="expected the response of a Treadle server"):
                 await app.storage.get(["a"])
     for status in ("500 No", "422 No"):
         with hostile(whole(HELLO), whole(body, status)) as url:

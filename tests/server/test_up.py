@@ -13,7 +13,7 @@ from tests.wasi.modules import module
 async def test_a_queue_of_modules_with_its_runner(tmp_path: Path) -> None:
     (tmp_path / "echo.wasm").write_bytes(module("echo"))
     (tmp_path / "in.txt").write_bytes(b"there and back")
-    words = ("up", "--face", "queuey", "--no-discovery", "--host", "127.0.0.1", "--port", "0")
+    words = ("up", "--protocol", "queuey", "--no-discovery", "--host", "127.0.0.1", "--port", "0")
     async with command(tmp_path, *words) as up:
         url = await up.url()
         await up.says("runner")
@@ -37,9 +37,20 @@ async def test_a_queue_of_modules_with_its_runner(tmp_path: Path) -> None:
 
 
 async def test_both_faces_with_all_that_works_for_them(tmp_path: Path) -> None:
-    words = ("up", "--face", "queuey", "--face", "delayed", "--no-discovery", "--host", "127.0.0.1", "--port", "0")
+    words = (
+        "up",
+        "--protocol",
+        "queuey",
+        "--protocol",
+        "delayed",
+        "--no-discovery",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+    )
     async with command(tmp_path, *words) as up:
         await up.url()
         await up.says("runner")
-        assert "a worker of 1 slots for delayed" in up.said
+        assert "a worker with 1 slot for delayed" in up.said
         assert await up.stop() == 0

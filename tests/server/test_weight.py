@@ -15,7 +15,7 @@ from tests.server.raw import Answer, ask
 from tests.server.test_api import token
 from tests.server.test_port_bounds import HOST, connected, gone, head, one, served
 from treadle import App
-from treadle.compat.delayed.app import delayed_face
+from treadle.compat.delayed.app import delayed_routes
 from treadle.serialization import json_counts as counting
 from treadle.server import Settings, body_weight
 from treadle.server.errors import Refused
@@ -55,7 +55,7 @@ BODIES = {
     "an unknown field": ("/v1/work/enqueue", b'{"x":[' + LISTS + b"]}"),
     "children": (
         "/v1/work/settle",
-        b'{"outcomes":[{"id":"a","version":1,"then":[' + b'{"id":"a"},' * 400_000 + b"]}]}",
+        b'{"outcomes":[{"id":"a","version":1,"followups":[' + b'{"id":"a"},' * 400_000 + b"]}]}",
     ),
     "values without end": ("/v1/work/enqueue", b'{"jobs":[{"id":"a","after":[' + b'"a",' * 1_010_000 + b'"a"]}]}'),
     "labels": ("/v1/jobs", b'{"task":"t","labels":[' + b'"a",' * 100_000 + b'"a"]}'),
@@ -149,7 +149,7 @@ async def test_large_arguments_are_checked_all_the_same() -> None:
 
 
 async def test_a_large_delayed_payload_is_kept_word_for_word() -> None:
-    url = memory_url(None, faces=[delayed_face()])
+    url = memory_url(None, protocols=[delayed_routes()])
     answer = await asyncio.to_thread(post, url, "/", b'{"payload":[' + LISTS + b'],"dueTime":4000000000}')
     assert answer.status == 200
     seen = await asyncio.to_thread(ask, url, "GET", "/v1/jobs?task=delayed.job")
@@ -220,7 +220,7 @@ async def test_a_body_that_goes_away_while_it_waits_leaves_nothing(monkeypatch: 
     last.cancel()
     await asyncio.gather(last, return_exceptions=True)
     monkeypatch.setattr("treadle.server.request_body.PATIENCE", 0)
-    with pytest.raises(Refused, match="still worked on"):
+    with pytest.raises(Refused, match="busy with other large bodies"):
         await bodies.enter({"treadle.caller": "y"}, MIB)
     for each in held:
         bodies.leave(each)

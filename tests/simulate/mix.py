@@ -401,7 +401,7 @@ def paused_queues_start_nothing(sim: Simulation) -> None:
 
 
 def _has_run(sim: Simulation, id: str) -> bool:
-    return any(row.ran and row.job.id == id for row in sim.rows)
+    return any(row.function_done and row.job.id == id for row in sim.rows)
 
 
 def no_child_goes_on_after_a_cancel(sim: Simulation) -> None:

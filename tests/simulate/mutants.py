@@ -30,10 +30,10 @@ def step_not_stored(patch: Patch) -> None:
     """O-1: a heartbeat left a step out and did not say so (on PostgreSQL, where its row was locked)."""
     real, number = MEMORY.heartbeat, count(1)
 
-    async def heartbeat(self: Any, worker: Any, holds: Sequence[Any], lease: float) -> Any:
-        if any(hold.memo for hold in holds) and not next(number) % 5:
-            holds = [replace(hold, memo=()) for hold in holds]
-        return await real(self, worker, holds, lease)
+    async def heartbeat(self: Any, worker: Any, renewals: Sequence[Any], lease: float) -> Any:
+        if any(hold.checkpoints for hold in renewals) and not next(number) % 5:
+            renewals = [replace(hold, checkpoints=()) for hold in renewals]
+        return await real(self, worker, renewals, lease)
 
     patch.setattr(MEMORY, "heartbeat", heartbeat)
 

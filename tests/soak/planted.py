@@ -13,8 +13,8 @@ from treadle.core.model import (
     Claim,
     Claimed,
     Declare,
-    Held,
-    Hold,
+    HeartbeatResult,
+    LeaseRenewal,
     NewJob,
     Outcome,
     Presence,
@@ -93,12 +93,12 @@ def _wider(change: Any) -> Any:
     return change
 
 
-def then_lost(it: Any) -> None:
+def followups_lost(it: Any) -> None:
     """The jobs that a run returned are not stored."""
 
     def change(out: Outcome) -> Outcome:
-        lost = out.state is State.WAITING and out.ran and out.then and random.random() < OFTEN
-        return replace(out, then=(), after=()) if lost else out
+        lost = out.state is State.WAITING and out.function_done and out.followups and random.random() < OFTEN
+        return replace(out, followups=(), after=()) if lost else out
 
     _each_outcome(it, change)
 
@@ -107,18 +107,20 @@ def ticked_twice(it: Any) -> None:
     """A schedule stores a second job for each moment; there are few."""
 
     def change(out: Outcome) -> Outcome:
-        again = [replace(job, id=f"{job.id}:again") for job in out.then if job.id.startswith("cron:")]
-        return replace(out, then=(*out.then, *again)) if again else out
+        again = [replace(job, id=f"{job.id}:again") for job in out.followups if job.id.startswith("cron:")]
+        return replace(out, followups=(*out.followups, *again)) if again else out
 
     _each_outcome(it, change)
 
 
-def memo_lost(it: Any) -> None:
+def checkpoints_lost(it: Any) -> None:
     """What a step returned is not stored, and the worker is told that it was."""
     heartbeat = it.heartbeat
 
-    async def forgetful(worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        found: Held = await heartbeat(worker, [replace(hold, memo=()) for hold in holds], lease)
+    async def forgetful(worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        found: HeartbeatResult = await heartbeat(
+            worker, [replace(renewal, checkpoints=()) for renewal in renewals], lease
+        )
         return found
 
     it.heartbeat = forgetful
@@ -145,7 +147,7 @@ def key_ignored(it: Any) -> None:
 
 def join_early(it: Any) -> None:
     """A job that waits for two starts after one."""
-    _each_job(it, lambda job: replace(job, need=1) if job.task == "join" else job)
+    _each_job(it, lambda job: replace(job, required=1) if job.task == "join" else job)
 
 
 def claimed_again(it: Any) -> None:
@@ -179,9 +181,9 @@ FAULTS: dict[str, Callable[[Any], None]] = {
     for made in (
         version_ignored,
         slot_ignored,
-        then_lost,
+        followups_lost,
         ticked_twice,
-        memo_lost,
+        checkpoints_lost,
         job_lost,
         key_ignored,
         join_early,

@@ -29,16 +29,16 @@ async def test_a_fleet_under_faults_keeps_its_promises(name: str) -> None:
 PLANTED = {
     "version-ignored": {"value", "overlap", "fence"},
     "slot-ignored": {"slots", "strict"},
-    "then-lost": {"expected", "value"},
+    "followups-lost": {"expected", "value"},
     "ticked-twice": {"tick"},
-    "memo-lost": {"step"},
+    "checkpoints-lost": {"step"},
     "job-lost": {"acknowledged"},
     "key-ignored": {"asked"},
     "join-early": {"asked"},
     "claimed-again": {"fence", "value"},
     "ending-lost": {"value"},
 }
-IN_THE_SUITE = ("then-lost", "ticked-twice", "memo-lost", "job-lost", "ending-lost")
+IN_THE_SUITE = ("followups-lost", "ticked-twice", "checkpoints-lost", "job-lost", "ending-lost")
 
 
 def test_each_planted_fault_has_its_rules() -> None:

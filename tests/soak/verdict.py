@@ -64,10 +64,10 @@ def _as_asked(it: Evidence) -> Iterator[Violation]:
             facts.get("key"),
             facts.get("priority", 0),
             facts.get("lane"),
-            facts.get("need"),
+            facts.get("required"),
             len(facts.get("after", ())),
         )
-        found = row.job.key, row.job.priority, row.job.lane, row.job.need, len(row.job.after)
+        found = row.job.key, row.job.priority, row.job.lane, row.job.required, len(row.job.after)
         if found != wanted:
             yield it.violation("asked", f"{id} has (key, priority, lane, need, after) {found}, asked were {wanted}", id)
 

@@ -127,7 +127,7 @@ class Unheard(Spy):
     """A storage from which nothing arrives that is said at an address."""
 
     def post(self, take: Callable[[str, Record], None]) -> Post | None:
-        return super().post(lambda ticket, row: None)
+        return super().post(lambda claim_id, row: None)
 
 
 async def test_what_was_said_and_not_heard_is_found_by_asking(storage: Storage, waits: Waits) -> None:

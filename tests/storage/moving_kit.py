@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from tests.servers import postgres, valkey
-from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Record, State
+from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Record, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 
@@ -55,13 +55,18 @@ def kinds_of_jobs(number: int) -> list[NewJob]:
         job("keyed", key=f"k{number}", key_window=7200.0),
         job("parent"),
         job("runs", queue="slow"),
-        job("fan", after=(f"done-{number:06}", f"runs-{number:06}", f"later-{number:06}"), need=2, slack=1),
+        job(
+            "fan",
+            after=(f"done-{number:06}", f"runs-{number:06}", f"later-{number:06}"),
+            required=2,
+            failures_allowed=1,
+        ),
         job("doomed", after=(f"failed-{number:06}",)),
     ]
 
 
 async def populate(storage: Storage, jobs: int, queue: int | None = 1) -> None:
-    """About so many jobs, by the verbs alone: every state, waits open and counted, keys, slots, windows, memos.
+    """About so many jobs, by the verbs alone: every state, waits open and counted, keys, slots, windows, checkpoints.
     `queue`: the slots of one of the queues in the end."""
     await storage.set_limits(
         [
@@ -91,25 +96,35 @@ async def populate(storage: Storage, jobs: int, queue: int | None = 1) -> None:
         if not claimed.records:
             break
         await storage.settle([out for row in claimed.records if (out := ending(row)) is not None])
-        holds = [
-            Hold(row.job.id, row.version, (("step", row.job.id),), '{"progress":0.5}')
+        renewals = [
+            LeaseRenewal(row.job.id, row.version, (("step", row.job.id),), '{"progress":0.5}')
             for row in claimed.records
             if row.job.task == "runs"
         ]
-        if holds:
-            await storage.heartbeat(Presence(worker="w"), holds, 600.0)
+        if renewals:
+            await storage.heartbeat(Presence(worker="w"), renewals, 600.0)
     await storage.set_limits([Limit("queue:slow", slots=queue, hold="ended")])
 
 
 def ending(row: Record) -> Outcome | None:
     job, common = row.job, {"id": row.job.id, "version": row.version}
     if job.task == "done":
-        return Outcome(**common, state=State.SUCCEEDED, attempt=1, result=f'"{job.id}"', memo=(("a", "1"), ("b", "2")))
+        return Outcome(
+            **common, state=State.SUCCEEDED, attempt=1, result=f'"{job.id}"', checkpoints=(("a", "1"), ("b", "2"))
+        )
     if job.task == "failed":
         return Outcome(**common, state=State.FAILED, attempt=1, reason="error", error="boom")
     if job.task == "parent":
         child = NewJob(id=f"child-{job.id}", task="child", root=job.id, parent=job.id, delay=3600.0)
-        return Outcome(**common, state=State.WAITING, ran=True, attempt=1, result="1", then=(child,), after=(child.id,))
+        return Outcome(
+            **common,
+            state=State.WAITING,
+            function_done=True,
+            attempt=1,
+            result="1",
+            followups=(child,),
+            after=(child.id,),
+        )
     if job.task == "limited":
         return Outcome(**common, state=State.READY, delay=900.0, attempt=1, error="again")
     if job.task == "keyed":

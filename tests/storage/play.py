@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import ACT, Claim, Hold, Limit, NewJob, Outcome, Presence, Query, State
+from treadle.core.model import ACT, Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, State
 from treadle.errors import TreadleError
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
@@ -22,7 +22,7 @@ class Play:
 
     def __init__(self, seed: int, clock: HandClock) -> None:
         self.dice, self.clock = random.Random(seed), clock
-        self.numbers = self.tickets = 0
+        self.numbers = self.claim_ids = 0
         self.ids: list[str] = []
         self.rows: dict[str, Any] = {}
         few = self.dice.random
@@ -45,7 +45,7 @@ class Play:
             id = f"j{self.numbers:04d}"
         if known and self.some("after"):
             options["after"] = tuple(dice.choices(known, k=dice.randint(1, 3)))
-            options |= {"need": dice.choice([None, None, 1, 2]), "slack": dice.choice([0, 0, 1, None])}
+            options |= {"required": dice.choice([None, None, 1, 2]), "failures_allowed": dice.choice([0, 0, 1, None])}
             if dice.random() < 0.2:
                 options["wait_timeout"] = float(dice.randint(1, 30))
                 options["after"] += (f"later{dice.randint(0, 9)}",)
@@ -72,7 +72,7 @@ class Play:
                 "deadline": dice.choice([None, 15.0]),
                 "lease": dice.choice([None, 7.0]),
                 "labels": tuple(dice.sample("pqr", dice.randint(0, 2))),
-                "ran": dice.random() < 0.15,
+                "function_done": dice.random() < 0.15,
                 "keep": dice.choice([0.0, 100.0]),
                 "keep_failed": dice.choice([70.0, 200.0]),
                 "task": dice.choice(["t", "t", "u", ""]),
@@ -89,17 +89,17 @@ class Play:
 
     def asks(self) -> Claim:
         dice = self.dice
-        self.tickets += dice.random() < 0.9
+        self.claim_ids += dice.random() < 0.9
         there = [id for id, row in self.rows.items() if not row.state.final]  # who claims by id has just stored it
         tasks = dice.choice([None, {"t": (None, None), "u": (1, 9.0)}, {"t": (2, None)}, {"t": (None, 4.0)}])
         return Claim(
-            worker=f"w{dice.randint(0, 1)}#{self.tickets}",
+            worker=f"w{dice.randint(0, 1)}#{self.claim_ids}",
             limit=dice.choice([1, 2, 5, 40]),
             lease=10.0,
             tasks=tasks,
             queues=dice.choice([(("default", 3),), (("other", 1), ("default", 9))]),
             ids=tuple(dice.sample(there, min(3, len(there)))) if dice.random() < 0.1 else (),
-            holds=tuple(dice.sample(self.ids, min(3, len(self.ids)))) if dice.random() < 0.2 else (),
+            running=tuple(dice.sample(self.ids, min(3, len(self.ids)))) if dice.random() < 0.2 else (),
         )
 
     def outcome(self) -> Outcome:
@@ -120,18 +120,22 @@ class Play:
         if state is State.CANCELLED:
             options["reason"] = "asked"
         if dice.random() < 0.3:
-            options |= {"result": '"\u00e4"', "memo": ((dice.choice("st"), str(dice.randint(0, 9))),), "note": "n"}
+            options |= {
+                "result": '"\u00e4"',
+                "checkpoints": ((dice.choice("st"), str(dice.randint(0, 9))),),
+                "note": "n",
+            }
         if dice.random() < 0.1:
             options["keep"] = dice.choice([0.0, 80.5, 90.0])
         if state is State.WAITING or dice.random() < 0.1:
-            options["then"] = tuple(self.new([]) for _ in range(dice.randint(0, 3)))
-            self.ids += [job.id for job in options["then"] if job.id not in self.ids]
+            options["followups"] = tuple(self.new([]) for _ in range(dice.randint(0, 3)))
+            self.ids += [job.id for job in options["followups"] if job.id not in self.ids]
         if state is State.WAITING:
             options |= {
-                "after": (*(job.id for job in options["then"]), *dice.choices(self.ids, k=dice.randint(0, 1))),
-                "need": dice.choice([None, 1]),
-                "slack": dice.choice([None, 0, 1]),
-                "ran": dice.random() < 0.5,
+                "after": (*(job.id for job in options["followups"]), *dice.choices(self.ids, k=dice.randint(0, 1))),
+                "required": dice.choice([None, 1]),
+                "failures_allowed": dice.choice([None, 0, 1]),
+                "function_done": dice.random() < 0.5,
                 "delay": dice.choice([0.0, 0.0, 5.0]),
             }
         version = row.version - (dice.random() < 0.05)
@@ -158,7 +162,7 @@ class Play:
             elif what == "delete":
                 options = {"state": row.state, "keep": 0.0}
             version = row.version - (dice.random() < 0.05)
-            outs.append(Outcome(id=row.job.id, version=version, memo=((ACT, str(dice.random())),), **options))
+            outs.append(Outcome(id=row.job.id, version=version, checkpoints=((ACT, str(dice.random())),), **options))
         return outs + [out for out in outs if dice.random() < 0.05]
 
     def limit(self) -> Limit:
@@ -180,8 +184,8 @@ class Play:
         some = dice.sample(list(self.rows.values()), min(len(self.rows), 4))
         some += [row for row in self.rows.values() if row.state is State.RUNNING and dice.random() < 0.5]
         rows = {row.job.id: row for row in some}.values()  # a worker holds a job once
-        holds = [
-            Hold(
+        renewals = [
+            LeaseRenewal(
                 row.job.id,
                 row.version,
                 (("s", "h"),) if dice.random() < 0.2 else (),
@@ -190,7 +194,7 @@ class Play:
             for row in rows
         ]
         presence = Presence(worker=f"w{dice.randint(0, 2)}", gone=dice.random() < 0.1, ttl=20.0)
-        return lambda storage: storage.heartbeat(presence, holds, 10.0)
+        return lambda storage: storage.heartbeat(presence, renewals, 10.0)
 
     def query(self) -> Query:
         dice, pick = self.dice, self.dice.choice
@@ -200,7 +204,7 @@ class Play:
             queue=pick([None, None, "default"]),
             label=pick([None, None, "p"]),
             root=pick([None, None, None, pick(self.ids or ["x"])]),
-            order=pick(["newest", "oldest", "ended", "line"]),
+            order=pick(["newest", "oldest", "ended", "queue"]),
             parent=pick([None, None, None, pick(self.ids or ["x"])]),
             limit=pick([1, 3, 50]),
             count=dice.random() < 0.5,

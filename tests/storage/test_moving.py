@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit import Spy
 from tests.storage.moving_kit import OUTSIDE, PLACES, made, populate, url_of
 from treadle import App, StorageMoved, StorageUnavailable, Unsupported, Worker
 from treadle.admin.storage_move import Place, abort, compare, move, prepare
@@ -23,6 +24,7 @@ from treadle.core.model import Claim, Limit, NewJob, Outcome, Query, State
 from treadle.errors import MoveFailed, StorageError
 from treadle.storage import connect
 from treadle.storage.contract import Storage
+from treadle.storage.memory import MemoryStorage
 
 ROUND = (*OUTSIDE[1:], *OUTSIDE[:1])  # zipped with OUTSIDE: each of them as source and as target
 PAIRS = [*((one, other) for one in PLACES for other in PLACES), ("sqlite", "shards"), ("shards", "redis")]
@@ -72,7 +74,7 @@ async def test_each_pair_cut_off_twice(tmp_path: Path, one: str, other: str) -> 
         for _ in range(2):
             with pytest.raises(Unplugged):
                 await move(old, new, wait=0, step=step)
-            with pytest.raises(StorageUnavailable, match="filled from the old one"):
+            with pytest.raises(StorageUnavailable, match="receives the jobs of the old one"):
                 await target.enqueue([NewJob(id="early", task="t")])
         moved = await move(old, new, wait=0, step=step)
         found = await compare(old, new, step=333)
@@ -82,7 +84,7 @@ async def test_each_pair_cut_off_twice(tmp_path: Path, one: str, other: str) -> 
         assert moved.running > 0
         with pytest.raises(StorageMoved, match="the new one"):
             await source.enqueue([NewJob(id="late", task="t")])
-        with pytest.raises(MoveFailed, match="arrived"):
+        with pytest.raises(MoveFailed, match="are already at"):
             await move(old, new)
         await _goes_on(target)
 
@@ -104,7 +106,7 @@ async def _goes_on(target: Storage) -> None:
     await target.settle([Outcome(id=child.id, version=child.version, state=State.SUCCEEDED)])
     [parent] = await target.get(["parent-000002"])
     assert parent is not None
-    assert (parent.state, parent.ran) == (State.READY, True)
+    assert (parent.state, parent.function_done) == (State.READY, True)
 
 
 async def test_workers_and_producers_go_on_trying(tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ async def test_what_cannot_be_moved(tmp_path: Path) -> None:
         old, new = Place(source, "old"), Place(target, "new")
         await source.enqueue([NewJob(id="a", task="t")])
         await target.enqueue([NewJob(id="b", task="t")])
-        with pytest.raises(MoveFailed, match="holds 1 jobs already"):
+        with pytest.raises(MoveFailed, match="already holds 1 job,"):
             await move(old, new)
         assert (await source.claim(Claim(worker="w#1"))).records  # nothing has begun
         other, third = await made("memory", tmp_path), await made("memory", tmp_path)
@@ -203,7 +205,7 @@ async def test_what_cannot_be_moved(tmp_path: Path) -> None:
             await move(old, Place(Cut(other, (1, "before")), "other"), wait=0)  # type: ignore[arg-type]
         with pytest.raises(MoveFailed, match="moving, or has moved, to other"):
             await move(old, Place(third, "third"), wait=0)
-        with pytest.raises(MoveFailed, match="filled from old by another move"):
+        with pytest.raises(MoveFailed, match="receives jobs from old in another move"):
             await move(Place(third, "third"), Place(other, "other"), wait=0)
         assert await abort(old, Place(other, "other"))
         assert not await abort(old, Place(other, "other"))
@@ -213,7 +215,7 @@ async def test_what_cannot_be_moved(tmp_path: Path) -> None:
         with pytest.raises(MoveFailed, match="has ended"):
             await abort(old, Place(third, "third"))
     with pytest.raises(Unsupported):
-        await move(Place(object(), "old"), Place(object(), "new"))  # type: ignore[arg-type]
+        await move(Place(Spy(MemoryStorage()), "old"), Place(Spy(MemoryStorage()), "new"))
 
 
 async def test_a_copy_that_differs_stays_shut(tmp_path: Path) -> None:
@@ -245,7 +247,7 @@ async def test_a_run_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
             await target.settle([Outcome(id=ran.job.id, version=ran.version, state=State.SUCCEEDED)])
             await target.enqueue([NewJob(id="fresh", task="t")])
             awake.set()
-            with pytest.raises(MoveFailed, match="another run has ended this move"):
+            with pytest.raises(MoveFailed, match="another run has finished this move"):
                 await first
             await target.enqueue([NewJob(id="later", task="t")])
             with pytest.raises(MoveFailed, match="has ended"):
@@ -273,12 +275,12 @@ async def test_giving_up_a_move_that_is_comparing_keeps_its_target_shut(tmp_path
         async with places(one, one, tmp_path) as (source, target):
             await source.enqueue([NewJob(id="a", task="t")])
             old, new = Place(source, "old"), Place(target, "new")
-            with pytest.raises(MoveFailed, match="given up"):
+            with pytest.raises(MoveFailed, match="aborted"):
                 await move(old, Place(GivenUp(target, lambda old=old, new=new: abort(old, new)), "new"), wait=0)  # type: ignore[arg-type]
             assert len((await source.claim(Claim(worker="w#1"))).records) == 1
-            with pytest.raises(StorageUnavailable, match="given up"):
+            with pytest.raises(StorageUnavailable, match="aborted"):
                 await target.claim(Claim(worker="w#1"))
-            with pytest.raises(MoveFailed, match="holds a part of the jobs"):
+            with pytest.raises(MoveFailed, match="holds some of the jobs"):
                 await move(old, new, wait=0)
 
 
@@ -303,7 +305,7 @@ async def test_a_prepared_target_waits_for_the_move(tmp_path: Path) -> None:
             await source.enqueue([NewJob(id="a", task="t")])
             await prepare(old, new)
             await prepare(old, new)
-            with pytest.raises(StorageUnavailable, match="filled from old"):
+            with pytest.raises(StorageUnavailable, match="receives the jobs of old"):
                 await target.enqueue([NewJob(id="early", task="t")])
             await source.enqueue([NewJob(id="b", task="t")])
             assert await abort(old, new)
@@ -327,7 +329,7 @@ async def test_a_move_that_died_with_some_shards_open_is_completed(tmp_path: Pat
         await source.enqueue([NewJob(id="a", task="t")])
         with pytest.raises(Unplugged):
             await move(Place(source, "old"), Place(DiesOpening(target), "new"), wait=0)  # type: ignore[arg-type]
-        with pytest.raises(MoveFailed, match="arrived"):
+        with pytest.raises(MoveFailed, match="are already at"):
             await move(Place(source, "old"), Place(target, "new"), wait=0)
         await target.enqueue([NewJob(id=f"j{number}", task="t") for number in range(20)])
 
@@ -427,7 +429,7 @@ def killed_and_done(source: str, target: str, step: int) -> int:
             child.send_signal(signal.SIGKILL)
             child.communicate()
             continue
-        if child.returncode and kills and "arrived" in err:
+        if child.returncode and kills and "are already at" in err:
             return kills  # the one before was killed after its last commit, and before it could say so
         assert child.returncode == 0, out + err
         assert "on both sides" in out
@@ -458,7 +460,7 @@ def test_the_command_says_what_it_does(tmp_path: Path) -> None:
     assert "were moved to" in late.stderr
     again = treadle("move", source, target)
     assert again.returncode == 1
-    assert "arrived" in again.stderr
+    assert "are already at" in again.stderr
     assert treadle("move", source, target, "--check").returncode == 0
     assert treadle("enqueue", "mail.send", "a", "--url", target).returncode == 0
     differs = treadle("move", source, target, "--check")

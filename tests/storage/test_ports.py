@@ -99,7 +99,7 @@ async def test_a_store_that_forgets_the_end_of_the_log_parts_nobody() -> None:
     await one.enqueue([job("y")])
     for place in (2, 3):
         await store.delete(f"treadle:log:{place}")
-    with pytest.raises(StorageUnavailable, match="forgotten the end"):
+    with pytest.raises(StorageUnavailable, match="lost the end"):
         await one.enqueue([job("z")])
     await one.enqueue([job("z")])
     for n in range(3):
@@ -149,7 +149,7 @@ class Slow:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_the_pointers_to_bases_have_no_gap(seed: int) -> None:
-    """A process that stood still is found out by the pointer behind its own: one must never be left out."""
+    """A process that was suspended is found out by the pointer behind its own: one must never be left out."""
     queue, pubsub, store = memory_backend(HandClock())
     storage = ComposedStorage(Ports(queue, pubsub, Slow(store, seed)), now=HandClock(), every=4)  # type: ignore[arg-type]
     await storage.open()
@@ -185,6 +185,17 @@ async def test_a_hint_to_a_base_that_is_gone_is_not_believed() -> None:
     await storage.close()
 
 
+@pytest.mark.parametrize("text", ["", "x", "²", "-1", "1.5"])
+async def test_a_message_that_is_no_position_is_ignored(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody who may publish there can send one."""
+    ports = Ports(*memory_backend())
+    storage = ComposedStorage(ports)
+    await storage.open()
+    await ports.pubsub.publish(storage._channel, text)
+    assert caplog.records == []
+    await storage.close()
+
+
 async def test_a_base_without_its_parts_is_said_instead_of_waited_for() -> None:
     clock = HandClock()
     queue, pubsub, store = memory_backend(clock)
@@ -195,7 +206,7 @@ async def test_a_base_without_its_parts_is_said_instead_of_waited_for() -> None:
     await storage.close()
     await store.delete(f"treadle:part:{decode_base(text).name}:0")
     other = ComposedStorage(Ports(queue, pubsub, store), now=clock)
-    with pytest.raises(StorageUnavailable, match="parts that the store does not have"):
+    with pytest.raises(StorageUnavailable, match="parts that the store lacks"):
         await other.open()
 
 
@@ -212,7 +223,7 @@ async def test_who_slept_through_two_bases_begins_anew() -> None:
         while other._tidying:  # noqa: ASYNC110 - it is a matter of turns
             await asyncio.sleep(0)
     assert await store.get("treadle:log:2") is None
-    with pytest.raises(StorageUnavailable, match="stood still"):
+    with pytest.raises(StorageUnavailable, match="suspended"):
         await sleeper.enqueue([job("late")])
     await sleeper.enqueue([job("late")])
     rows = [await storage.find(Query(order="oldest", limit=100)) for storage in (sleeper, other)]

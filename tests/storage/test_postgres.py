@@ -16,6 +16,7 @@ from treadle.testing import HandClock
 from treadle.testing.conformance import *  # noqa: F403
 from treadle.testing.conformance.property import agrees_with_memory
 from treadle.testing.conformance.run import MakeStorage, UserTransaction
+from treadle.testing.shows import shows
 
 PATIENT = 100  # s: a chain of two thousand takes its time on a machine that does much else
 
@@ -49,6 +50,7 @@ def user_transaction() -> UserTransaction:
     return opened
 
 
+@shows("the PostgreSQL storage answers random calls as the memory storage does")
 def test_agrees_with_memory() -> None:
     taken: list[str] = []
 

@@ -13,6 +13,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 from treadle.testing.conformance.property import agrees_with_memory, make_memory
+from treadle.testing.shows import shows
 
 
 def test_memory_agrees_with_itself() -> None:
@@ -42,6 +43,7 @@ def test_a_broken_storage_is_caught(broken: type[MemoryStorage]) -> None:
         agrees_with_memory(make, examples=300, shrink=False)
 
 
+@shows("the SQLite storage answers random calls as the memory storage does")
 def test_sqlite_agrees_with_memory(tmp_path: Path) -> None:
     sqlite = pytest.importorskip("treadle.storage.sqlite", reason="there is no SQLite storage yet")
     numbers = itertools.count()

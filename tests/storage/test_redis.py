@@ -14,6 +14,7 @@ from treadle.testing import HandClock
 from treadle.testing.conformance import *  # noqa: F403
 from treadle.testing.conformance.property import agrees_with_memory
 from treadle.testing.conformance.run import MakeStorage
+from treadle.testing.shows import shows
 
 _names = (f"t{os.getpid()}-{n}" for n in itertools.count())
 
@@ -32,6 +33,7 @@ def make_storage() -> MakeStorage:
     return make
 
 
+@shows("the Redis storage answers random calls as the memory storage does")
 def test_agrees_with_memory() -> None:
     async def make(clock: HandClock) -> Storage:
         storage = RedisStorage(valkey.url(), ns=next(_names), now=clock)

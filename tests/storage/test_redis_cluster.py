@@ -17,20 +17,34 @@ from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
 from treadle.testing.conformance import (
     durable,
-    laws_handing,
+    laws_handoff,
     laws_hints,
     laws_lease,
-    laws_line,
-    laws_looking,
     laws_moving,
+    laws_queries,
+    laws_queue_order,
     laws_races,
+    laws_repeats,
+    laws_storing,
+    laws_versions,
     run,
     speaks,
 )
 from treadle.testing.conformance.run import MakeStorage
 
 __all__ = ["durable", "speaks"]
-for _laws in (laws_line, laws_lease, laws_looking, laws_hints, laws_handing, laws_races, laws_moving):
+for _laws in (
+    laws_queue_order,
+    laws_storing,
+    laws_versions,
+    laws_lease,
+    laws_repeats,
+    laws_queries,
+    laws_hints,
+    laws_handoff,
+    laws_races,
+    laws_moving,
+):
     globals().update(run.tests_of(_laws))
 
 _names = (f"c{os.getpid()}-{n}" for n in itertools.count())

@@ -18,21 +18,40 @@ from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.conformance import (
     durable,
-    laws_handing,
+    laws_children,
+    laws_followups,
+    laws_handoff,
     laws_hints,
+    laws_ids,
+    laws_key_replacing,
     laws_keys,
-    laws_line,
     laws_moving,
+    laws_queue_order,
     laws_races,
+    laws_storing,
     laws_waiting,
     run,
     speaks,
 )
 from treadle.testing.conformance.property import Step, agrees_with_memory
 from treadle.testing.conformance.run import MakeStorage
+from treadle.testing.shows import shows
 
 __all__ = ["durable", "speaks"]
-for _laws in (laws_line, laws_keys, laws_waiting, laws_hints, laws_handing, laws_races, laws_moving):
+for _laws in (
+    laws_queue_order,
+    laws_storing,
+    laws_ids,
+    laws_keys,
+    laws_key_replacing,
+    laws_waiting,
+    laws_followups,
+    laws_children,
+    laws_hints,
+    laws_handoff,
+    laws_races,
+    laws_moving,
+):
     globals().update(run.tests_of(_laws))
 
 _names = (f"s{n}" for n in itertools.count())
@@ -51,7 +70,9 @@ def as_promised(step: Step) -> Step:
     if verb == "enqueue":
         return verb, [_without_lane(spec) for spec in words]
     if verb == "settle":
-        return verb, [{**each, "then": [_without_lane(spec) for spec in each.get("then", ())]} for each in words]
+        return verb, [
+            {**each, "followups": [_without_lane(spec) for spec in each.get("followups", ())]} for each in words
+        ]
     if verb == "claim":
         queues = tuple((queue, 100) for queue, _ in words.get("queues", (("q", 3), ("r", 2))))
         tasks = {task: (None, lease) for task, (_, lease) in words.get("tasks", {}).items()}
@@ -71,6 +92,7 @@ def _paused_or_not(rule: Limit) -> Limit:
     return Limit(rule.name, slots=0 if rule.slots == 0 else None)
 
 
+@shows("the sharded Redis storage answers random calls as the memory storage does")
 def test_agrees_with_memory() -> None:
     make = makes(valkey.url, _names)
 

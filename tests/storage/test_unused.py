@@ -19,7 +19,7 @@ from treadle.storage.postgres import PostgresStorage
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing.clock import HandClock
 
-TABLES = ("slot", "start", "ticket", "worker", "label", "memo", "edge")
+TABLES = ("slot", "start", "recent_claim", "worker", "label", "checkpoints", "edge")
 
 Left = Callable[[], dict[str, int]]
 

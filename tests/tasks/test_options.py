@@ -15,6 +15,7 @@ from treadle.storage.memory import MemoryStorage
 from treadle.tasks.options import check_names
 from treadle.tasks.task import Task
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 NOW = 1_700_000_000.0
 
@@ -82,6 +83,7 @@ def test_an_option_as_a_field(option: str, value: Any, field: str, stored: objec
         assert getattr(constant, field) == stored
 
 
+@shows("an option of a wrong type or range raises `BadOption` where it is written")
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -192,6 +194,7 @@ def test_sizes_only_go_down(fields: dict[str, Any]) -> None:
 # --- which one wins
 
 
+@shows("options at enqueue win over computed options, and those over constants")
 def test_constants_yield_to_computed_ones_and_those_to_what_is_asked_at_enqueue() -> None:
     t = make(queue="constant", priority=1, lane="l", options=lambda n: {"queue": "computed", "priority": n})
     job = t.options(priority=9).job(5).new
@@ -199,6 +202,7 @@ def test_constants_yield_to_computed_ones_and_those_to_what_is_asked_at_enqueue(
     assert t.job(5).new.priority == 5
 
 
+@shows("`retry` is merged field by field over all levels")
 def test_retry_is_merged_field_by_field_at_every_level() -> None:
     t = make(retry=Retry(attempts=9, base=9), options=lambda n: {"retry": Retry(base=2.0, factor=3)})
     job = t.options(retry=Retry(jitter=0)).job(1).new
@@ -214,6 +218,7 @@ def test_policy_of_the_task_stays_in_the_code(constants: dict[str, Any]) -> None
     assert policy(job) == Policy(timeout=None)
 
 
+@shows("`run_at` wins over `delay`, and `deadline` over `expires`")
 def test_run_at_wins_over_delay_and_deadline_over_expires_on_one_level() -> None:
     moment = datetime.fromtimestamp(NOW + 50, UTC)
     assert new(delay=5, run_at=moment).delay == 50
@@ -237,7 +242,7 @@ def test_cost_and_limits_meet_from_different_levels() -> None:
 
 def test_when_as_a_constant_holds_for_the_after_of_a_job() -> None:
     job = new({"when": all_done()}, after=["a", "b"])
-    assert (job.need, job.slack) == (2, None)
+    assert (job.required, job.failures_allowed) == (2, None)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +256,7 @@ def test_when_as_a_constant_holds_for_the_after_of_a_job() -> None:
 )
 def test_what_when_means(when: Any, threshold: tuple[int, int | None]) -> None:
     job = new(after=["a", "b", "c"], when=when)
-    assert (job.need, job.slack) == threshold
+    assert (job.required, job.failures_allowed) == threshold
 
 
 def test_a_threshold_that_can_never_be_met_is_refused() -> None:
@@ -328,7 +333,7 @@ def test_a_limit_that_means_nothing_is_refused(rule: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("max_retries", r"Retry\(attempts=\.\.\.\), which counts the first try too"),
+        ("max_retries", r"Retry\(attempts=\.\.\.\), which also counts the first attempt"),
         ("countdown", "delay="),
         ("queu", "queue="),
     ],

@@ -32,7 +32,7 @@ from treadle import (
     current,
 )
 from treadle.core.job import JobSpec
-from treadle.core.model import Claim, Claimed, Held, Hold, Presence
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Presence
 from treadle.errors import UnknownJob
 from treadle.execution.context import Context
 from treadle.serialization.call_codec import TaggedCodec
@@ -169,13 +169,13 @@ class Locking(Spy):
         self.begun, self.passed = asyncio.Event(), asyncio.Event()
         self.locked = False
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         if not self.begun.is_set():
             self.locked = True
             self.begun.set()
             await self.passed.wait()
             self.locked = False
-        return await super().heartbeat(worker, holds, lease)
+        return await super().heartbeat(worker, renewals, lease)
 
     async def claim(self, ask: Claim) -> Claimed:
         await self.begun.wait()
@@ -204,7 +204,7 @@ async def test_drain_gives_up_on_endless_jobs_and_leaves_the_next_in_line(app: A
 
     async with app:
         await again.enqueue(0)
-        with pytest.raises(Endless, match=r"10 jobs were run and there are still more, next .*again") as caught:
+        with pytest.raises(Endless, match=r"10 jobs were run and more are queued, next .*again") as caught:
             await drain(app, limit=10)
         assert (caught.value.limit, caught.value.last.job.payload) == (10, "[10]")
         row = await app.jobs.get(caught.value.last.id)
@@ -730,7 +730,7 @@ async def test_a_fault_of_no_verb_is_a_mistake() -> None:
 
 async def test_fused_is_there_when_it_is_there_below() -> None:
     inner = connect("memory://")
-    assert hasattr(faults.Faulty(inner), "settle_claim")
-    assert not hasattr(faults.Faulty(inner, fused=False), "settle_claim")
+    assert faults.Faulty(inner).capabilities.settle_claim
+    assert not faults.Faulty(inner, fused=False).capabilities.settle_claim
     async with App(storage=faults.Faulty(inner)) as app, Worker(app):
         pass

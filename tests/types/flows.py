@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_type
 
 from treadle import App, Conclude, Flow, Job, JobSpec, Pipeline, Step, all_done, at_least, chain, flow, gather
+from treadle.testing.shows import shows
 
 app = App("memory://")
 
@@ -88,6 +89,7 @@ async def reduced(urls: list[str]) -> Flow[bytes]:
     return flow(fetch.job(url) for url in urls)
 
 
+@shows("type checkers know the result of a job and that of its workflow: `Job[T, W]`")
 async def leaf_and_delegating() -> None:
     assert_type(await fetch.enqueue("a"), Job[bytes, bytes])
     assert_type(await delegating.enqueue("a"), Job[int, int])
@@ -106,6 +108,7 @@ async def chained_and_gathered() -> None:
     assert_type(await (await reduced.enqueue(["a"])).workflow.result(), Any)
 
 
+@shows("type checkers know the result of a task that returns a value or one job to go on with")
 async def dynamic_chains() -> None:
     assert_type(await (await loop.enqueue(1)).result(), int)
     assert_type(await (await loop.enqueue(1)).workflow.result(), int)

@@ -18,10 +18,11 @@ from tests.served import memory_url
 from tests.wasi.modules import module
 from treadle.blobs import DirectoryBlobs
 from treadle.cli.root import run as treadle
-from treadle.compat.queuey.app import queue_face
-from treadle.compat.queuey.blobs import blob_face
+from treadle.compat.queuey.app import queue_routes
+from treadle.compat.queuey.blobs import blob_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 from treadle.wasi import Bounds, Report, run_module
 from treadle.wasi.client import Client, QueueJob
 from treadle.wasi.runner import Runner, _keep
@@ -36,6 +37,7 @@ async def run(name: str, folder: Path, content: bytes = b"", **bounds: Any) -> t
     return report, (folder / "stdout").read_bytes()
 
 
+@shows("the input and the output of a module pass unchanged, up to 100 MB")
 @pytest.mark.parametrize("size", [0, 1, 3_000_000, 100_000_000])
 async def test_bytes_pass_unharmed(tmp_path: Path, size: int) -> None:
     content = os.urandom(size)
@@ -44,16 +46,19 @@ async def test_bytes_pass_unharmed(tmp_path: Path, size: int) -> None:
     assert out == content
 
 
+@shows("the exit code and the standard error of a module are kept")
 async def test_an_exit_code_and_what_was_said_are_kept(tmp_path: Path) -> None:
     report, _ = await run("fails", tmp_path)
     assert (report.ok, report.exit_code) == (False, 3)
     assert (tmp_path / "stderr").read_bytes() == b"bad\n"
 
 
+@shows("a module that exceeds its time is stopped")
 async def test_an_endless_loop_is_stopped(tmp_path: Path) -> None:
     assert (await run("endless", tmp_path, wall=0.5))[0] == Report(timed_out=True)
 
 
+@shows("a module that exceeds its memory is stopped")
 async def test_a_memory_bomb_is_stopped(tmp_path: Path) -> None:
     report, _ = await run("bomb", tmp_path, memory=32 * 2**20)
     assert report.trap is not None
@@ -71,6 +76,7 @@ async def test_a_module_that_bursts_its_compiler_is_stopped(tmp_path: Path) -> N
     assert (await run("echo", tmp_path, compiler=32 * 2**20))[0].ok
 
 
+@shows("a module that exceeds its output is stopped")
 async def test_a_flood_of_output_is_stopped(tmp_path: Path) -> None:
     report, out = await run("flood", tmp_path, wall=2.0, output=3_000_000)
     assert not report.ok
@@ -97,7 +103,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def url(blobs: DirectoryBlobs, clock: HandClock) -> str:
-    return memory_url(clock, faces=[queue_face(Rules()), blob_face(blobs)])
+    return memory_url(clock, protocols=[queue_routes(Rules()), blob_routes(blobs)])
 
 
 @asynccontextmanager
@@ -138,6 +144,7 @@ async def fetched(client: Client, job: QueueJob, folder: Path) -> bytes:
     return (folder / "fetched").read_bytes()
 
 
+@shows("a runner fetches, runs and stores, and it reports success or failure")
 async def test_the_runner_completes_and_reports(url: str, tmp_path: Path) -> None:
     content = os.urandom(100_000)
     async with Client(url, patient=False) as client, running(url, slots=2):
@@ -151,6 +158,7 @@ async def test_the_runner_completes_and_reports(url: str, tmp_path: Path) -> Non
         assert (tmp_path / "said").read_bytes() == b"bad\n"
 
 
+@shows("a missing or corrupt blob fails its job, and the runner goes on")
 async def test_a_missing_and_a_spoiled_blob_fail_the_job_and_not_the_runner(
     url: str, tmp_path: Path, blobs: DirectoryBlobs
 ) -> None:
@@ -181,14 +189,14 @@ async def test_an_output_that_the_store_refuses_fails_the_job_and_not_the_runner
     clock: HandClock, tmp_path: Path
 ) -> None:
     small = DirectoryBlobs(tmp_path / "small", limit=4_000)
-    url = memory_url(clock, faces=[queue_face(Rules()), blob_face(small)])
+    url = memory_url(clock, protocols=[queue_routes(Rules()), blob_routes(small)])
     async with running(url, Bounds(wall=20.0)), Client(url) as client:
         for name, expected in (("too_much", "failed"), ("fails", "failed"), ("echo", "completed")):
             job = await ended(client, await send(client, tmp_path, name, b"hello"))
             assert job.status == expected
             if name == "too_much":
                 report = json.loads(await fetched(client, job, tmp_path))
-                assert "the store refuses what it wrote: 413" in report["error"]
+                assert "the store refused its output: 413" in report["error"]
 
 
 def test_the_cache_of_modules_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +217,7 @@ def test_the_cache_of_modules_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "job0").stat().st_size == 10
 
 
+@shows("a runner that lost its job stops the module and drops the result")
 async def test_a_run_that_lost_its_job_is_ended_and_its_result_dropped(
     url: str, tmp_path: Path, clock: HandClock
 ) -> None:
@@ -223,6 +232,7 @@ async def test_a_run_that_lost_its_job_is_ended_and_its_result_dropped(
         assert (await client.get(id)).runner_id == other.runner_id
 
 
+@shows("a runner that is stopped releases a job that outlasts its grace period")
 async def test_a_runner_that_is_stopped_hands_back_what_does_not_end_in_its_grace(url: str, tmp_path: Path) -> None:
     async with Client(url, patient=False) as client:
         id = await send(client, tmp_path, "endless")
@@ -232,8 +242,9 @@ async def test_a_runner_that_is_stopped_hands_back_what_does_not_end_in_its_grac
         assert (job.status, job.run_attempts, job.runner_id) == ("pending", 0, None)
 
 
+@shows("a runner tickles its job as often as the queue requires")
 async def test_signs_of_life_come_as_often_as_the_queue_needs_them(blobs: DirectoryBlobs, tmp_path: Path) -> None:
-    url = memory_url(None, faces=[queue_face(Rules(abandoned_age=1.0)), blob_face(blobs)])
+    url = memory_url(None, protocols=[queue_routes(Rules(abandoned_age=1.0)), blob_routes(blobs)])
     async with Client(url, patient=False) as client, running(url, tickle=60.0, grace=0.0):
         id = await send(client, tmp_path, "endless")
         first = await ended(client, id, lambda job: job.status == "active")
@@ -254,6 +265,7 @@ async def call(*words: str, folder: Path, given: bytes = b"") -> tuple[int, byte
     return process.returncode or 0, out
 
 
+@shows("`treadle wasi` runs and enqueues modules, stores blobs, and prints results and lists")
 async def test_the_commands(url: str, tmp_path: Path) -> None:
     (tmp_path / "echo.wasm").write_bytes(module("echo"))
     (tmp_path / "fails.wasm").write_bytes(module("fails"))
@@ -272,6 +284,7 @@ async def test_the_commands(url: str, tmp_path: Path) -> None:
         assert [job["status"] for job in json.loads(listed)] == ["completed", "failed", "completed"]
 
 
+@shows("`treadle wasi` reports an unreachable server in one line, with exit code 3")
 def test_a_server_that_is_away_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert treadle(["wasi", "list", "--server", "http://127.0.0.1:9"]) == 3
     assert capsys.readouterr().err.count("\n") == 1

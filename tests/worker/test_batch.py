@@ -30,6 +30,7 @@ from treadle import (
 from treadle.errors import BadStep
 from treadle.execution.context import NotRunning
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 
 
 async def told_to_stop(worker: Worker, job: Any) -> None:
@@ -37,7 +38,7 @@ async def told_to_stop(worker: Worker, job: Any) -> None:
     session = worker._session
     assert session is not None
     async with asyncio.timeout(30):
-        while (run := session.state.running.get(job.id)) is not None and not run.cut:  # noqa: ASYNC110
+        while (run := session.state.running.get(job.id)) is not None and not run.cancelled:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -64,6 +65,7 @@ class Calls:
         return await app.enqueue([self.task.options(**options).job(n) for n in numbers])
 
 
+@shows("a full batch is called at once")
 async def test_a_full_call_goes_at_once(app: App) -> None:
     it = Calls(app, size=3, max_wait=LONG)
     jobs = await it.sent(app, *range(6))
@@ -72,6 +74,7 @@ async def test_a_full_call_goes_at_once(app: App) -> None:
     assert sorted(map(len, it.calls)) == [3, 3]
 
 
+@shows("later jobs join the batch that is being gathered")
 async def test_what_comes_later_joins_those_who_wait(app: App, told: Told) -> None:
     it = Calls(app, size=3, max_wait=LONG)
     async with work(app):
@@ -83,6 +86,7 @@ async def test_what_comes_later_joins_those_who_wait(app: App, told: Told) -> No
     assert it.calls == [[0, 1, 2]]
 
 
+@shows("a batch is called after `max_wait` with the jobs that have come")
 async def test_after_its_wait_it_goes_with_those_who_came(app: App) -> None:
     it = Calls(app, size=50, max_wait=0.01)
     async with work(app):
@@ -107,6 +111,7 @@ async def test_drain_waits_for_nobody(app: App) -> None:
     assert sorted(map(len, it.calls), reverse=True) == [4, 4, 2]
 
 
+@shows("a batch that is being gathered takes no slot")
 async def test_gathering_takes_no_slot(app: App, told: Told) -> None:
     it = Calls(app, size=3, max_wait=LONG)
 
@@ -122,6 +127,7 @@ async def test_gathering_takes_no_slot(app: App, told: Told) -> None:
         assert [await job.result(30) for job in (*first, *last)] == [0, 2, 4]
 
 
+@shows("the call of a batch takes one slot")
 async def test_a_call_takes_one_slot(app: App) -> None:
     it = Calls(app, size=2, max_wait=LONG)
     it.go.clear()
@@ -141,6 +147,7 @@ async def test_a_call_takes_one_slot(app: App) -> None:
         await asyncio.gather(last.result(30), *(job.result(30) for job in jobs))
 
 
+@shows("`by=` gathers a batch for each key")
 async def test_by_key(app: App) -> None:
     it = Calls(app, size=10, max_wait=0.02, by=lambda n: n % 3)
     jobs = await it.sent(app, *range(9))
@@ -159,6 +166,7 @@ async def test_a_key_that_raises_fails_its_item_alone(app: App) -> None:
         await jobs[0].result(0)
 
 
+@shows("an exception in the returned list fails its own job only")
 async def test_an_exception_in_a_place_fails_that_item_alone(app: App, told: Told) -> None:
     it = Calls(app, size=10, retry=Retry(attempts=2, base=0))
     jobs = await it.sent(app, 1, -1, 2)
@@ -170,6 +178,7 @@ async def test_an_exception_in_a_place_fails_that_item_alone(app: App, told: Tol
     assert sorted(told.names("succeeded", "retrying", "failed")) == ["failed", "retrying", "succeeded", "succeeded"]
 
 
+@shows("a `Defer` or an `Abort` in the returned list concerns its own job only")
 async def test_a_place_may_defer_or_abort(app: App, clock: HandClock) -> None:
     seen = []
 
@@ -194,6 +203,7 @@ async def test_a_place_may_defer_or_abort(app: App, clock: HandClock) -> None:
     assert sorted(seen) == ["later", "later", "never", "now"]
 
 
+@shows("a batch that raises fails all its jobs, each under its own `Retry`")
 async def test_a_raise_fails_them_all_each_by_its_own_policy(app: App) -> None:
     @app.batch(retry=Retry(attempts=1))
     def t(items: list[int]) -> list[int]:
@@ -206,6 +216,7 @@ async def test_a_raise_fails_them_all_each_by_its_own_policy(app: App) -> None:
     assert all("ConnectionError: refused" in (row.error or "") for row in rows)
 
 
+@shows("a batch that does not return a list with an entry for each job fails all of them")
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -262,6 +273,7 @@ async def test_plain_functions_run_in_a_thread(app: App) -> None:
     assert seen == [False]
 
 
+@shows("`current_batch()` gives a batch its jobs")
 async def test_the_jobs_of_a_batch_are_known_to_it(app: App) -> None:
     ids: list[str] = []
 
@@ -270,7 +282,7 @@ async def test_the_jobs_of_a_batch_are_known_to_it(app: App) -> None:
         ids.extend(here.id for here in current_batch())
         with pytest.raises(NotRunning, match="a batch of 2 jobs"):
             current()
-        with pytest.raises(BadStep, match="one job of a batch cannot go to sleep"):
+        with pytest.raises(BadStep, match="a job of a batch cannot sleep"):
             await current_batch()[0].sleep(5)
         return items
 
@@ -356,6 +368,7 @@ async def test_the_call_is_cancelled_with_its_last_item(app: App) -> None:
             await cancelled.wait()
 
 
+@shows("each job of a batch has its own timeout, which counts from its claim")
 async def test_a_timeout_is_each_items_own_and_counts_from_its_claim(app: App) -> None:
     it = Calls(app, size=2, max_wait=LONG, retry=Retry(attempts=1))
     it.go.clear()
@@ -384,6 +397,7 @@ async def test_all_timed_out_the_call_is_cancelled(app: App) -> None:
                 await job.result(30)
 
 
+@shows("a worker that stops hands back the jobs that it was gathering")
 async def test_stopping_hands_back_who_waits(app: App, told: Told) -> None:
     it = Calls(app, size=3, max_wait=LONG)
     worker = work(app)
@@ -431,6 +445,7 @@ async def test_a_limit_counts_items(app: App) -> None:
     assert max(map(len, it.calls)) <= 2
 
 
+@shows("a claim takes as many jobs of a batch task as its batch has room for")
 async def test_the_room_of_a_claim_is_what_a_call_has_left(app: App, told: Told) -> None:
     it = Calls(app, size=2, max_wait=LONG, by=lambda n: n)
     async with work(app, concurrency=10) as worker:
@@ -531,7 +546,7 @@ def test_what_cannot_be_a_batch() -> None:
         app.batch()(ok)
 
 
-@pytest.mark.shows("batching unheeded for items that skip the queue")
+@shows("inline jobs of a batch task are gathered in one call")
 async def test_inline_items_are_gathered_in_one_call(app: App) -> None:
     it = Calls(app, size=5, max_wait=LONG)
     jobs = await it.sent(app, *range(4), inline=True)

@@ -173,7 +173,7 @@ class Forgetful(Spy):
     """Hands a worker what it holds, as when an answer took longer than the lease."""
 
     async def claim(self, ask: Claim) -> Claimed:
-        return await super().claim(replace(ask, holds=()))
+        return await super().claim(replace(ask, running=()))
 
 
 async def test_a_job_lost_and_claimed_again_by_the_same_worker_is_told_once() -> None:

@@ -12,7 +12,8 @@ from tests.kit import Spy, Told
 from treadle import App, Worker
 from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, NewJob, Record
-from treadle.storage.contract import Post, Storage
+from treadle.storage.contract import Capabilities, Post, Storage
+from treadle.testing.shows import shows
 
 
 class Holding(Spy):
@@ -51,7 +52,7 @@ class Holding(Spy):
 class Dear(Spy):
     """A storage on which trips are dear: how many brought jobs while another was under way."""
 
-    one_trip_up_to = 8
+    capabilities = Capabilities(one_trip_up_to=8)
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -73,6 +74,7 @@ class Dear(Spy):
         return None
 
 
+@shows("a worker runs one job after another with two claims each and no pause in between")
 async def test_one_new_job_is_asked_for_twice(app: App, spy: Spy) -> None:
     """Once when it was heard of, and once when it has ended; not by each pump, nor for each kind of queue."""
 
@@ -195,7 +197,7 @@ async def test_treadles_own_jobs_are_looked_for_as_soon_as_there_is_nothing_else
     @app.task
     async def t(n: int) -> None:
         if not n:
-            await app.storage.enqueue([NewJob(id="own", task=own.name, queue=defaults.OWN_QUEUE)])
+            await app.storage.enqueue([NewJob(id="own", task=own.name, queue=defaults.SYSTEM_QUEUE)])
 
     await app.enqueue(t.job(n) for n in (3, 2, 1, 0))
     async with Worker(app, ["default"], concurrency=1, poll=3600):

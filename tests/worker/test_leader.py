@@ -13,6 +13,7 @@ from treadle.cli.doctor.common import checks
 from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 from treadle.worker.leader import ID, LeaderDuties, LeaderElection, Role, leader_of
 
 
@@ -33,7 +34,7 @@ class Candidate(LeaderElection):
 async def looked(*candidates: Candidate) -> list[bool]:
     for each in candidates:
         await each.look()
-    return [each.tends() for each in candidates]
+    return [each.is_leader() for each in candidates]
 
 
 async def leading(storage: Storage) -> str | None:
@@ -41,6 +42,7 @@ async def leading(storage: Storage) -> str | None:
     return leader_of(row)
 
 
+@shows("a follower takes over once its leader has been silent for more than five seconds")
 async def test_a_follower_takes_over_after_five_seconds_of_silence(app: App, clock: HandClock) -> None:
     one, two = Candidate(app.storage, "one", "leader"), Candidate(app.storage, "two", "follower")
     assert await looked(one, two) == [True, False]
@@ -86,7 +88,7 @@ async def test_a_leader_that_stalled_finds_out_and_takes_nothing_back(app: App, 
     assert await looked(one, two) == [True, False]
     clock.advance(60)
     assert await looked(two) == [True]
-    assert one.tends()  # it does not know yet; whatever it does is fenced
+    assert one.is_leader()  # it does not know yet; whatever it does is fenced
     assert await looked(one) == [False]
     assert await leading(app.storage) == "two"
 
@@ -219,7 +221,7 @@ async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> N
         assert "job" in state.tasks()
         clock.advance(5.01)  # the other one has fallen silent
         async with asyncio.timeout(30):
-            while not state.election.tends():  # noqa: ASYNC110
+            while not state.election.is_leader():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert "treadle.schedule:job" in state.tasks()
     assert await leading(app.storage) is None  # it has left

@@ -8,8 +8,10 @@ from tests.kit import Spy, Told, work
 from treadle import App, Event
 from treadle.core.model import Claim
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 
+@shows("`lease.expired` names the dead worker when another one takes its job back")
 async def test_the_worker_that_takes_a_job_back_names_the_dead_one(app: App, told: Told, clock: HandClock) -> None:
     """Once for each lease that ran out, and not again when the job is retried."""
 

@@ -46,7 +46,9 @@ async def test_a_worker_goes_on_beside_them(app: App, storage: Storage, told: To
         )
     ]
     await app.open()
-    await storage.enqueue([*ODD, *policies, NewJob(id="flow", task="treadle.flow", payload="garbage", ran=True)])
+    await storage.enqueue(
+        [*ODD, *policies, NewJob(id="flow", task="treadle.flow", payload="garbage", function_done=True)]
+    )
     async with Worker(app, ["default"], poll=3600):
         async with asyncio.timeout(30):
             while not all(

@@ -8,9 +8,11 @@ from tests.kit import Spy, Told, work
 from treadle import AIMD, App, Backlog, Event, Retry, flow
 from treadle.core.model import Query
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 from treadle.worker.backlog import BacklogMonitor
 
 
+@shows("failures slow the claims of a worker with `throttle=AIMD()`, and successes end the delay")
 async def test_failures_slow_a_worker_down(app: App, told: Told) -> None:
     broken = [True]
 
@@ -32,6 +34,7 @@ async def test_failures_slow_a_worker_down(app: App, told: Told) -> None:
             await job.result(timeout=30)
 
 
+@shows("`on_backlog=` is called once for each episode of a backlog")
 async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
     told: list[Backlog] = []
     heard, go = asyncio.Event(), asyncio.Event()
@@ -51,7 +54,7 @@ async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
             await heard.wait()
         [backlog] = told
         assert backlog.worker == "w"
-        assert (backlog.running, backlog.in_line) in {(2, 3), (2, 4), (1, 4)}  # the second was on its way, perhaps
+        assert (backlog.running, backlog.queued) in {(2, 3), (2, 4), (1, 4)}  # the second was on its way, perhaps
         assert backlog.seconds >= 0.05
         go.set()
         for job in jobs:
@@ -59,6 +62,7 @@ async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
     assert len(told) == 1
 
 
+@shows("a worker with full slots and an empty queue reports no backlog")
 async def test_busy_is_not_behind(app: App, told: Told) -> None:
     said: list[Backlog] = []
     go = asyncio.Event()
@@ -73,9 +77,9 @@ async def test_busy_is_not_behind(app: App, told: Told) -> None:
         assert worker._session is not None
         slots = worker._session.state
         alarm = BacklogMonitor(said.append, 60.0, None, slots, app.storage, ["default"])
-        assert slots.behind_since is not None  # it took as much as it could
-        await alarm.look(slots.behind_since + 61)
-        assert slots.behind_since is None  # and nothing stands in line
+        assert slots.demand.behind_since is not None  # it took as much as it could
+        await alarm.look(slots.demand.behind_since + 61)
+        assert slots.demand.behind_since is None  # and nothing stands in line
         go.set()
     assert said == []
 
@@ -100,6 +104,7 @@ def two_steps(app: App) -> tuple[list[Event], asyncio.Event]:
     return orphans, heard
 
 
+@shows("`workflow.orphaned` is emitted once for a workflow without a waiting caller", area="Workflows")
 async def test_a_workflow_nobody_waits_for_is_told_of_once(app: App, told: Told) -> None:
     orphans, heard = two_steps(app)
     job = await app.tasks["root"].enqueue()
@@ -112,6 +117,7 @@ async def test_a_workflow_nobody_waits_for_is_told_of_once(app: App, told: Told)
     assert event.record.value == "2" or event.record.value == "1"  # the last result, as stored
 
 
+@shows("`workflow.orphaned` is not emitted for a workflow that a caller waited for", area="Workflows")
 async def test_one_that_somebody_waited_for_is_not(app: App, told: Told) -> None:
     orphans, _ = two_steps(app)
     waited = await app.tasks["root"].enqueue()
@@ -127,6 +133,7 @@ async def test_one_that_somebody_waited_for_is_not(app: App, told: Told) -> None
     assert [event.id for event in orphans] == [alone.id]
 
 
+@shows("one of two processes emits `workflow.orphaned` for a workflow, not both", area="Workflows")
 async def test_the_same_event_in_two_processes_is_told_by_one(app: App, spy: Spy, clock: HandClock) -> None:
     orphans, heard = two_steps(app)
     other = App(storage=spy, clock=clock)

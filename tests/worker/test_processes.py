@@ -35,6 +35,7 @@ from treadle import (
 from treadle.core.model import NewJob
 from treadle.execution.context import Context, enter
 from treadle.tasks.task import Task
+from treadle.testing.shows import shows
 from treadle.worker.executors.processes import ProcessPool
 
 AnyTask = Task[..., Any, Any]
@@ -130,7 +131,7 @@ async def test_tasks_are_found_under_any_name_with_their_codec(pool: ProcessPool
     assert await run(pool, work.by_another_name, 4) == 40
     assert await run(pool, work.shouted, 6) == 7
     alias: AnyTask = App("memory://").task(name="other", kind="process", codec=work.Shouting())(work.double)
-    with pytest.raises(RemoteFailure, match="codec is not known in the process"):
+    with pytest.raises(RemoteFailure, match="does not know its codec"):
         await pool.run(alias, record(alias, 2))
 
 
@@ -366,6 +367,7 @@ async def test_failures_are_counted_and_the_row_shows_the_traceback(app: App) ->
     assert row.due_at > row.updated_at + 499
 
 
+@shows("a timeout kills the process of a process task")
 @needs_proc
 async def test_a_timeout_kills(app: App, tmp_path: Path) -> None:
     spins = app.task(kind="process")(work.spins)

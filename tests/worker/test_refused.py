@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,8 +13,10 @@ from tests.served import host
 from treadle import App, Flow, JobFailed, JobSpec, Redrive, Retry, StorageError, flow
 from treadle.core.model import Claim, Claimed, Outcome, Settled
 from treadle.server import Settings
-from treadle.storage.contract import Storage
+from treadle.storage.contract import Capabilities, Storage
 from treadle.testing import HandClock
+
+T = TypeVar("T")
 
 
 class Choosy(Spy):
@@ -24,20 +26,22 @@ class Choosy(Spy):
         super().__init__(inner)
         self.broken = 0  # so many calls that are refused, whatever is in them
 
-    def _pass(self, verb: str) -> None:
-        super()._pass(verb)
+    async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
         if self.broken > 0 and verb in ("settle", "claim", "get"):
             self.broken -= 1
             raise StorageError("permission denied for table job")
+        return await super().around(verb, call)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        if any(job.task == "poison" for out in outcomes for job in out.then):
+        if any(job.task == "poison" for out in outcomes for job in out.followups):
             self.calls["poisoned"] += 1
             raise StorageError("value out of range: poison")
         return await super().settle(outcomes)
 
 
 class Fusing(Choosy):
+    capabilities = Capabilities(settle_claim=True)
+
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         return await self.settle(outcomes), await self.claim(ask)
 
@@ -107,7 +111,7 @@ async def test_over_http_an_outcome_larger_than_a_request_fails_alone_and_is_not
             bad = await parent.enqueue()
             jobs = [await other.enqueue(n) for n in range(6)]
             assert [len(await job.result(30)) for job in jobs] == [15_000] * 6
-            with pytest.raises(JobFailed, match="the server takes 40,000"):
+            with pytest.raises(JobFailed, match="the server accepts 40,000"):
                 await bad.result(30)
 
 

@@ -37,6 +37,7 @@ from treadle import (
 from treadle.core.model import Claim
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 
 class Gate:
@@ -61,6 +62,7 @@ class Gate:
         self.task = gate
 
 
+@shows("a worker claims only as many jobs as it has free slots")
 async def test_it_claims_only_what_it_has_slots_for(app: App) -> None:
     gate = Gate(app)
     jobs = [await gate.task.enqueue(n) for n in range(5)]
@@ -87,6 +89,7 @@ async def test_what_was_asked_before_it_started_runs_in_order(app: App) -> None:
     assert ran == [5, 6, 7, 8, 9, 0, 1, 2, 3, 4]
 
 
+@shows("a worker leaves the job of an unknown task in its queue")
 async def test_a_task_nobody_knows_is_left_in_line(app: App, told: Told) -> None:
     @app.task
     async def t() -> None: ...
@@ -121,6 +124,7 @@ async def test_tasks_and_queues_bound_it(app: App) -> None:
     assert ran == ["one", "three"]
 
 
+@shows("the queues of a worker share its claims by weight")
 async def test_queues_share_claims_by_weight(app: App, spy: Spy) -> None:
     asks: list[Claim] = []
     inner = spy.inner.claim
@@ -166,6 +170,7 @@ async def test_a_task_it_should_run_must_be_there(app: App) -> None:
 # --- stopping
 
 
+@shows("a worker that stops cancels its runs after the grace period and hands them back uncounted")
 async def test_stop_tells_waits_cancels_and_hands_back_uncounted(app: App, told: Told) -> None:
     gate = Gate(app)
     job = await gate.task.enqueue(7)
@@ -295,6 +300,7 @@ async def test_it_opens_what_is_not_open_and_closes_only_that(storage: Storage, 
     assert spy.calls["close"] == 2
 
 
+@shows("a worker that has stopped leaves no task of the event loop behind")
 async def test_nothing_runs_on_when_it_has_stopped(app: App) -> None:
     @app.task
     async def t() -> None: ...
@@ -318,7 +324,7 @@ class Parcel:
         alive.add(self)
 
 
-@pytest.mark.shows("A-32 each job ever seen")
+@shows("a worker keeps no memory of the jobs that have ended")
 async def test_a_worker_keeps_nothing_of_the_jobs_that_have_ended(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,6 +429,7 @@ async def test_with_all_slots_busy_the_storage_is_left_alone(app: App, spy: Spy)
         await asyncio.gather(*(job.result(timeout=30) for job in (*jobs, *more)))
 
 
+@shows("a notification starts a new job on an idle worker")
 async def test_an_idle_worker_hears_of_new_work_at_once(app: App, spy: Spy, told: Told) -> None:
     @app.task
     async def t() -> None: ...
@@ -449,6 +456,7 @@ async def test_without_hints_the_poll_finds_it(app: App, spy: Spy, told: Told) -
         await told.until("succeeded")
 
 
+@shows("a delayed job starts when it is due, without a poll")
 async def test_a_job_that_is_due_later_is_not_polled_for(tmp_path: Path) -> None:
     async with App("memory://") as app:
         told = Told(app)
@@ -499,6 +507,7 @@ async def test_a_running_job_cancelled_from_outside_is_cancelled_at_once(app: Ap
     assert told.names("cancelled", "lost", "failed", "retrying", "succeeded") == ["cancelled"]
 
 
+@shows("a worker that stalled past its lease settles nothing and emits `lost`")
 async def test_a_stalled_worker_past_its_lease_writes_nothing(app: App, told: Told, clock: HandClock) -> None:
     gate = Gate(app)
     stalled = work(app, name="stalled", lease=3600, concurrency=1)  # no room: it must not claim the job again
@@ -521,6 +530,7 @@ async def test_a_stalled_worker_past_its_lease_writes_nothing(app: App, told: To
     assert (await app.jobs.get(job)).state is State.SUCCEEDED
 
 
+@shows("a lease that another worker took cancels the run and is no failed attempt")
 async def test_a_lost_lease_cancels_the_function_and_is_no_failure(app: App, told: Told, clock: HandClock) -> None:
     gate = Gate(app)
     async with work(app, name="stalled", lease=0.3):
@@ -537,6 +547,7 @@ async def test_a_lost_lease_cancels_the_function_and_is_no_failure(app: App, tol
     assert told.names("failed", "retrying") == []
 
 
+@shows("a job that lost `max_lost` workers fails without another run")
 async def test_a_poison_pill_is_not_run_again(app: App, clock: HandClock, told: Told) -> None:
     @app.task(max_lost=2)
     async def poison() -> None:
@@ -595,7 +606,7 @@ async def test_progress_reaches_the_row_also_from_a_thread(app: App) -> None:
 
 
 async def test_a_stale_hold_cannot_write_a_note(app: App, clock: HandClock) -> None:
-    from treadle.core.model import Hold, Presence
+    from treadle.core.model import LeaseRenewal, Presence
 
     @app.task
     async def t() -> None: ...
@@ -604,8 +615,8 @@ async def test_a_stale_hold_cannot_write_a_note(app: App, clock: HandClock) -> N
     [row] = (await app.storage.claim(Claim(worker="a#1", lease=1))).records
     clock.advance(2)
     [again] = (await app.storage.claim(Claim(worker="b#1", lease=10))).records
-    hold = Hold(job.id, row.version, note="from the grave")
-    assert (await app.storage.heartbeat(Presence(worker="a"), [hold], 10)).lost == {job.id}
+    renewal = LeaseRenewal(job.id, row.version, note="from the grave")
+    assert (await app.storage.heartbeat(Presence(worker="a"), [renewal], 10)).lost == {job.id}
     assert (await app.jobs.get(job)).note is None
     assert again.version > row.version
 
@@ -613,6 +624,7 @@ async def test_a_stale_hold_cannot_write_a_note(app: App, clock: HandClock) -> N
 # --- the storage is away
 
 
+@shows("an outage of the storage ends no run and no worker")
 @pytest.mark.parametrize("verb", ["claim", "settle", "heartbeat", "watch"])
 async def test_a_storage_that_is_away_for_a_while_ends_nothing(
     app: App, spy: Spy, told: Told, verb: str, monkeypatch: pytest.MonkeyPatch
@@ -626,7 +638,7 @@ async def test_a_storage_that_is_away_for_a_while_ends_nothing(
         spy.away[verb] = 5
         if verb == "heartbeat":
             assert worker._session is not None
-            worker._session.state.beat_now.set()
+            worker._session.state.heartbeat_now.set()
         gate.go.set()
         assert await first.result(timeout=30) == 1
         second = await gate.task.enqueue(2)
@@ -648,6 +660,7 @@ async def test_an_outcome_is_settled_when_the_storage_is_back(app: App, spy: Spy
     assert told.names("succeeded") == ["succeeded"]
 
 
+@shows("a background loop that raises is reported and started again")
 async def test_a_loop_that_fails_is_started_again(app: App, spy: Spy, told: Told) -> None:
     inner, failed = spy.inner.claim, False
 
@@ -740,6 +753,7 @@ async def test_middleware_that_raises_in_enqueue_stores_nothing(app: App, spy: S
     assert spy.calls["enqueue"] == 0
 
 
+@shows("`accept=` declines a job without counting an attempt")
 @pytest.mark.parametrize("answer", ["no", "async no", "raises"])
 async def test_accept_declines_uncounted(app: App, told: Told, clock: HandClock, answer: str) -> None:
     asked: list[Record] = []
@@ -765,6 +779,7 @@ async def test_accept_declines_uncounted(app: App, told: Told, clock: HandClock,
     assert len(asked) == 2
 
 
+@shows("`throttle=` pauses the claims of a worker until it returns 0")
 async def test_a_throttle_pauses_claims_until_it_says_so(app: App, spy: Spy, told: Told) -> None:
     asked, paused = asyncio.Queue[None](), True
 
@@ -786,6 +801,7 @@ async def test_a_throttle_pauses_claims_until_it_says_so(app: App, spy: Spy, tol
         assert await job.result(timeout=30) == 1
 
 
+@shows("a `throttle=` that raises pauses nothing")
 async def test_a_throttle_that_is_broken_throttles_nothing(app: App) -> None:
     async def throttle() -> float:
         raise RuntimeError("no idea")
@@ -801,6 +817,7 @@ async def test_a_throttle_that_is_broken_throttles_nothing(app: App) -> None:
 # --- inline
 
 
+@shows("an inline job runs at once in the process that enqueues it")
 async def test_inline_runs_in_this_process_at_once(app: App, clock: HandClock) -> None:
     @app.task(queue="far", inline=True, timeout=5)
     async def t(n: int) -> int:
@@ -813,6 +830,7 @@ async def test_inline_runs_in_this_process_at_once(app: App, clock: HandClock) -
     assert await asyncio.gather(*(job.result(timeout=30) for job in many)) == [0, 2, 4, 6, 8]
 
 
+@shows("an inline job waits for its delay and its limits")
 async def test_inline_yields_to_delay_and_limits(app: App, clock: HandClock) -> None:
     @app.task(inline=True)
     async def t() -> None: ...
@@ -853,6 +871,7 @@ async def test_an_inline_job_cancelled_from_outside_is_told(app: App) -> None:
 # --- events
 
 
+@shows("listeners receive the events of a run, and one that raises does not harm it", area="Results, events and logs")
 async def test_listeners_hear_what_happens_and_cannot_harm_it(app: App, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[str] = []
 
@@ -885,10 +904,12 @@ async def test_events_as_a_stream(app: App) -> None:
     await stream.aclose()  # type: ignore[attr-defined]
 
 
+@shows("`StorageUnavailable` is a `ConnectionError`", area="Crashes and outages")
 def test_storage_unavailable_is_a_connection_error() -> None:
     assert issubclass(StorageUnavailable, ConnectionError)
 
 
+@shows("a worker polls for its free slots while the others are busy")
 async def test_a_free_slot_is_polled_for_while_the_others_are_busy(app: App, spy: Spy) -> None:
     gate, inner, calls, answer = Gate(app), spy.inner.claim, 0, asyncio.Event()
     spy.deaf = True  # no hint helps
@@ -980,7 +1001,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.shows("A-9 a job that kills its worker")
+@shows("a job that kills its process runs `max_lost` times and then fails", area="Crashes and outages")
 def test_a_job_that_kills_its_process_is_run_so_often_and_no_more(tmp_path: Path) -> None:
     """Each process is a later one by its clock, so that the lease of the one before has run out."""
     said = []

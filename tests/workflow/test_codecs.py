@@ -80,7 +80,7 @@ def test_a_codec_that_loses_something_is_refused_with_the_value() -> None:
             return list(found) if isinstance(found, tuple) else found
 
     for register in (_for_app, _for_task):
-        with pytest.raises(BadCodec, match="does not give back"):
+        with pytest.raises(BadCodec, match="does not restore"):
             register(NoTuples("x"))
 
 

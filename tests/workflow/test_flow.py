@@ -32,6 +32,7 @@ from treadle import (
 from treadle.core import defaults
 from treadle.core.model import CHILDREN
 from treadle.storage.contract import Storage
+from treadle.testing.shows import shows
 
 
 @dataclass
@@ -44,21 +45,21 @@ class Site:
     """The tasks most of these tests are about."""
 
     def __init__(self, app: App) -> None:
-        self.ran: list[Any] = []
+        self.function_done: list[Any] = []
 
         @app.task(name="number")
         async def number(n: int) -> int:
-            self.ran.append(n)
+            self.function_done.append(n)
             return n
 
         @app.task(name="add")
         async def add(n: int, more: int = 1) -> int:
-            self.ran.append(("add", n))
+            self.function_done.append(("add", n))
             return n + more
 
         @app.task(name="total")
         async def total(numbers: list[int], plus: int = 0) -> int:
-            self.ran.append(numbers)
+            self.function_done.append(numbers)
             return sum(numbers) + plus
 
         @app.task(name="bad", retry=Retry(attempts=1))
@@ -67,7 +68,7 @@ class Site:
 
         @app.task(name="nothing")
         async def nothing() -> None:
-            self.ran.append("nothing")
+            self.function_done.append("nothing")
 
         @app.task(name="page")
         async def page(url: str) -> Page:
@@ -82,6 +83,7 @@ def site(app: App) -> Site:
     return Site(app)
 
 
+@shows("a parent ends after its children on a worker with one slot")
 async def test_a_parent_ends_when_its_children_have_with_one_slot_in_all(app: App, site: Site) -> None:
     @app.task
     async def parent() -> Flow[int]:
@@ -91,12 +93,13 @@ async def test_a_parent_ends_when_its_children_have_with_one_slot_in_all(app: Ap
         job = await parent.enqueue()
         assert await job.result(timeout=30) == 2
         assert await job.workflow.result(timeout=30) == 2
-    assert sorted(site.ran) == [0, 1, 2]
+    assert sorted(site.function_done) == [0, 1, 2]
     progress = await job.workflow.progress()
     assert (progress.total, progress.done, progress.fraction) == (4, 4, 1.0)
     assert progress.states[State.SUCCEEDED] == 4
 
 
+@shows("`.value(v)` gives a job its own result before its children end")
 async def test_a_value_of_its_own_is_there_as_soon_as_the_run_is_over(app: App, site: Site) -> None:
     @app.task
     async def parent() -> Flow[str, int]:
@@ -132,19 +135,23 @@ async def test_who_waits_for_a_value_of_its_own_is_woken(
         assert await waiting == "begun"
 
 
+@shows(
+    "`.then` waits for the jobs before it and for all their children", "`None` adds nothing to the value of a workflow"
+)
 async def test_then_waits_for_all_that_came_of_those_before(app: App, site: Site) -> None:
     @app.task
     async def parent(n: int) -> Flow[int]:
-        site.ran.append("parent")
+        site.function_done.append("parent")
         return flow(site.number.job(n), site.number.job(n + 1))
 
     async with work(app, concurrency=1):
         job = await flow(parent.job(1), parent.job(5)).then(site.nothing.job()).enqueue()
         assert await job.result(timeout=30) == 6  # None is nothing: the last number before it
-    assert site.ran[-1] == "nothing"
-    assert len(site.ran) == 7
+    assert site.function_done[-1] == "nothing"
+    assert len(site.function_done) == 7
 
 
+@shows('`scope="job"` waits for a job and not for its children')
 async def test_then_may_wait_for_the_run_alone(app: App, site: Site) -> None:
     @app.task
     async def parent() -> Flow[int]:
@@ -159,6 +166,7 @@ async def test_then_may_wait_for_the_run_alone(app: App, site: Site) -> None:
         await job.ended(timeout=30)
 
 
+@shows('a job after `scope="job"` does not run when the job before it fails, unless `when=` allows it')
 @pytest.mark.parametrize("condition", [None, all_done()])
 async def test_who_waits_for_the_run_alone_hears_of_its_failure(app: App, site: Site, condition: Any) -> None:
     async with work(app):
@@ -168,9 +176,10 @@ async def test_who_waits_for_the_run_alone_hears_of_its_failure(app: App, site: 
                 await job.result(timeout=30)
         else:
             assert await job.result(timeout=30) is None
-    assert site.ran == ([] if condition is None else ["nothing"])
+    assert site.function_done == ([] if condition is None else ["nothing"])
 
 
+@shows("`gather(...).into` passes the results in the order of its jobs")
 async def test_gather_hands_the_values_over_in_order(app: App, site: Site) -> None:
     @app.task
     async def parent() -> Flow[int]:
@@ -182,7 +191,7 @@ async def test_gather_hands_the_values_over_in_order(app: App, site: Site) -> No
         assert await (await outside.enqueue()).result(timeout=30) == 9
         nobody: Any = gather([]).into(site.total, plus=7)
         assert await (await nobody.enqueue()).result(timeout=30) == 7
-    assert [3, 1, 2] in site.ran
+    assert [3, 1, 2] in site.function_done
 
 
 async def test_gather_of_those_that_succeeded(app: App, site: Site) -> None:
@@ -193,6 +202,7 @@ async def test_gather_of_those_that_succeeded(app: App, site: Site) -> None:
         assert await (await all_.enqueue()).result(timeout=30) == 1
 
 
+@shows("`chain` passes each result to the next job")
 async def test_a_chain_hands_each_result_to_the_next(app: App, site: Site) -> None:
     late: Any = site.add
     async with work(app):
@@ -207,6 +217,7 @@ async def test_a_chain_hands_each_result_to_the_next(app: App, site: Site) -> No
         assert await (await inside.enqueue()).result(timeout=30) == 8
 
 
+@shows("a failed job cancels the rest of its chain, also where no worker is")
 async def test_a_chain_that_breaks_cancels_the_rest_where_no_worker_is(app: App, site: Site) -> None:
     far: Any = site.add.options(queue="nobody-serves-this")
     async with work(app, queues=["default"]):
@@ -224,10 +235,11 @@ async def test_a_flow_inside_a_flow_is_one_job_of_it(app: App, site: Site) -> No
         assert await (await deep.enqueue()).result(timeout=30) == 9
 
 
+@shows("a task that returns a job goes on as that job, and its result is that job's")
 async def test_a_task_goes_on_as_another_job(app: App, site: Site) -> None:
     @app.task(name="loop")
     async def loop(n: int) -> int | JobSpec[int]:
-        site.ran.append(n)
+        site.function_done.append(n)
         if n == 3:
             return site.add.job(n, more=100)  # a go-to
         return loop.job(n + 1)
@@ -237,9 +249,10 @@ async def test_a_task_goes_on_as_another_job(app: App, site: Site) -> None:
         after = await app.enqueue(site.nothing.job(), after=job)
         assert await job.result(timeout=30) == 103
         await after.result(timeout=30)
-    assert site.ran == [0, 1, 2, 3, ("add", 3), "nothing"]
+    assert site.function_done == [0, 1, 2, 3, ("add", 3), "nothing"]
 
 
+@shows("a task may return itself as its next job two hundred times")
 async def test_a_long_loop(app: App) -> None:
     @app.task(name="loop")
     async def loop(n: int) -> int | JobSpec[int]:
@@ -249,6 +262,7 @@ async def test_a_long_loop(app: App) -> None:
         assert await (await loop.enqueue(0)).result(timeout=60) == 200
 
 
+@shows("`reduce=` folds the contributions of a workflow by a built-in function or by one of the app")
 async def test_reducers(app: App, site: Site) -> None:
     @app.reducer
     def longest(values: list[Page]) -> Page:
@@ -283,6 +297,7 @@ async def test_reducers(app: App, site: Site) -> None:
         assert await (await app.enqueue(empty)).result(timeout=30) == 0
 
 
+@shows("ten concurrent contributions count as ten")
 async def test_ten_contributions_at_once_are_exactly_ten(app: App) -> None:
     @app.task
     async def one() -> int:
@@ -298,6 +313,7 @@ async def test_ten_contributions_at_once_are_exactly_ten(app: App) -> None:
         assert [await job.result(timeout=30) for job in jobs] == [10] * 10
 
 
+@shows("the first `Conclude` is the value of its workflow")
 async def test_whoever_concludes_first_settles_the_value_of_the_whole(app: App, site: Site) -> None:
     @app.task
     async def certain() -> Conclude[int]:
@@ -323,6 +339,7 @@ async def test_whoever_concludes_first_settles_the_value_of_the_whole(app: App, 
         assert await (await flow(site.number.job(1), certain.job()).enqueue()).result(timeout=30) == 42
 
 
+@shows("a failed child fails its parent, and `WorkflowFailed` names each failed job")
 async def test_a_failed_child_fails_its_parent_and_is_named(app: App, site: Site, told: Told) -> None:
     @app.task(name="parent")
     async def parent() -> Flow[int]:
@@ -340,11 +357,12 @@ async def test_a_failed_child_fails_its_parent_and_is_named(app: App, site: Site
     assert "did not succeed" in (row.error or "")
     some = caught.value.split(lambda error: error.task == "bad")  # type: ignore[attr-defined]
     assert isinstance(some[0], WorkflowFailed)
-    assert site.ran.count("nothing") == 0
+    assert site.function_done.count("nothing") == 0
     with pytest.raises(JobFailed):
         raise caught.value
 
 
+@shows("a failure that `when=` allows does not fail the workflow")
 async def test_a_failure_somebody_provided_for_is_none(app: App, site: Site) -> None:
     @app.task
     async def reports() -> list[str]:
@@ -360,6 +378,7 @@ async def test_a_failure_somebody_provided_for_is_none(app: App, site: Site) -> 
             await (await three.enqueue()).result(timeout=30)
 
 
+@shows("a retry of a failed workflow reopens its failed child and the parents")
 async def test_a_retried_child_reopens_its_parents(app: App, site: Site, told: Told) -> None:
     well = False
 
@@ -371,7 +390,7 @@ async def test_a_retried_child_reopens_its_parents(app: App, site: Site, told: T
 
     @app.task(name="parent")
     async def parent() -> Flow[int]:
-        site.ran.append("parent")
+        site.function_done.append("parent")
         return flow(flaky.job()).then(site.add.job(1))
 
     async with work(app):
@@ -381,11 +400,12 @@ async def test_a_retried_child_reopens_its_parents(app: App, site: Site, told: T
         well = True
         await app.jobs.retry(job)  # of the workflow as a whole
         assert await job.result(timeout=30) == 2
-    assert site.ran.count("parent") == 1
+    assert site.function_done.count("parent") == 1
     ended = [event for event in told.of("workflow.ended") if event.id == job.id]
     assert [event.record.state for event in ended if event.record] == ["failed", "succeeded"]
 
 
+@shows("a reducer that raises fails the workflow and is not called again")
 async def test_a_reducer_that_raises_fails_the_workflow_once(app: App, site: Site) -> None:
     calls: list[int] = []
 
@@ -398,7 +418,7 @@ async def test_a_reducer_that_raises_fails_the_workflow_once(app: App, site: Sit
 
     @app.task(reduce="worse")
     async def parent() -> Flow[int]:
-        site.ran.append("parent")
+        site.function_done.append("parent")
         return flow(site.number.job(1))
 
     async with work(app):
@@ -408,9 +428,10 @@ async def test_a_reducer_that_raises_fails_the_workflow_once(app: App, site: Sit
         assert len(calls) == 1
         await app.jobs.retry(job)  # folded again; its function is not called again
         assert await job.result(timeout=30) == 11
-    assert site.ran.count("parent") == 1
+    assert site.function_done.count("parent") == 1
 
 
+@shows("a workflow value of the wrong type or size fails the workflow")
 async def test_a_value_of_the_wrong_type_or_size_fails_the_workflow(storage: Storage) -> None:
     from treadle import Sizes
 
@@ -433,6 +454,7 @@ async def test_a_value_of_the_wrong_type_or_size_fails_the_workflow(storage: Sto
                 await (await long.enqueue()).result(timeout=30)
 
 
+@shows("children inherit the deadline, the headers and the lane of their parent, and nothing else")
 async def test_children_take_deadline_headers_and_lane_and_nothing_else(app: App, site: Site, told: Told) -> None:
     @app.task(name="parent")
     async def parent() -> Flow[int]:
@@ -462,6 +484,7 @@ async def test_children_take_deadline_headers_and_lane_and_nothing_else(app: App
     assert one.job.parent == one.job.root == job.id
 
 
+@shows("the id of a child is known before the child is stored", "an attempt that fails stores none of its children")
 async def test_ids_are_known_before_anything_is_sent_and_derived_from_the_run(app: App, site: Site) -> None:
     made: list[list[str]] = []
 
@@ -498,6 +521,7 @@ async def test_functions_in_threads_and_processes_may_return_flows(app: App, sit
         assert await (await in_thread.enqueue()).result(timeout=30) in (1, 2)
 
 
+@shows("`workflow.ended` is emitted once for each workflow")
 async def test_the_end_of_a_workflow_is_told_once(app: App, site: Site, told: Told) -> None:
     async with work(app), work(app):
         jobs = [await flow(site.number.job(n), site.number.job(n)).enqueue() for n in range(5)]
@@ -526,7 +550,7 @@ async def test_cancelling_a_workflow_cancels_all_of_it(app: App, site: Site, tol
     assert [event.id for event in told.of("workflow.ended")] == [job.id]
 
 
-@pytest.mark.shows("instructions not returned are an error")
+@shows("a job that a task makes and does not return is not stored")
 async def test_what_a_task_makes_and_does_not_return_is_not_sent(app: App, site: Site) -> None:
     @app.task(name="parent")
     async def parent() -> str:
@@ -542,7 +566,7 @@ async def test_what_a_task_makes_and_does_not_return_is_not_sent(app: App, site:
         await app.jobs.get("forgotten")
 
 
-@pytest.mark.shows("B30")
+@shows("a job that a run enqueues directly does not belong to the workflow of the run")
 async def test_what_a_run_enqueues_beside_its_answer_is_independent_of_it(app: App, site: Site) -> None:
     """It starts while its run goes on, outlives the run's failure, and is no part of its workflow."""
     beside: list[Job[int]] = []
@@ -565,6 +589,7 @@ async def test_what_a_run_enqueues_beside_its_answer_is_independent_of_it(app: A
     assert (await app.jobs.get(job)).after == ()
 
 
+@shows("a workflow waits for an id that is not stored yet")
 async def test_a_workflow_waits_for_an_id_nobody_knows_yet(app: App, site: Site) -> None:
     async with work(app):
         job = await app.enqueue(site.nothing.job(), after="to-come", wait_timeout=600)

@@ -15,6 +15,7 @@ from treadle.core.model import Claim
 from treadle.policy import judge
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
+from treadle.testing.shows import shows
 
 
 async def joins(app: App, many: int) -> None:
@@ -39,11 +40,13 @@ async def joins(app: App, many: int) -> None:
     assert (await app.jobs.list(state=("waiting", "ready", "running"), limit=1)).records == ()
 
 
+@shows("each of thirty jobs with two upstreams starts once while two workers run the upstreams")
 @pytest.mark.parametrize("round_", range(2))
 async def test_no_join_is_stranded(app: App, round_: int) -> None:
     await joins(app, 30)
 
 
+@shows("each of three hundred jobs with two upstreams starts once, in twenty rounds")
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("round_", range(20))
@@ -51,6 +54,7 @@ async def test_no_join_of_three_hundred_is_stranded(app: App, round_: int) -> No
     await joins(app, 300)
 
 
+@shows("a workflow ends once while storage calls fail at random")
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_workflow_ends_once_whatever_the_storage_does(seed: int) -> None:
     storage = Flaky(MemoryStorage(), random.Random(seed))
@@ -97,7 +101,7 @@ async def test_who_dies_over_an_ending_is_followed_by_another() -> None:
         [claimed] = (await app.storage.claim(Claim(worker="w#1"))).records
         await app.storage.settle([judge.succeeded(claimed, "7")])
         [root] = (await app.storage.claim(Claim(worker="dies#1"))).records
-        assert (root.job.task, root.ran) == ("treadle.flow", True)
+        assert (root.job.task, root.function_done) == ("treadle.flow", True)
         clock.advance(60)
         told = Told(app)
         async with work(app):

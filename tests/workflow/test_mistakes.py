@@ -9,6 +9,7 @@ import pytest
 from tests.kit import work
 from treadle import App, BadArgument, BadOption, JobFailed, Retry, at_least, chain, flow, gather
 from treadle.storage.memory import MemoryStorage
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -41,18 +42,18 @@ async def test_at_the_place_where_it_is_written(bare: App) -> None:
     await bare.enqueue(sent)
     wrong: list[tuple[Any, type[Exception], str]] = [
         (lambda: flow(one, one), BadOption, "twice"),
-        (lambda: flow(one).then(one), BadOption, "here twice|own"),
-        (lambda: flow(sent), BadOption, "sent already"),
+        (lambda: flow(one).then(one), BadOption, "given twice|already has"),
+        (lambda: flow(sent), BadOption, "already enqueued"),
         (lambda: flow(one, far.job()), BadOption, "another app"),
         (lambda: flow(one, 5), BadOption, "expected specs"),
         (lambda: flow("one"), BadOption, "expected specs"),
         (lambda: flow(one, reduce="most"), BadOption, "no reducer 'most'"),
         (lambda: flow(one, when="all"), BadOption, "all_succeeded"),
-        (lambda: flow(one, when=at_least(2)), BadOption, "can never be"),
-        (lambda: flow(one).then(more, when=at_least(2)), BadOption, "can never be"),
+        (lambda: flow(one, when=at_least(2)), BadOption, "at most as many"),
+        (lambda: flow(one).then(more, when=at_least(2)), BadOption, "at most as many"),
         (lambda: flow(one).then(more, scope="all"), BadOption, "scope"),
         (lambda: flow(one).then(), BadOption, "at least one"),
-        (lambda: flow(one).then(number.options(after="x").job(1)), BadOption, "after= of its own"),
+        (lambda: flow(one).then(number.options(after="x").job(1)), BadOption, "already has an after="),
         (lambda: flow(one).value(1).then(more), BadOption, "before value"),
         (lambda: flow(any_.job()), BadArgument, "'n' is missing"),
         (lambda: gather(one).into(two, b=1, colour=1), BadArgument, "colour"),
@@ -104,6 +105,7 @@ async def test_a_circle_is_refused_wherever_it_is_sent(bare: App) -> None:
     await bare.close()
 
 
+@shows("a task that returns an invalid flow fails and stores none of its jobs")
 async def test_a_task_that_returns_what_cannot_be_fails_and_leaves_nothing(bare: App) -> None:
     @bare.task(name="n")
     async def number(n: int) -> int:

@@ -11,6 +11,7 @@ import pytest
 from treadle import App, Limit, Pipeline, Retry, Step, UnknownJob
 from treadle.core.model import State
 from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 
 DAY = 86_400.0
 
@@ -20,6 +21,7 @@ async def prune(app: App) -> None:
         pass
 
 
+@shows("`find` never returns another run for one that was deleted, purged or pruned")
 async def test_runs_are_found_right_after_purge_and_expiry(app: App, clock: HandClock) -> None:
     p = Pipeline("p", [Step("a", retry=Retry(attempts=1)), Step("b")], labels=["user", "roles"], app=app)
 
@@ -117,6 +119,7 @@ def handle_child(pipeline: Pipeline, name: str, said: list[tuple[str, Any]]) -> 
         return f"{name} of {fields['guildId']}"
 
 
+@shows("two pipelines share a queue, and each run keeps to its own pipeline")
 async def test_the_shapes_of_a_community_share_their_queues(app: App, clock: HandClock) -> None:
     said: list[tuple[str, Any]] = []
     all_ = community(app, said)
@@ -140,6 +143,7 @@ async def test_the_shapes_of_a_community_share_their_queues(app: App, clock: Han
     assert figures["access-check:discord"].queue == "access-check:discord"
 
 
+@shows("an urgent run passes the runs of another pipeline on a shared queue")
 async def test_who_waits_in_person_goes_before_a_whole_guild_on_a_shared_queue(app: App) -> None:
     said: list[tuple[str, Any]] = []
     all_ = community(app, said)
@@ -157,6 +161,7 @@ async def test_who_waits_in_person_goes_before_a_whole_guild_on_a_shared_queue(a
     assert sorted(checks) == [0, 1, 2, 3, 4, 99]
 
 
+@shows("a rate named after a field of the run holds for each value by itself")
 async def test_messages_keep_to_the_rate_of_their_guild(app: App, clock: HandClock) -> None:
     said: list[tuple[str, Any]] = []
     all_ = community(app, said)
@@ -170,7 +175,7 @@ async def test_messages_keep_to_the_rate_of_their_guild(app: App, clock: HandClo
     assert len(said) == 12
 
 
-@pytest.mark.shows("deleting a job with its children")
+@shows("`run.delete()` cancels and removes the run with its children and its next step")
 async def test_a_run_is_deleted_with_its_children_and_its_next_step(app: App, clock: HandClock) -> None:
     p = Pipeline("p", [Step("check", children=["a"]), Step("logic")], app=app)
     began = asyncio.Event()

@@ -67,7 +67,9 @@ async def test_a_retry_of_many_is_one_statement_a_group(app: App) -> None:
     assert await app.jobs.retry(queue="q") == MANY
     rows = (await app.storage.claim(Claim(worker="w#2", queues=(("q", MANY),), limit=MANY))).records
     assert len(rows) == MANY
-    assert {(row.attempt, row.round, row.error, row.reason, row.ended_at) for row in rows} == {(0, 1, None, None, None)}
+    assert {(row.attempt, row.reopenings, row.error, row.reason, row.ended_at) for row in rows} == {
+        (0, 1, None, None, None)
+    }
 
 
 async def test_bringing_many_into_line_is_one_statement_a_group(app: App) -> None:

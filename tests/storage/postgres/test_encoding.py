@@ -40,7 +40,7 @@ async def stored(storage: PostgresStorage, id: str) -> Record:
 
 @pytest.mark.parametrize("database", ["LATIN1", "EUC_JP"], indirect=True)
 async def test_a_database_without_most_characters_is_refused_by_name(database: str) -> None:
-    with pytest.raises(StorageError, match=r"'in_\w+' is encoded in (LATIN1|EUC_JP).*ENCODING 'UTF8'"):
+    with pytest.raises(StorageError, match=r"'in_\w+' has the encoding (LATIN1|EUC_JP).*ENCODING 'UTF8'"):
         await PostgresStorage(database).open()
 
 

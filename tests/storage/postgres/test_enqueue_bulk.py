@@ -159,7 +159,7 @@ async def one_by_one_fails() -> AsyncIterator[tuple[PostgresStorage, HandClock]]
 def after_of(n: int) -> dict[str, object]:
     """Chains of three, and joins of the two before."""
     ups = {0: (), 1: (f"j{n - 1:03}",), 2: (f"j{n - 2:03}", f"j{n - 1:03}")}[n % 3]
-    return {"after": ups, "need": 1 if n % 9 == 2 else None, "slack": n % 2}
+    return {"after": ups, "required": 1 if n % 9 == 2 else None, "failures_allowed": n % 2}
 
 
 KINDS = {

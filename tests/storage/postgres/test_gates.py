@@ -69,7 +69,7 @@ async def test_the_claim_of_a_trip_passes_by_what_others_hold(storage: PostgresS
     [first] = await claimed(storage, 1, 1)
     await storage.enqueue([job("other", limits=(("tenant:other", 1),))])
     async with held(storage, *TENANTS[1:]):
-        ask = Claim(worker="w#2", queues=(("default", 5),), limit=5, holds=(first.id,))
+        ask = Claim(worker="w#2", queues=(("default", 5),), limit=5, running=(first.id,))
         settled, found = await storage.settle_claim([done(first)], ask)
     assert [each.status for each in settled] == ["applied"]
     assert ids(list(found.records)) == ["other"]

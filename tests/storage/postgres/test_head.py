@@ -38,11 +38,11 @@ async def storage(looks: HandClock) -> AsyncIterator[PostgresStorage]:
         await made.close()
 
 
-_tickets = iter(range(1_000_000))
+_claim_ids = iter(range(1_000_000))
 
 
 async def claim(storage: PostgresStorage, limit: int = 1, **more: Any) -> list[Record]:
-    ask = Claim(worker=f"w#{next(_tickets)}", **{"queues": (("default", limit),), "limit": limit, **more})
+    ask = Claim(worker=f"w#{next(_claim_ids)}", **{"queues": (("default", limit),), "limit": limit, **more})
     return list((await storage.claim(ask)).records)
 
 

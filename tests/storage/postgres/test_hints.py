@@ -72,7 +72,7 @@ async def test_follow_up_jobs_wake_another_process(pair: tuple[PostgresStorage, 
     [row] = (await first.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
     watch = watched(second, "queue:next")
     ended = watched(second, "job:a")
-    await first.settle([structs.replace(done(row), then=(job("b", queue="next"),))])
+    await first.settle([structs.replace(done(row), followups=(job("b", queue="next"),))])
     assert await watch == {"queue:next"}
     assert await ended == {"job:a"}
 

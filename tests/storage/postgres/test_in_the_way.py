@@ -14,7 +14,7 @@ import pytest
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
 from treadle import App, Retry, StorageUnavailable, Worker, current
-from treadle.core.model import Claim, Held, Hold, Limit, Presence, Record, Settled, State
+from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Limit, Presence, Record, Settled, State
 from treadle.storage.postgres import PostgresStorage
 
 MOST = 60.0  # s: the open transaction lasts for as long as the test waits, so only a hang takes so long
@@ -59,10 +59,10 @@ async def test_who_is_waited_for_in_an_open_transaction(
     await storage.enqueue([job("a"), job("b")])
     rows = await claimed(storage, 1)
     await storage.within(theirs).enqueue([job("join", after=("a",))])
-    holds = [Hold(row.job.id, row.version) for row in rows.values()]
+    renewals = [LeaseRenewal(row.job.id, row.version) for row in rows.values()]
     before = time.time()
     async with asyncio.timeout(MOST):
-        assert (await storage.heartbeat(Presence(worker="w"), holds, 90.0)).lost == set()
+        assert (await storage.heartbeat(Presence(worker="w"), renewals, 90.0)).lost == set()
     [a] = await storage.get(["a"])
     assert a is not None
     assert a.due_at is not None
@@ -111,8 +111,8 @@ async def test_rows_held_by_somebody(
     await theirs.execute(f"SELECT 1 FROM {schema}.job WHERE id IN ('a', 'c') FOR UPDATE")  # type: ignore[arg-type]
     async with asyncio.timeout(MOST):
         assert list(await claimed(storage, 2)) == ["d"]
-        holds = [Hold(row.job.id, row.version) for row in rows.values()]
-        assert (await storage.heartbeat(Presence(worker="w"), holds, 30.0)).lost == set()
+        renewals = [LeaseRenewal(row.job.id, row.version) for row in rows.values()]
+        assert (await storage.heartbeat(Presence(worker="w"), renewals, 30.0)).lost == set()
     assert [settled.status for settled in await soon(storage, *rows.values())] == ["refused", "applied"]
     await theirs.rollback()
     assert [settled.status for settled in await soon(storage, rows["a"])] == ["applied"]
@@ -120,7 +120,7 @@ async def test_rows_held_by_somebody(
 
 
 @pytest.mark.parametrize("how", ["locked", "key replaced"])
-async def test_a_memo_meets_a_locked_row(
+async def test_a_checkpoint_meets_a_locked_row(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str, how: str
 ) -> None:
     """The heartbeat names the job as not saved; the others of the call are stored; sent again later, it is saved."""
@@ -130,17 +130,17 @@ async def test_a_memo_meets_a_locked_row(
         await theirs.execute(f"SELECT 1 FROM {schema}.job WHERE id IN ('a', 'c') FOR UPDATE")  # type: ignore[arg-type]
     else:
         await storage.within(theirs).enqueue([job("newer", key="k", key_conflict="replace")])
-    a, b = (Hold(id, rows[id].version, memo=(("step", "1"),)) for id in "ab")
-    c = Hold("c", rows["c"].version)
+    a, b = (LeaseRenewal(id, rows[id].version, checkpoints=(("step", "1"),)) for id in "ab")
+    c = LeaseRenewal("c", rows["c"].version)
     async with asyncio.timeout(MOST):
         held = await storage.heartbeat(Presence(worker="w"), [a, b, c], 30.0)
-    assert held == Held(unsaved=frozenset("ac" if how == "locked" else "a"))
-    assert [row and row.memo for row in await storage.get(["a", "b"])] == [(), (("step", "1"),)]
+    assert held == HeartbeatResult(unsaved=frozenset("ac" if how == "locked" else "a"))
+    assert [row and row.checkpoints for row in await storage.get(["a", "b"])] == [(), (("step", "1"),)]
     await theirs.commit()
-    assert await storage.heartbeat(Presence(worker="w"), [a, c], 30.0) == Held()
+    assert await storage.heartbeat(Presence(worker="w"), [a, c], 30.0) == HeartbeatResult()
     [row] = await storage.get(["a"])
     assert row is not None
-    assert row.memo == (("step", "1"),)
+    assert row.checkpoints == (("step", "1"),)
 
 
 async def test_a_step_waits_for_a_locked_row(
@@ -166,7 +166,7 @@ async def test_a_step_waits_for_a_locked_row(
 
     heartbeat = app.storage.heartbeat
 
-    async def told(*args: Any) -> Held:
+    async def told(*args: Any) -> HeartbeatResult:
         held = await heartbeat(*args)
         if held.unsaved:
             unsaved.set()

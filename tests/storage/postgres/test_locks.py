@@ -58,7 +58,7 @@ async def test_calls_never_wait_for_each_other(seed: int) -> None:
         f" {len(load.refused)} outcomes settled again after a lock timeout"
     )
     assert watcher.cycles == []
-    assert [(row.job.id, row.state, row.parked) for row in left] == []
+    assert [(row.job.id, row.state, row.blocked_on) for row in left] == []
     assert watcher.deadlocks() == 0
     assert watcher.samples > 20
     assert watcher.idle == set()

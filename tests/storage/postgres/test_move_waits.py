@@ -15,7 +15,7 @@ from tests.servers import postgres
 from tests.storage.moving_kit import made
 from treadle.admin import storage_move
 from treadle.admin.storage_move import Place, move
-from treadle.core.model import Claim, Hold, NewJob, Presence
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Presence
 from treadle.errors import MoveFailed
 from treadle.storage.postgres import PostgresStorage
 
@@ -37,8 +37,8 @@ async def test_only_the_move_waits_for_an_open_transaction(tmp_path: Path) -> No
         await waits.wait()
         for number in range(3):
             claimed = await source.claim(Claim(worker=f"w#{number}", limit=1))
-            holds = [Hold(row.job.id, row.version) for row in claimed.records]
-            held = await source.heartbeat(Presence(worker="w"), holds, 30.0)
+            renewals = [LeaseRenewal(row.job.id, row.version) for row in claimed.records]
+            held = await source.heartbeat(Presence(worker="w"), renewals, 30.0)
             assert not held.lost
             await source.enqueue([NewJob(id=f"n{number}", task="t")])
         assert any(f"server process {theirs.info.backend_pid} " in phase for phase in said)

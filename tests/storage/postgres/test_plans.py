@@ -10,7 +10,7 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import done, job
-from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Record, State
+from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Record, State
 from treadle.storage.postgres import PostgresStorage
 
 MANY, FEW = 1_000, 5
@@ -46,11 +46,11 @@ class Reader:
         return sum(read.values())
 
     async def claim(self, limit: int, queue: str = "default", **more: Any) -> list[Record]:
-        ask = Claim(worker=f"w#{next(_tickets)}", queues=((queue, limit),), limit=limit, **more)
+        ask = Claim(worker=f"w#{next(_claim_ids)}", queues=((queue, limit),), limit=limit, **more)
         return list((await self.storage.claim(ask)).records)
 
 
-_tickets = iter(range(1_000_000))
+_claim_ids = iter(range(1_000_000))
 
 
 async def fill(storage: PostgresStorage, name: str, **options: Any) -> None:
@@ -95,19 +95,19 @@ async def test_endings_that_give_back_slots(reader: Reader) -> None:
 
 
 async def test_claims(reader: Reader) -> None:
-    holds = tuple(row.job.id for row in await reader.claim(FEW))
-    assert await reader.read(reader.claim(FEW, holds=holds)) < MANY
+    running = tuple(row.job.id for row in await reader.claim(FEW))
+    assert await reader.read(reader.claim(FEW, running=running)) < MANY
 
 
 async def test_claims_that_take_slots(reader: Reader) -> None:
-    holds = tuple(row.job.id for row in await reader.claim(FEW, "limited"))
-    assert await reader.read(reader.claim(FEW, "limited", holds=holds)) < MANY
+    running = tuple(row.job.id for row in await reader.claim(FEW, "limited"))
+    assert await reader.read(reader.claim(FEW, "limited", running=running)) < MANY
 
 
 async def test_claims_of_queues_with_a_rule(reader: Reader) -> None:
     await reader.storage.set_limits([Limit("queue", slots=10_000)])
-    holds = tuple(row.job.id for row in await reader.claim(FEW))
-    assert await reader.read(reader.claim(FEW, holds=holds)) < MANY
+    running = tuple(row.job.id for row in await reader.claim(FEW))
+    assert await reader.read(reader.claim(FEW, running=running)) < MANY
 
 
 async def test_claims_of_jobs_by_name(reader: Reader) -> None:
@@ -117,10 +117,10 @@ async def test_claims_of_jobs_by_name(reader: Reader) -> None:
 
 async def test_heartbeats(reader: Reader) -> None:
     rows = await reader.claim(FEW)
-    holds = [Hold(id=row.id, version=row.version) for row in rows]
-    noted = [Hold(id=row.id, version=row.version, note="1") for row in rows]
+    renewals = [LeaseRenewal(id=row.id, version=row.version) for row in rows]
+    noted = [LeaseRenewal(id=row.id, version=row.version, note="1") for row in rows]
     presence = Presence(worker="w")
-    assert await reader.read(reader.storage.heartbeat(presence, holds, 60.0)) < MANY
+    assert await reader.read(reader.storage.heartbeat(presence, renewals, 60.0)) < MANY
     assert await reader.read(reader.storage.heartbeat(presence, noted, 60.0)) < MANY
 
 
@@ -140,7 +140,7 @@ async def test_children_with_keys(reader: Reader, conflict: Literal["keep", "rep
     await fill_keys(reader.storage, "keyed")
     (row,) = await reader.claim(1)
     born = tuple(job(f"child{n}", key=f"key of child {n}", key_conflict=conflict) for n in range(FEW))
-    ending = Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, then=born)
+    ending = Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, followups=born)
     assert await reader.read(reader.storage.settle([ending])) < MANY
 
 

@@ -251,11 +251,11 @@ async def test_a_wrong_password_is_not_shown(own: Postgres) -> None:
     with psycopg.connect(own.url.replace("postgres@", "me:right@")):
         pass
     storage = PostgresStorage(own.url.replace("postgres@", "me:wrongone@"))
-    with pytest.raises(StorageError, match="is the password right") as caught:
+    with pytest.raises(StorageError, match="check the password") as caught:
         await storage.open()
     assert "wrongone" not in str(caught.value)
     assert not isinstance(caught.value, StorageUnavailable), "a worker would try again for ever"
-    with pytest.raises(StorageError, match="is the password right"):
+    with pytest.raises(StorageError, match="check the password"):
         async with asyncio.timeout(30):
             await Worker(App(own.url.replace("postgres@", "me:wrongone@"))).run()
 
@@ -330,6 +330,66 @@ async def test_a_sweep_leaves_the_pool_free(schema: str) -> None:
     await storage._sweeper._run()
     assert storage._sweeper._most == vacuum.MOST
     await storage.close()
+
+
+def at_work(schema: str) -> int:
+    """Statements of this application that the server runs."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND state = 'active'"
+    [count] = support.admin().execute(query, (schema,)).fetchone() or [0]
+    return int(count)
+
+
+async def nothing_at_work(schema: str) -> None:
+    async with asyncio.timeout(5):
+        while at_work(schema):  # noqa: ASYNC110, the server cannot tell us
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("prepare", ["off", "auto"])
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_statement_alone_that_is_given_up_ends_at_the_server_too(
+    schema: str, prepare: str, cancelled: bool
+) -> None:
+    storage = PostgresStorage(support.url_of(schema, prepare=prepare, timeout=1, listen="off", application_name=schema))
+    await storage.open()
+    with psycopg.connect(support.postgres.url()) as other:
+        other.execute("SELECT pg_advisory_lock(2)")
+        wait = asyncio.create_task(storage._pool.run_alone("SELECT pg_advisory_lock_shared(2)::text"))
+        if cancelled:
+            while not at_work(schema):  # noqa: ASYNC110, the server cannot tell us
+                await asyncio.sleep(0)
+            wait.cancel()
+        with pytest.raises(asyncio.CancelledError if cancelled else (StorageError, TimeoutError)):
+            await wait
+        await nothing_at_work(schema)
+    await storage.close()
+
+
+@pytest.mark.parametrize("prepare", ["off", "auto"])
+async def test_a_vacuum_that_takes_too_long_is_cancelled(schema: str, prepare: str) -> None:
+    """It counts as failed, so the server must not complete it."""
+    slow = "-c vacuum_cost_delay=100 -c vacuum_cost_limit=1"  # ms for each page
+    url = support.url_of(schema, prepare=prepare, timeout=1, listen="off", application_name=schema, options=slow)
+    storage = PostgresStorage(url)
+    await storage.open()
+    await storage.enqueue([job(f"j{n}") for n in range(2_000)])
+    await storage._sweeper._run()
+    assert storage._sweeper._most == 2 * vacuum.FIRST
+    await nothing_at_work(schema)
+    await storage.close()
+
+
+async def test_closing_ends_a_vacuum(schema: str) -> None:
+    slow = "-c vacuum_cost_delay=100 -c vacuum_cost_limit=1"  # ms for each page
+    storage = PostgresStorage(support.url_of(schema, listen="off", application_name=schema, options=slow))
+    await storage.open()
+    await storage.enqueue([job(f"j{n}") for n in range(2_000)])
+    storage._sweeper._sweep = asyncio.create_task(storage._sweeper._run())
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND query LIKE 'VACUUM%%'"
+    while support.admin().execute(query, (schema,)).fetchone() != (1,):  # noqa: ASYNC110, the server cannot tell us
+        await asyncio.sleep(0)
+    await storage.close()
+    await nothing_at_work(schema)
 
 
 async def test_pages_of_a_role_that_rounds_numbers(schema: str) -> None:

@@ -23,6 +23,7 @@ from treadle.errors import BadSession, KeyHeld, StorageError, UnknownUpstream
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.statements import revision
 from treadle.storage.user_session import at_once
+from treadle.testing.shows import shows
 
 Use = Callable[[Any], Coroutine[Any, Any, None]]
 
@@ -194,6 +195,7 @@ def visible(storage: PostgresStorage, id: str) -> bool:
         return connection.execute("SELECT FROM treadle.job WHERE id = %s", (id,)).fetchone() is not None
 
 
+@shows("jobs, outcomes and their notification commit or roll back with a PostgreSQL transaction")
 @pytest.mark.parametrize("way", WAYS)
 async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStorage, way: Any) -> None:
     """And a worker hears of it when it commits."""
@@ -233,6 +235,7 @@ async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStor
     assert [row.id for row in claimed.records] == ["a"]
 
 
+@shows("an error of an enqueue leaves the PostgreSQL transaction intact")
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_error_of_ours_is_not_the_transactions(storage: PostgresStorage, way: Any) -> None:
     async def use(given: Any) -> None:
@@ -328,9 +331,10 @@ async def test_without_a_schema_it_says_what_to_do(way: Any) -> None:
     await way(url, use_of(PostgresStorage(url), "another version"))
 
 
+@shows("a PostgreSQL connection that commits by itself is refused")
 async def test_connections_that_commit_by_themselves_are_refused(storage: PostgresStorage) -> None:
     connection = psycopg.connect(url_of(storage), autocommit=True)
-    with pytest.raises(BadSession, match="commits by itself"):
+    with pytest.raises(BadSession, match="is in autocommit mode"):
         await storage.within(connection).enqueue([job("a")])
     connection.close()
     with pytest.raises(BadSession, match="closed"):

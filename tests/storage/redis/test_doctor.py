@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
+from redis import Redis
 
 from tests.servers import cluster
 from tests.servers.cluster import until
 from tests.servers.valkey import Valkey
+from treadle import App, Limit
 from treadle.cli.doctor.redis import judged
 from treadle.cli.root import treadle
+from treadle.core.model import Claim
 from treadle.storage.redis.health import Health
 
 
@@ -28,8 +32,14 @@ def doctor(server: Valkey) -> dict[str, tuple[str, str]]:
 
 def doctor_of(url: str) -> dict[str, tuple[str, str]]:
     """name -> (verdict, text)."""
-    ran = CliRunner().invoke(treadle, ["doctor", "--url", url, "--json"])
-    return {check["name"]: (check["verdict"], check["text"]) for check in json.loads(ran.stdout)}
+    function_done = CliRunner().invoke(treadle, ["doctor", "--url", url, "--json"])
+    return {check["name"]: (check["verdict"], check["text"]) for check in json.loads(function_done.stdout)}
+
+
+def contents(server: Valkey) -> dict[str, bytes]:
+    """Each key and what it holds."""
+    with Redis.from_url(server.url) as client:
+        return {key: client.dump(key) for key in sorted(client.keys("*"))}  # type: ignore[type-var, misc, union-attr]
 
 
 @pytest.mark.parametrize(
@@ -39,11 +49,11 @@ def doctor_of(url: str) -> dict[str, tuple[str, str]]:
         ({"appendonly": "yes", "appendfsync": "always"}, "durability", "ok", "on the disk"),
         ({"appendonly": "yes", "appendfsync": "everysec"}, "durability", "ok", "a second"),
         ({"appendonly": "yes", "appendfsync": "no"}, "durability", "warn", "half a minute"),
-        ({"appendonly": "no", "save": "900 1"}, "durability", "warn", "since the last one"),
-        ({"appendonly": "no", "save": ""}, "durability", "warn", "every job is gone"),
-        ({"maxmemory-policy": "noeviction"}, "eviction", "ok", "nothing is dropped"),
+        ({"appendonly": "no", "save": "900 1"}, "durability", "warn", "since the last snapshot"),
+        ({"appendonly": "no", "save": ""}, "durability", "warn", "every job is lost"),
+        ({"maxmemory-policy": "noeviction"}, "eviction", "ok", "drops nothing"),
         ({"maxmemory-policy": "volatile-lru"}, "eviction", "ok", "time to live"),
-        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "0"}, "eviction", "warn", "once a maxmemory"),
+        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "0"}, "eviction", "warn", "if a maxmemory"),
         ({"maxmemory-policy": "allkeys-lru", "maxmemory": "1gb"}, "eviction", "fail", "any number of jobs"),
         ({"maxmemory": "3mb", "maxmemory-policy": "noeviction"}, "memory", "warn|ok", "used"),
         ({"maxmemory": "0", "min-replicas-to-write": "0"}, "replicas", "ok", "none"),
@@ -90,6 +100,34 @@ def test_a_cluster_of_which_one_node_does_everything() -> None:
     assert "one node of the cluster" in found[1]
     found = doctor_of(f"{cluster.shared().url}?ns=doctor-shards&shards=12")["shards"]
     assert found == ("ok", "12, on 3 nodes")
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_look_changes_nothing_and_a_repair_corrects_the_counters(server: Valkey, shards: int) -> None:
+    ns = f"looked-at-{shards}"
+    url = f"{server.url}?ns={ns}" + (f"&shards={shards}" if shards > 1 else "")
+
+    async def leak() -> None:
+        async with App(url) as app:
+            await app.limits.set(Limit("api", slots=2))
+            await app.stub("t").options(limits={"api": 1}).enqueue()
+            assert len((await app.storage.claim(Claim(worker="w#1", limit=1))).records) == 1
+            await app.stub("t").options(limits={"api": 1}).enqueue()
+
+    asyncio.run(leak())
+    live = [key for key in server.do("KEYS", f"*{ns}*:live") if server.do("HEXISTS", key, "api")]
+    for key in live:
+        server.do("HINCRBY", key, "api", "2")
+    before = contents(server)
+    verdict, text = doctor_of(url)["slots"]
+    assert (verdict, "api: 3 in use, 1 by its jobs" in text) == ("warn", True)
+    assert contents(server) == before
+    told = CliRunner().invoke(treadle, ["doctor", "--url", url]).stdout
+    assert "`treadle doctor --repair` corrects them" in " ".join(told.split())
+    told = CliRunner().invoke(treadle, ["doctor", "--url", url, "--repair"]).stdout
+    assert "corrected the counter of the limit api: 3 in use, 1 by its jobs" in " ".join(told.split())
+    assert [server.do("HGET", key, "api") for key in live] == ["1"]
+    assert "slots" not in doctor_of(url)
 
 
 def test_a_server_without_jemalloc() -> None:

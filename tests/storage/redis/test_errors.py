@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers import valkey
 from treadle import App, StorageDenied, StorageError, StorageFull, StorageUnavailable, Worker
-from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, State
+from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
 from treadle.testing import Proxy
@@ -44,7 +44,7 @@ VERBS: dict[str, Call] = {
     "settle_claim": lambda storage: storage.settle_claim(
         [Outcome(id="a", version=1, state=State.SUCCEEDED)], Claim(worker="w#1")
     ),
-    "heartbeat": lambda storage: storage.heartbeat(Presence(worker="w"), [Hold(id="a", version=1)], 30.0),
+    "heartbeat": lambda storage: storage.heartbeat(Presence(worker="w"), [LeaseRenewal(id="a", version=1)], 30.0),
     "get": lambda storage: storage.get(["a"]),
     "find": lambda storage: storage.find(Query(count=True)),
     "stats": lambda storage: storage.stats(),

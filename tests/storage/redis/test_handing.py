@@ -43,7 +43,7 @@ async def test_nothing_is_handed_to_a_process_that_is_gone(storage: RedisStorage
     """Its kernel has closed its connection, and the server knows."""
     gone = RedisStorage(valkey.url(), ns=storage._tag[9:-1])
     await gone.open()
-    post = gone.post(lambda ticket, row: None)
+    post = gone.post(lambda claim_id, row: None)
     assert post is not None
 
     async def listens() -> bool:
@@ -53,7 +53,7 @@ async def test_nothing_is_handed_to_a_process_that_is_gone(storage: RedisStorage
         return not await listens()
 
     await until(listens)
-    assert (await gone.claim(Claim(worker="gone#1", hand=(post.address, 60.0)))).records == ()
+    assert (await gone.claim(Claim(worker="gone#1", hand_off=(post.address, 60.0)))).records == ()
     await gone.close()
     await until(is_gone)
     await storage.enqueue([NewJob(id="a", task="t")])
@@ -79,7 +79,7 @@ async def test_asks_leave_nothing_behind(app: App, storage: RedisStorage, waits:
 
 async def test_a_line_that_a_hand_has_emptied(storage: RedisStorage) -> None:
     """Who comes behind joins it as ever; the next claim that finds it empty takes it away."""
-    post = storage.post(lambda ticket, row: None)
+    post = storage.post(lambda claim_id, row: None)
     assert post is not None
 
     async def listens() -> bool:
@@ -89,9 +89,9 @@ async def test_a_line_that_a_hand_has_emptied(storage: RedisStorage) -> None:
         found: list[bytes] = await storage._pool.command("KEYS", f"{storage._tag}:line*")
         return found
 
-    async def claimed(ticket: str, *, asks: bool = False) -> list[str]:
-        hand = (post.address, 60.0) if asks else None
-        ask = Claim(worker=ticket, queues=(("default", 9),), limit=9, hand=hand)
+    async def claimed(claim_id: str, *, asks: bool = False) -> list[str]:
+        hand_off = (post.address, 60.0) if asks else None
+        ask = Claim(worker=claim_id, queues=(("default", 9),), limit=9, hand_off=hand_off)
         return [row.job.id for row in (await storage.claim(ask)).records]
 
     await until(listens)

@@ -180,7 +180,7 @@ async def test_a_primary_that_is_killed(sentinels: Sentinels) -> None:
 async def test_a_service_nobody_knows(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.storage.redis.pool.PATIENCE", 0.2)
     storage = connect(f"redis+sentinel://{sentinels.addresses}/nobody")
-    with pytest.raises(StorageUnavailable, match="knows no service 'nobody'"):
+    with pytest.raises(StorageUnavailable, match="does not know the service 'nobody'"):
         await storage.open()
     await storage.close()
 

@@ -13,7 +13,7 @@ import pytest
 import treadle.storage.redis
 from tests.servers import valkey
 from treadle import StorageDenied
-from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, State
+from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
 from treadle.storage.redis.errors import RIGHTS
@@ -57,7 +57,7 @@ async def test_the_rights_that_are_named_are_enough(server: valkey.Valkey, more:
     )
     rows = list((await storage.claim(Claim(worker="w#1", limit=9))).records)
     assert [row.id for row in rows] == ["a", "c"]
-    held = await storage.heartbeat(Presence(worker="w"), [Hold(id="a", version=rows[0].version)], 30.0)
+    held = await storage.heartbeat(Presence(worker="w"), [LeaseRenewal(id="a", version=rows[0].version)], 30.0)
     assert held.lost == frozenset()
     ends = [Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, attempt=1) for row in rows]
     assert [told.status for told in await storage.settle(ends)] == ["applied", "applied"]
@@ -126,9 +126,9 @@ async def test_slots_that_leaked_once_are_given_back(server: valkey.Valkey, hold
         await storage.write("HINCRBY", name, "api", 2)
     assert (await storage.claim(Claim(worker="w#2", limit=9))).records == ()
     clock.advance(3_601)
-    await storage.heartbeat(Presence(worker="w"), [Hold(id="a", version=1)], 30.0)
+    await storage.heartbeat(Presence(worker="w"), [LeaseRenewal(id="a", version=1)], 30.0)
     await storage.prune(1)
-    assert {use.key: (use.used, use.parked) for use in (await storage.stats()).limits} == {
+    assert {use.key: (use.used, use.blocked) for use in (await storage.stats()).limits} == {
         "api": (0, 0),
         "other": (1, 0),
     }

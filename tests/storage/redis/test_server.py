@@ -8,18 +8,16 @@ import os
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from tests.servers import valkey
-from tests.storage.old_rules import NOW, OLD
-from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
+from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageFull, StorageUnavailable
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
-from treadle.storage.redis.rows import job_bytes
 from treadle.testing import HandClock, Proxy
+from treadle.testing.shows import shows
 
 _names = (f"s{os.getpid()}-{n}" for n in itertools.count())
 
@@ -129,17 +127,6 @@ async def test_a_full_server(own: str) -> None:
     await storage.close()
 
 
-async def test_the_limits_of_an_older_version_are_taken_over(storage: RedisStorage) -> None:
-    """Pauses and rules put aside stood among the rules in schema 3."""
-    words = [word for rule in OLD for word in (rule.name, msgspec.msgpack.encode(rule))]
-    await storage._pool.command("HSET", f"{storage._tag}:rules", *words)
-    await storage._pool.command("SET", f"{storage._tag}:schema", 3)
-    await storage.close()
-    await storage.open()
-    assert {use.key: use for use in await storage.limits(use=False)} == NOW
-    assert {rule.decode() for rule in await storage.read("HKEYS", "rules")} == set(NOW)
-
-
 async def test_a_full_server_finishes_what_runs_and_is_pruned(own: str) -> None:
     """It was stuck: heartbeats were refused, so leases ran out, and then prune, which frees memory, was refused too."""
     clock = HandClock()
@@ -154,7 +141,7 @@ async def test_a_full_server_finishes_what_runs_and_is_pruned(own: str) -> None:
     with pytest.raises(StorageFull):
         await storage.enqueue([job("new")])
     clock.advance(30)
-    held = [Hold(id=row.id, version=row.version) for row in (kept, ends, large)]
+    held = [LeaseRenewal(id=row.id, version=row.version) for row in (kept, ends, large)]
     assert (await storage.heartbeat(Presence(worker="w"), held, 40.0)).lost == set()
     clock.advance(31)
     assert [told.status for told in await storage.settle([done(ends)])] == ["applied"]
@@ -207,25 +194,6 @@ async def test_partitions_and_workers_leave_nothing_behind(how: str) -> None:
     await storage.close()
 
 
-async def test_what_an_older_version_stored_is_run(storage: RedisStorage) -> None:
-    """Jobs with limits or a lane were no plain ones in schema 1. They are claimed and ended beside those of now."""
-    await storage._pool.command("SET", f"{storage._tag}:schema", 1)
-    await storage.close()
-    await storage.open()
-    assert await storage.read("GET", "schema") == b"4"
-    await storage.set_limits([Limit("one", slots=1)])
-    old = [job("a", limits=(("one", 1),)), job("b", lane="x"), job("c", limits=(("one", 1),))]
-    await storage.call("store", "", "", *(word for each in old for word in (each.id, job_bytes(each, False))))
-    await storage.enqueue([job("d", limits=(("one", 1),)), job("e", lane="x")])
-    ran = []
-    for turn in range(9):
-        rows = (await storage.claim(Claim(worker=f"w#{turn}", limit=9))).records
-        ran += [row.id for row in rows]
-        await storage.settle(list(map(done, rows)))
-    assert sorted(ran) == ["a", "b", "c", "d", "e"]
-    assert [(use.key, use.used, use.parked) for use in (await storage.stats()).limits] == [("one", 0, 0)]
-
-
 async def test_a_newer_schema_is_refused(storage: RedisStorage) -> None:
     await storage._pool.command("SET", f"{storage._tag}:schema", 9)
     other = RedisStorage(valkey.url(), ns=storage._tag[9:-1])
@@ -255,6 +223,7 @@ async def test_programs_are_kept_apart() -> None:
     await two.close()
 
 
+@shows("each Redis key has the hash tag of its namespace", "no Redis key of a job is left when the job is pruned")
 async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
     """So that a cluster keeps them together; and nothing is left when all jobs are gone."""
     storage = RedisStorage(own, ns="x")
@@ -272,8 +241,8 @@ async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
     await storage.enqueue(specs)
     for n in range(20):
         claimed = await storage.claim(Claim(worker=f"w#{n}", queues=(("default", 9),), limit=9))
-        holds = [Hold(row.id, row.version, (("s", "1"),)) for row in claimed.records]
-        assert (await storage.heartbeat(Presence(worker="w"), holds, 30)).lost == set()
+        renewals = [LeaseRenewal(row.id, row.version, (("s", "1"),)) for row in claimed.records]
+        assert (await storage.heartbeat(Presence(worker="w"), renewals, 30)).lost == set()
         await storage.settle([replace(done(row), keep=0.0) for row in claimed.records])
         await asyncio.sleep(0.002)
     keys = {key.decode() for key in await storage._pool.command("KEYS", "*")}

@@ -18,7 +18,7 @@ import pytest
 from tests.servers import valkey
 from tests.storage.shards_kit import SHARDS, any_id
 from treadle.core.ids import derived, is_derived
-from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
+from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage, ShardedRedis
@@ -194,11 +194,11 @@ def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole(fused: bool) 
                 id=row.id,
                 version=row.version,
                 state=State.WAITING,
-                ran=True,
-                then=then,
-                after=tuple(job.id for job in then),
+                function_done=True,
+                followups=followups,
+                after=tuple(job.id for job in followups),
             )
-            for row, then in zip(parents, children, strict=True)
+            for row, followups in zip(parents, children, strict=True)
         ]
 
         async def act(process: ShardedRedis) -> None:
@@ -211,9 +211,9 @@ def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole(fused: bool) 
         assert [each.status for each in await other.settle(outcomes)] == ["applied"] * 4
         rows = await everything(other)
         assert len(rows) == 12
-        ran = (await other.claim(a_claim("w#2"))).records
-        assert sorted(row.id for row in ran) == sorted(job.id for then in children for job in then)
-        await other.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in ran])
+        function_done = (await other.claim(a_claim("w#2"))).records
+        assert sorted(row.id for row in function_done) == sorted(job.id for followups in children for job in followups)
+        await other.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in function_done])
         ends = (await other.claim(a_claim("w#3"))).records
         assert sorted(row.id for row in ends) == [row.id for row in in_their_order(parents)]
         return over
@@ -345,7 +345,7 @@ def test_a_member_that_is_asked_for_by_itself_is_not_stored_twice() -> None:
 
     async def check(town: Town, at: int, answered: bool) -> bool:
         flow = [
-            NewJob(id="flow", ran=True, task="t", after=("m-0", "m-1")),
+            NewJob(id="flow", function_done=True, task="t", after=("m-0", "m-1")),
             *(NewJob(id=f"m-{n}", task="t", root="flow", parent="flow") for n in range(2)),
         ]
         over = await died_at(town, at, answered, lambda process: process.enqueue(flow))
@@ -397,9 +397,9 @@ def test_workflows_are_spread_and_stay_where_they_are() -> None:
                     id=row.id,
                     version=row.version,
                     state=State.WAITING,
-                    ran=True,
+                    function_done=True,
                     after=(children[row.id],),
-                    then=(NewJob(id=children[row.id], task="t", root=row.id, parent=row.id, lane="x", delay=3),),
+                    followups=(NewJob(id=children[row.id], task="t", root=row.id, parent=row.id, lane="x", delay=3),),
                 )
                 for row in claimed
             ]
@@ -441,7 +441,14 @@ def test_a_chosen_id_is_stored_once_whichever_workflows_ask_for_it(id: str) -> N
         later = "refused" if id.startswith("treadle:") else "applied"  # such an id is of one workflow, see law 15
         for number, row in enumerate((await storage.claim(a_claim())).records):
             charge = NewJob(id=id, task="charge", root=row.id, parent=row.id)
-            out = Outcome(id=row.id, version=row.version, state=State.WAITING, ran=True, after=(id,), then=(charge,))
+            out = Outcome(
+                id=row.id,
+                version=row.version,
+                state=State.WAITING,
+                function_done=True,
+                after=(id,),
+                followups=(charge,),
+            )
             assert [each.status for each in await storage.settle([out])] == [later if number else "applied"]
         assert sorted(await everything(storage)) == sorted([*roots, id])
         assert [row.id for row in (await storage.claim(a_claim("w#2"))).records].count(id) == 1
@@ -458,7 +465,9 @@ def test_the_server_and_we_agree_on_which_ids_are_derived(id: str) -> None:
         await storage.enqueue([NewJob(id=root, task="t")])
         [row] = (await storage.claim(a_claim())).records
         born = NewJob(id=id, task="t", root=root, parent=root)
-        await storage.settle([Outcome(id=root, version=row.version, state=State.WAITING, after=(id,), then=(born,))])
+        await storage.settle(
+            [Outcome(id=root, version=row.version, state=State.WAITING, after=(id,), followups=(born,))]
+        )
         there = await placed(storage)
         assert there == ([set(), {root, id}, set()] if is_derived(id) else [{root, id}, set(), set()])
 
@@ -530,8 +539,8 @@ def test_a_job_that_runs_while_its_workflow_goes_is_kept_and_settled_by_its_hold
         await other.enqueue([NewJob(id="waits", task="t", after=(id,))])
         assert [len(each) for each in await placed(other)] == [2, 0, 0]
         town.clock.advance(9)
-        hold = Hold(id=id, version=row.version, note="half")
-        assert (await holder.heartbeat(Presence(worker="w"), [hold], 10)).lost == set()
+        renewal = LeaseRenewal(id=id, version=row.version, note="half")
+        assert (await holder.heartbeat(Presence(worker="w"), [renewal], 10)).lost == set()
         town.clock.advance(9)
         [held] = await other.get([id])
         assert held is not None
@@ -577,9 +586,9 @@ def test_a_namespace_keeps_its_number_of_shards() -> None:
     async def law(town: Town) -> None:
         await town.process()
         for wrong in (2, SHARDS + 1):
-            with pytest.raises(BadUrl, match=rf"made with shards={SHARDS}, found shards={wrong}.*treadle move"):
+            with pytest.raises(BadUrl, match=rf"has shards={SHARDS}, found shards={wrong}.*treadle move"):
                 await town.process(wrong)
-        with pytest.raises(BadUrl, match=rf"made with shards={SHARDS}, found shards=1"):
+        with pytest.raises(BadUrl, match=rf"has shards={SHARDS}, found shards=1"):
             await town.plain()
 
     played(law)
@@ -588,7 +597,7 @@ def test_a_namespace_keeps_its_number_of_shards() -> None:
 def test_a_namespace_that_was_never_spread_is_not_spread_by_its_url() -> None:
     async def law(town: Town) -> None:
         await (await town.plain()).close()
-        with pytest.raises(BadUrl, match=rf"made with shards=1, found shards={SHARDS}"):
+        with pytest.raises(BadUrl, match=rf"has shards=1, found shards={SHARDS}"):
             await town.process()
 
     played(law)

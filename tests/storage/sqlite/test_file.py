@@ -241,7 +241,7 @@ asyncio.run(refused())
 sys.exit()
 """
     with open_folder() as folder, child(folder / "jobs.db", "", first) as reader:
-        assert f"cannot be made: {folder} is not writable for user 65534" in line(reader)
+        assert f"cannot be created: {folder} is not writable for user 65534" in line(reader)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
@@ -298,10 +298,10 @@ async def test_prune_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     for number in range(2):
         rows = (await storage.claim(ask(number))).records
-        await storage.settle([replace(done(row), memo=(("step", "1"),)) for row in rows])
+        await storage.settle([replace(done(row), checkpoints=(("step", "1"),)) for row in rows])
     now += 61
     assert await storage.prune(10) == 2
-    for table in ("job", "body", "label", "memo", "edge", "slot", "behind"):
+    for table in ("job", "body", "label", "checkpoints", "edge", "slot", "behind"):
         assert sql(path, f"SELECT count(*) FROM {table}") == [(0,)], table
     await storage.close()
 

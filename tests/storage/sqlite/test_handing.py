@@ -17,8 +17,8 @@ from treadle.errors import StorageUnavailable
 from treadle.storage.sqlite import SqliteStorage
 
 ASKER = """
-    post = storage.post(lambda ticket, row: say(ticket, row.job.id))
-    await storage.claim(Claim(worker="asker#1", hand=(post.address, 3600.0)))
+    post = storage.post(lambda claim_id, row: say(claim_id, row.job.id))
+    await storage.claim(Claim(worker="asker#1", hand_off=(post.address, 3600.0)))
     say("asks")
     await asyncio.to_thread(sys.stdin.readline)
 """
@@ -51,13 +51,13 @@ def asks(storage: SqliteStorage) -> Callable[[], Awaitable[int]]:
 def posted(storage: SqliteStorage) -> tuple[str, asyncio.Queue[tuple[str, Record]]]:
     """An address, and what it was handed."""
     got: asyncio.Queue[tuple[str, Record]] = asyncio.Queue()
-    post = storage.post(lambda ticket, row: got.put_nowait((ticket, row)))
+    post = storage.post(lambda claim_id, row: got.put_nowait((claim_id, row)))
     assert post is not None
     return post.address, got
 
 
-async def in_vain(storage: SqliteStorage, ticket: str, address: str) -> None:
-    assert (await storage.claim(Claim(worker=ticket, hand=(address, LONG)))).records == ()
+async def in_vain(storage: SqliteStorage, claim_id: str, address: str) -> None:
+    assert (await storage.claim(Claim(worker=claim_id, hand_off=(address, LONG)))).records == ()
 
 
 async def state(storage: SqliteStorage, id: str) -> State:
@@ -67,13 +67,13 @@ async def state(storage: SqliteStorage, id: str) -> State:
 
 
 async def test_a_worker_is_handed_the_jobs_of_another_process(storage: SqliteStorage, path: Path, waits: Waits) -> None:
-    ran: asyncio.Queue[str] = asyncio.Queue()
+    function_done: asyncio.Queue[str] = asyncio.Queue()
     spy = Spy(storage)
     async with App(storage=spy) as app:
 
         @app.task(name="t", queue="q")
         async def t() -> None:
-            ran.put_nowait(f"{spy.calls['claim']}")
+            function_done.put_nowait(f"{spy.calls['claim']}")
 
         with child(path, SENDER) as sender:
             async with Worker(app, poll=LONG):
@@ -81,7 +81,7 @@ async def test_a_worker_is_handed_the_jobs_of_another_process(storage: SqliteSto
                     await waits()
                     before = spy.calls["claim"]
                     tell(sender)
-                    assert await asyncio.wait_for(ran.get(), 30) == f"{before}"
+                    assert await asyncio.wait_for(function_done.get(), 30) == f"{before}"
                     assert line(sender)
 
 
@@ -124,7 +124,7 @@ async def test_who_asks_in_vain_writes_nothing_to_the_disk(storage: SqliteStorag
     before = size(f"{path}-wal"), sql(path, "PRAGMA data_version")
     for _ in range(5):
         await in_vain(storage, "w#1", address)
-    withdrawal = Claim(worker="w#1", queues=(), limit=0, hand=(address, 0.0))
+    withdrawal = Claim(worker="w#1", queues=(), limit=0, hand_off=(address, 0.0))
     assert (await storage.claim(withdrawal)).records == ()
     assert (size(f"{path}-wal"), sql(path, "PRAGMA data_version")) == before
 
@@ -138,7 +138,7 @@ async def test_a_note_cut_short_says_nothing(storage: SqliteStorage, spoilt: byt
     lock.set_note(spoilt)
     await storage.enqueue([job("a")])
     assert await state(storage, "a") is State.READY
-    [row] = (await storage.claim(Claim(worker="w#2", hand=(address, LONG)))).records
+    [row] = (await storage.claim(Claim(worker="w#2", hand_off=(address, LONG)))).records
     await storage.settle([done(row)])
     await in_vain(storage, "w#3", address)
     note = lock.note(1_000)
@@ -168,7 +168,7 @@ async def test_what_was_not_stored_is_not_handed(storage: SqliteStorage, monkeyp
     await storage.enqueue([job("a")])
     assert await hint == {"queue:default"}
     assert got.empty()
-    [row] = (await storage.claim(Claim(worker="w#1", hand=(address, LONG)))).records
+    [row] = (await storage.claim(Claim(worker="w#1", hand_off=(address, LONG)))).records
     assert row.job.id == "a"
 
 
@@ -183,7 +183,7 @@ async def test_nothing_is_handed_where_nobody_can_be_told(storage: SqliteStorage
 
 
 async def test_who_leaves_takes_his_ask_along(storage: SqliteStorage, asks: Callable[[], Awaitable[int]]) -> None:
-    post = storage.post(lambda ticket, row: None)
+    post = storage.post(lambda claim_id, row: None)
     assert post is not None
     await in_vain(storage, "w#1", post.address)
     assert await asks() == 1
@@ -200,8 +200,8 @@ async def test_asks_that_are_over_go(storage: SqliteStorage, asks: Callable[[], 
     """Of workers that never came back."""
     for n in range(20):
         address, _ = posted(storage)
-        hand = address, 1e-9 if n % 2 else LONG
-        await storage.claim(Claim(worker=f"w{n}#1", hand=hand))
+        hand_off = address, 1e-9 if n % 2 else LONG
+        await storage.claim(Claim(worker=f"w{n}#1", hand_off=hand_off))
     assert await asks() == 11
 
 
@@ -214,8 +214,8 @@ async def test_a_job_that_was_in_line_before_is_handed_first(storage: SqliteStor
     await asyncio.sleep(0)
     await storage.enqueue([job("c")])
     assert await hint == {"queue:default"}
-    ticket, row = await asyncio.wait_for(got.get(), 30)
-    assert (ticket, row.job.id) == ("w#1", "a")
+    claim_id, row = await asyncio.wait_for(got.get(), 30)
+    assert (claim_id, row.job.id) == ("w#1", "a")
     assert [row.job.id for row in (await storage.claim(ask(2))).records] == ["b", "c"]
 
 
@@ -223,7 +223,7 @@ async def test_a_word_that_comes_while_the_file_is_closed_is_left(path: Path) ->
     for n in range(20):
         async with opened(path) as storage:
             address, _ = posted(storage)
-            await storage.claim(Claim(worker=f"w{n}#1", queues=((f"q{n}", 1),), hand=(address, LONG)))
+            await storage.claim(Claim(worker=f"w{n}#1", queues=((f"q{n}", 1),), hand_off=(address, LONG)))
             await storage.enqueue([job(f"j{n}", queue=f"q{n}")])  # the word may have been said, and not yet heard
         async with opened(path) as storage:
             assert await state(storage, f"j{n}") is State.RUNNING
@@ -240,8 +240,8 @@ async def test_large_jobs_and_far_receivers(tmp_path: Path, folder: str, size: i
             address, got = posted(worker)
             await in_vain(worker, f"w#{n}", address)
             await sender.enqueue([job(f"j{n}", payload="é\n" * size, headers=(("a", "b"),))])
-            ticket, row = await asyncio.wait_for(got.get(), 30)
-            assert ticket == f"w#{n}"
+            claim_id, row = await asyncio.wait_for(got.get(), 30)
+            assert claim_id == f"w#{n}"
             assert [row] == await worker.get([f"j{n}"])
 
 

@@ -299,4 +299,4 @@ async def test_a_lock_file_that_is_gone_is_made_anew(
         other = LockFile(f"{path}-lock")
         assert os.path.samestat(os.fstat(other._fd), os.fstat(storage._file._lock._fd))  # type: ignore[union-attr]
         other.close()
-    assert "made anew" in caplog.text
+    assert "creating it again" in caplog.text
