@@ -1,9 +1,9 @@
-"""schemathesis against a real `treadle server`: without tokens, without a token, and with a token of each scope, of all
-queues and of one. `python tools/odd_calls.py /path/to/schemathesis [--examples 100] [--seed 1]`.
+"""Runs schemathesis against a real `treadle server`: without tokens, without a token, and with a token of each scope,
+for all queues and for one. `python tools/odd_calls.py /path/to/schemathesis [--examples 100] [--seed 1]`.
 
-It is no dependency of the project: install it apart. A finding is an answer of 500 or above, a text of another queue
-in an answer to a bound token, a row of another queue that has changed, or memory and descriptors that go on growing.
-The time that calls ask to wait is cut to 50 ms, as a long wait finds nothing that a short one does not.
+It is not a dependency of the project: install it separately. Findings are an answer of 500 or above, text of another
+queue in an answer to a bound token, a changed row of another queue, and memory or descriptors that keep growing. Waits
+are cut to 50 ms, because a long wait finds nothing that a short one does not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SCOPES = ("enqueue", "work", "read", "operate")
-HIDDEN = "words-of-another-queue"  # in the rows of queue "far"; no answer to a token of queue "near" may hold it
+HIDDEN = "words-of-another-queue"  # in the rows of queue "far"; answers to a token of queue "near" must not contain it
 FAR, NEAR = "job-of-far", "job-of-near"
 CHECK = f"""
 import os
@@ -51,7 +51,7 @@ class Who(NamedTuple):
 
 
 class Server:
-    """A `treadle server` process over a SQLite file of its own."""
+    """A `treadle server` process over its own SQLite file."""
 
     def __init__(self, folder: Path, tokens: Path | None) -> None:
         words = ["--tokens", str(tokens)] if tokens else []
@@ -92,7 +92,7 @@ class Server:
 
 
 def make_tokens(file: Path) -> dict[str, str]:
-    """One token of each scope for all queues, one for queue `near` only, and one that may do everything."""
+    """One token of each scope for all queues and for queue `near` only, and one with all scopes for each of the two."""
     names: dict[str, list[str]] = {"root": []}
     for scope in SCOPES:
         names[f"all-{scope}"] = ["--scope", scope]
@@ -114,7 +114,7 @@ def fuzz(program: str, server: Server, who: Who, folder: Path, args: argparse.Na
     """Run schemathesis once -> how many answers of each status, and how many checks failed."""
     tally = folder / "tally"
     tally.write_text("")
-    # The document is everybody's who has a token; the caller without one gets it from a file.
+    # The server returns the document only to callers with a token, so schemathesis reads it from a file.
     words = [program, "run", str(folder / "openapi.json"), "--url", server.url, "--phases", "examples,coverage,fuzzing"]
     words += ["--checks", "not_a_server_error,nothing_of_another_queue", "--continue-on-failure", "--no-color"]
     words += ["--max-examples", str(args.examples), "--seed", str(args.seed), "--workers", "2", "--no-shrink"]

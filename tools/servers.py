@@ -1,6 +1,6 @@
-"""Runs the tests of a storage against each of the servers named, one after the other: other versions, other builds.
+"""Runs the tests of a storage against each of the given servers, one after the other: other versions, other builds.
 
-Without it nobody would know whether the oldest version that is promised still does.
+It checks that the oldest supported version still works.
 
     python3 dev.py test --servers valkey=/usr/bin/redis-server pg=/usr/lib/postgresql/15/bin [-- arguments of pytest]
 """
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-# kind -> the variable that names the server to the tests; which tests are about it, by their names and folders
+# kind -> the variable that names the server for the tests; a pattern for the names and folders of its tests
 KINDS: Final = {
     "valkey": ("TEST_VALKEY_BIN", "redis or valkey or test_servers"),
     "pg": ("TEST_PG_BIN", "postgres or pg"),
@@ -24,7 +24,7 @@ USAGE: Final = "expected valkey=PROGRAM or pg=FOLDER (the one that holds `postgr
 
 
 def version(kind: str, place: str) -> str:
-    """What the server calls itself. Raises ValueError when there is none."""
+    """The version that the server prints. Raises ValueError if there is no such program."""
     program = str(Path(place, "postgres")) if kind == "pg" else place
     found = shutil.which(program)
     if found is None:

@@ -1,9 +1,9 @@
-"""Figures of the source tree: how many modules, how long, how wide, and which import each other in a circle.
+"""Figures of the source tree: how many modules, how long, how wide, and which import each other in a cycle.
 
     python -m tools.structure [FOLDER]     default: src/treadle
 
-Lines are counted as they are; the length of a function leaves its docstring out. A circle is a group of modules that
-reach each other by imports, those under `TYPE_CHECKING` and inside functions included.
+Lines are counted as they are; the length of a function excludes its docstring. A cycle is a group of modules that reach
+each other by imports, including those under `TYPE_CHECKING` and inside functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-WORST = 5  # places that a row names
+WORST = 5  # functions or modules listed per row
 
 
 class Place(NamedTuple):
@@ -54,13 +54,13 @@ def _length(function: Function) -> int:
 
 
 def _parameters(function: Function) -> int:
-    """Those that a caller gives; a frozen set of options behind `**` counts as one."""
+    """The number of parameters that a caller passes; `**options` counts as one."""
     given = function.args
     return len(given.posonlyargs + given.args + given.kwonlyargs) - 1 + bool(given.vararg) + bool(given.kwarg)
 
 
 def _attributes(node: ast.ClassDef) -> set[str]:
-    """Names that the methods of a class set on `self`."""
+    """The names that the methods of a class set on `self`."""
     return {
         target.attr
         for target in ast.walk(node)
@@ -72,7 +72,7 @@ def _attributes(node: ast.ClassDef) -> set[str]:
 
 
 def _imports(module: Module, known: Mapping[str, Module]) -> set[str]:
-    """The modules of the tree that one imports: `from a import b` means a.b where that is a module."""
+    """The modules of the tree that a module imports: `from a import b` means a.b if that is a module."""
     package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
     found = set[str]()
     for node in ast.walk(module.tree):

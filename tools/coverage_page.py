@@ -1,0 +1,231 @@
+"""Writes docs/internals/coverage.md: each behaviour that a test shows, and that test.
+
+    python -m tools.coverage_page            write the page
+    python -m tools.coverage_page --check    print how the page differs from the markers; exit 1 if it does
+
+A marker is the decorator `@shows("a sentence", ...)` of `treadle.testing.shows`. The script reads the markers from the
+syntax trees and imports no test. The area of a sentence follows from the file of its test (see `AREAS`), unless the
+marker names one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/internals/coverage.md"
+LAWS = "src/treadle/testing/conformance/"
+HOMES = ("src/treadle/testing", "tests")  # where tests are
+
+# Each area of the page, and the beginnings of the paths that belong to it. The longest beginning wins.
+AREAS: dict[str, tuple[str, ...]] = {
+    "Enqueuing jobs": (
+        "tests/app/",
+        "tests/core/test_ids.py",
+        "tests/producer/",
+        "tests/serialization/",
+        "tests/tasks/",
+    ),
+    "Keys and ids": (f"{LAWS}laws_ids.py", f"{LAWS}laws_keys.py", f"{LAWS}laws_key_replacing.py"),
+    "Transactions": (
+        f"{LAWS}laws_transaction.py",
+        "tests/execution/test_transaction.py",
+        "tests/producer/test_within.py",
+        "tests/storage/postgres/test_transactions.py",
+    ),
+    "Queue order and claims": (f"{LAWS}laws_queue_order.py", f"{LAWS}laws_storing.py", f"{LAWS}laws_lanes.py"),
+    "Limits": (
+        f"{LAWS}laws_slots.py",
+        f"{LAWS}laws_pauses.py",
+        f"{LAWS}laws_rates.py",
+        f"{LAWS}laws_held_slots.py",
+        f"{LAWS}laws_limit_changes.py",
+        "tests/admin/test_limits.py",
+    ),
+    "Leases and outcomes": (
+        f"{LAWS}laws_versions.py",
+        f"{LAWS}laws_lease.py",
+        f"{LAWS}laws_repeats.py",
+        f"{LAWS}laws_races.py",
+        "tests/worker/test_lease_expired.py",
+    ),
+    "Failures, retries and deadlines": ("tests/execution/", "tests/policy/"),
+    "Dependencies and promises": (
+        f"{LAWS}laws_waiting.py",
+        f"{LAWS}laws_followups.py",
+        f"{LAWS}laws_children.py",
+        f"{LAWS}laws_reopening.py",
+    ),
+    "Workflows": ("tests/types/", "tests/workflow/"),
+    "Pipelines": ("tests/pipeline/",),
+    "Durable functions": ("tests/durable/",),
+    "Batch tasks": ("tests/worker/test_batch.py",),
+    "Schedules": ("tests/policy/test_cron.py", "tests/scheduling/"),
+    "Workers": ("tests/policy/test_throttle.py", "tests/worker/"),
+    "Middleware": ("tests/execution/test_layers.py",),
+    "Results, events and logs": (
+        f"{LAWS}laws_hints.py",
+        "tests/admin/test_event_feed.py",
+        "tests/cli/test_cli_worker.py",
+        "tests/core/test_events.py",
+        "tests/producer/test_results.py",
+    ),
+    "Finding jobs and acting on them": (f"{LAWS}laws_queries.py", "tests/admin/", "tests/cli/"),
+    "Explanations": ("tests/admin/test_explain.py",),
+    "Dead jobs and redrive": ("tests/admin/test_dead.py",),
+    "Retention": (f"{LAWS}laws_prune.py",),
+    "Crashes and outages": ("tests/faults/",),
+    "Storages": ("tests/storage/",),
+    "Ports": ("src/treadle/testing/ports/", "tests/ports/"),
+    "HTTP server": ("tests/server/",),
+    "Delayed jobs over HTTP": (
+        "tests/compat/test_delayed.py",
+        "tests/compat/test_delayed_fleet.py",
+        "tests/compat/test_delivery.py",
+        "tests/server/test_compose.py",
+    ),
+    "The queue protocol and its runners": ("tests/compat/test_queuey.py", "tests/discovery/", "tests/wasi/"),
+    "Blobs": ("src/treadle/testing/blobs.py", "tests/blobs/", "tests/compat/test_blobs.py"),
+    "Examples": ("tests/project/test_examples.py",),
+}
+
+# Figures that no test holds: the words of the benchmark's command, and what it measures.
+MEASURED = {
+    "": "the latency of a job on an idle worker, and the memory of a worker after many jobs",
+    "backlog": "the memory and the time that a large backlog costs a Redis server",
+    "blocked": "the cost of the first claim that meets many blocked jobs, and of the claims after it",
+    "claim-cost": "how the cost of a claim grows with the due, delayed and blocked jobs that are stored",
+    "lateness": "how late delayed jobs start",
+}
+
+HEAD = """\
+# Coverage
+
+Each row is a behaviour and the test that shows it. `python -m tools.coverage_page` makes this page from the markers on
+the tests: do not edit it. `tests/docs/test_coverage.py` fails when the page differs from the markers.
+
+A marker is the decorator `@shows("a sentence")` of `treadle.testing.shows`. To add a row, put a marker on a test and
+run the script. The area of a row follows from the file of its test; `tools/coverage_page.py` lists the areas. No
+sentence is on two tests.
+
+The tests in `src/treadle/testing/conformance` run on every storage; other tests run on the storages that their fixtures
+name. Two type checkers check the functions in `tests/types`.
+"""
+TAIL = """\
+## Measured only
+
+A benchmark gives these figures. No test fails when one of them changes.
+
+| figure | command |
+|---|---|
+"""
+
+
+class Marker(NamedTuple):
+    """A sentence on a test."""
+
+    area: str
+    sentence: str
+    path: str
+    test: str
+
+
+class BadMarker(Exception):
+    """A marker that the page cannot show."""
+
+
+def area_of(path: str) -> str:
+    """The area whose beginning of a path fits best."""
+    fits = [(len(begin), area) for area, begins in AREAS.items() for begin in begins if path.startswith(begin)]
+    if not fits:
+        raise BadMarker(f"{path}: no area has this file; add it to AREAS, or say area= in the marker")
+    return max(fits)[1]
+
+
+def _markers_of(test: ast.FunctionDef | ast.AsyncFunctionDef, path: str) -> Iterator[Marker]:
+    where = f"{path}::{test.name}"
+    for call in test.decorator_list:
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "shows"):
+            continue
+        area = next((ast.literal_eval(option.value) for option in call.keywords if option.arg == "area"), None)
+        if area is None:
+            area = area_of(path)
+        if area not in AREAS:
+            raise BadMarker(f"{where}: expected an area of the page, found {area!r}")
+        if not call.args:
+            raise BadMarker(f"{where}: expected a sentence, found none")
+        for argument in call.args:
+            sentence = argument.value if isinstance(argument, ast.Constant) else None
+            if not isinstance(sentence, str) or sentence != sentence.strip() or not sentence:
+                raise BadMarker(f"{where}: expected a plain string, found {ast.unparse(argument)}")
+            if "|" in sentence or "\n" in sentence or sentence.endswith("."):
+                raise BadMarker(f"{where}: expected a row of a table, without `|` and a full stop: {sentence!r}")
+            yield Marker(area, sentence, path, test.name)
+
+
+def markers(root: Path | None = None) -> list[Marker]:
+    """All markers, in the order of their files and lines."""
+    root = root or ROOT
+    found: list[Marker] = []
+    for home in HOMES:
+        for file in sorted((root / home).rglob("*.py")):
+            if "@shows(" not in (text := file.read_text()):
+                continue
+            path = file.relative_to(root).as_posix()
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    found += _markers_of(node, path)
+    return found
+
+
+def repeated(found: Iterable[Marker]) -> list[str]:
+    """The sentences that are on more than one test."""
+    return [sentence for sentence, count in Counter(marker.sentence for marker in found).items() if count > 1]
+
+
+def page(found: Sequence[Marker]) -> str:
+    """The text of the page."""
+    parts = [HEAD]
+    for area in AREAS:
+        rows = [f"| {marker.sentence} | `{marker.path}::{marker.test}` |\n" for marker in found if marker.area == area]
+        if rows:
+            parts.append(f"## {area}\n\n| behaviour | test |\n|---|---|\n{''.join(rows)}")
+    commands = (f"| {figure} | `{f'python3 dev.py bench {words}'.strip()}` |\n" for words, figure in MEASURED.items())
+    parts.append(TAIL + "".join(commands))
+    return "\n".join(parts)
+
+
+def difference(old: str, new: str) -> str:
+    lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    return "".join(difflib.unified_diff(*lines, "the page", "the markers"))
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.coverage_page", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="Compare the page with the markers; write nothing.")
+    check = parser.parse_args(args).check
+    try:
+        found = markers()
+        if twice := repeated(found):
+            raise BadMarker(f"on more than one test: {', '.join(map(repr, twice))}")
+    except BadMarker as error:
+        print(error, file=sys.stderr)
+        return 1
+    text = page(found)
+    if not check:
+        PAGE.write_text(text)
+        return 0
+    if stale := difference(PAGE.read_text(), text):
+        print(f"{stale}The page differs from the markers: run `python -m tools.coverage_page`.")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""Checks the sentences of the project against word lists, and draws random ones for a reader to judge.
+
+    python -m tools.prose [PATH ...]                        print each sentence that breaks a rule; exit 1 if any does
+    python -m tools.prose --draw 30 --seed 7 --kind KIND    print 30 sentences of a kind (see `KINDS`)
+
+It reads `docs/`, `changes/` and the pages at the root, and the docstrings, comments and strings of `src/`. Code blocks
+and `quoted code` are left out. Where a list is wrong about a sentence, a comment on the same line or on the line before
+says so: `prose: ok` and the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import random
+import re
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+EXCUSE = "prose: ok"
+ERRORS = frozenset(re.findall(r"^class (\w+)", (ROOT / "src/treadle/errors.py").read_text(), re.MULTILINE))
+
+
+class Sentence(NamedTuple):
+    kind: str
+    where: str
+    text: str
+
+
+class Rule(NamedTuple):
+    says: str
+    pattern: re.Pattern[str]
+
+
+def _rule(says: str, pattern: str, flags: int = re.IGNORECASE) -> Rule:
+    return Rule(says, re.compile(pattern, flags))
+
+
+RULES = (
+    _rule("begin with a noun, not with a clause", r"^(Who|Whoever|Whatever|What|Whichever)\b(?!.*\?$)", 0),
+    _rule(
+        "name the actor and use the field's verb",
+        r"\b(is|are|was|were|be|been|being|gets?) (told|said|asked|heard|handed)\b",
+    ),
+    _rule("things are `it`", r"\b(he|his|him|himself)\b"),
+    _rule(
+        "plain register",
+        r"\b(shall|nor|dear|amiss|beside|heeded|mended|in earnest|unto|thereby|hitherto|lest|alas|befalls?)\b",
+    ),
+    _rule(
+        "not our metaphor",
+        r"\b(goes? home|in line|stands? in|steps? aside|the line|tend(s|ed)?( to)? due|on the desk|rings?|bells?)\b",
+    ),
+    _rule("no formula: say what it does", r"^(Without it|Without this|Else)\b", 0),
+    _rule(
+        "write because, not for", r"[,;:] for (it|he|they|there|nobody|nothing|this|that|these|no|one|each|every) \w+"
+    ),
+)
+
+_CODE = re.compile(r"``.*?``|`[^`]*`", re.DOTALL)
+_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=[A-Z`\"*\[(])")
+
+
+def split(text: str) -> list[str]:
+    """The sentences of a paragraph."""
+    return [part.strip() for part in _END.split(" ".join(text.split())) if part.strip()]
+
+
+def _paragraphs(text: str, first: int) -> Iterator[tuple[int, str]]:
+    """Each paragraph, list item and table cell with its line. Leaves out code blocks, headings and HTML comments."""
+    held: list[str] = []
+    start, fenced = first, False
+    for number, line in enumerate([*text.splitlines(), ""], first):
+        bare = line.strip()
+        fence = bare.startswith(("```", "~~~"))
+        if fence:
+            fenced = not fenced
+        ends = (
+            fenced
+            or fence
+            or not bare
+            or bare.startswith(("#", "<", "|", "* ", "- ", "> ", "1. ", "!!!"))
+            or bool(re.match(r"\d+\. ", bare))
+        )
+        if ends and held:
+            yield start, "\n".join(held)
+            held = []
+        if fenced or fence or not bare or bare.startswith(("#", "<")):
+            continue
+        if bare.startswith("|"):
+            for cell in bare.strip("|").split("|"):
+                yield number, cell.strip()
+            continue
+        if not held:
+            start = number
+        held.append(re.sub(r"^([*>-]|\d+\.) ", "", bare))
+
+
+def _of_text(kind: str, where: str, text: str, first: int = 1) -> Iterator[Sentence]:
+    lines = text.splitlines()
+    for number, paragraph in _paragraphs(text, first):
+        near = lines[max(0, number - first - 1) : number - first + 1]
+        if any(EXCUSE in line for line in near):
+            continue
+        for sentence in split(paragraph):
+            yield Sentence(kind, f"{where}:{number}", sentence)
+
+
+def _docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every string that is a statement: of a module, class or function, and below an assignment."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, _without_examples(node.value.value)
+
+
+def _without_examples(text: str) -> str:
+    """Blank out indented blocks, which are examples and layouts, so that line numbers stay the same."""
+    lines = text.splitlines()
+    deep = [len(line) - len(line.lstrip()) for line in lines[1:] if line.strip()]
+    base = min(deep, default=0)
+    return "\n".join([lines[0], *("" if line.startswith(" " * (base + 4)) else line for line in lines[1:])])
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """Each comment; those of consecutive lines are one text."""
+    start, last, held = 0, -1, list[str]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT or token.string.startswith(
+            ("# ty", "# noqa", "# pragma", "# pyright", "# fmt", "#!")
+        ):
+            continue
+        line, whole = token.start[0], token.line.lstrip().startswith("#")
+        if not (whole and line == last + 1) and held:
+            yield start, "\n".join(held)
+            held = []
+        if not held:
+            start = line
+        held.append(token.string.lstrip("#: ").strip())
+        last = line if whole else -1
+    if held:
+        yield start, "\n".join(held)
+
+
+def _strings(node: ast.AST, kind: str = "texts") -> Iterator[tuple[str, int, str]]:
+    """The kind, line and text of each string that is not a docstring. The placeholders of an f-string read `x`."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield kind, node.lineno, node.value
+    elif isinstance(node, ast.JoinedStr):
+        parts = [str(part.value) if isinstance(part, ast.Constant) else "`x`" for part in node.values]
+        yield kind, node.lineno, "".join(parts)
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                yield from _strings(part.value, kind)
+    else:
+        kind = _kind_of_strings(node) or kind
+        for child in ast.iter_child_nodes(node):
+            yield from _strings(child, kind)
+
+
+def _kind_of_strings(node: ast.AST) -> str | None:
+    """The kind of the strings in a node; None: the same as around it."""
+    if isinstance(node, ast.Raise):
+        return "errors"
+    if isinstance(node, ast.keyword) and node.arg in ("help", "description", "short_help"):
+        return "help"
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if name in LEVELS and isinstance(owner, ast.Name) and "log" in owner.id.lower():
+            return "logs"
+        if name in ERRORS or name.endswith("Error"):
+            return "errors"
+        return {"Meta": "help", "about": "help"}.get(name)
+    return None
+
+
+def of_python(path: Path, where: str) -> Iterator[Sentence]:
+    text = path.read_text()
+    tree = ast.parse(text)
+    excused = {number for number, line in enumerate(text.splitlines(), 1) if EXCUSE in line}
+    strings = (one for one in _strings(tree) if len(one[2].split()) >= SHORTEST)
+    for kind, texts in (("docstrings", _docstrings(tree)), ("comments", _comments(text))):
+        for line, found in texts:
+            if line not in excused and line - 1 not in excused:
+                yield from _of_text(kind, where, found, line)
+    for kind, line, found in strings:
+        if line not in excused and line - 1 not in excused:
+            for sentence in split(found):
+                yield Sentence(kind, f"{where}:{line}", sentence)
+
+
+def _comment_lines(path: Path, where: str, mark: str) -> Iterator[Sentence]:
+    """The comments of an SQL or Lua file (`--`); those of consecutive lines are one text."""
+    held: list[str] = []
+    start = 1
+    for number, line in enumerate([*path.read_text().splitlines(), ""], 1):
+        before, there, comment = line.partition(mark)
+        alone = there and not before.strip()
+        if held and not alone:
+            yield from _of_text("comments", where, "\n".join(held), start)
+            held = []
+        if there and comment.strip():
+            if alone:
+                start = start if held else number
+                held.append(comment.strip())
+            else:
+                yield from _of_text("comments", where, comment.strip(), number)
+
+
+def kind_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    if parts[0] == "changes" or parts[0] == "CHANGELOG.md":
+        return "changelog"
+    return "internals" if "internals" in parts else "guides"
+
+
+STRINGS = ("errors", "logs", "help", "texts")  # texts: all others, for example of `explain` and `doctor`
+KINDS = ("guides", "internals", "docstrings", "comments", *STRINGS, "changelog")
+SHORTEST = 3  # words of a string that is read; shorter ones are names
+LEVELS = ("debug", "info", "warning", "error", "exception")
+SKIPPED = ("docs/internals/defects.md",)  # rows of figures
+
+
+def sentences(paths: Iterable[Path]) -> Iterator[Sentence]:
+    for path in paths:
+        where = path.relative_to(ROOT).as_posix()
+        if path.suffix == ".py":
+            yield from of_python(path, where)
+        elif path.suffix in (".sql", ".lua"):
+            yield from _comment_lines(path, where, "--")
+        elif where not in SKIPPED:
+            yield from _of_text(kind_of(path), where, path.read_text())
+
+
+def files(given: Sequence[str]) -> list[Path]:
+    starts = [ROOT / path for path in given] or [ROOT / name for name in ("docs", "changes", "src")] + sorted(
+        ROOT.glob("*.md")
+    )
+    found: list[Path] = []
+    for start in starts:
+        if not start.exists():
+            raise SystemExit(f"{start}: no such file or folder")
+        inside = sorted(start.rglob("*")) if start.is_dir() else [start]
+        found += [path for path in inside if path.suffix in (".py", ".md", ".sql", ".lua")]
+    return found
+
+
+def broken(sentence: Sentence) -> list[str]:
+    """The rules that a sentence breaks, with the matching words."""
+    bare = _CODE.sub("`", sentence.text)
+    if sentence.kind in STRINGS:
+        bare = bare[:1].upper() + bare[1:]  # an error text begins in lower case
+    return [f"{rule.says} ({found.group(0)!r})" for rule in RULES if (found := rule.pattern.search(bare))]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tools.prose")
+    parser.add_argument("paths", nargs="*", metavar="PATH")
+    parser.add_argument("--draw", type=int, metavar="N")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=KINDS)
+    given = parser.parse_args(arguments)
+    if given.draw:
+        long = [one for one in sentences(files(given.paths)) if one.kind == given.kind and len(one.text.split()) > 4]
+        for one in random.Random(given.seed).sample(long, given.draw):
+            print(f"{one.where}: {one.text}")
+        return 0
+    count = 0
+    for one in sentences(files(given.paths)):
+        for why in broken(one):
+            count += 1
+            print(f"{one.where}: {why}: {one.text}")
+    print(f"{count} to rewrite", file=sys.stderr)
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
