@@ -1,1 +1,1 @@
-"""How fast Treadle is, measured: `python3 dev.py bench`. Speed lives here and never in a test."""
+"""Measures how fast Treadle is: `python3 dev.py bench`. Performance is measured here and never in a test."""

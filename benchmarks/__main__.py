@@ -1,16 +1,26 @@
-"""`python3 dev.py bench`: Treadle beside its peers (harness/run.py); with a name in front, one of the smaller ones.
+"""`python3 dev.py bench`: Treadle compared with its peers (harness/run.py), or one of the smaller benchmarks by name:
 
-`bench fleet` measures every feature on every storage with several worker processes, `bench engine` Treadle alone,
-`bench claim-cost` and `bench backlog` what very many stored jobs cost, `bench blocked` what those of one blocked tenant
-cost the others, `bench roads` what a job costs a Redis server by what it asks for, `bench http` what requests cost a
-server, `bench lateness` how late delayed jobs are picked up, `bench plans` how PostgreSQL finds the next jobs, `bench
-churn` whether a database that was busy for an hour is slower than a new one, `bench fleet-limits` what limits cost a
-fleet of workers, `bench fleet-lines` what jobs of other tasks and batch tasks do, `bench acts` what a cancel or a retry
-of many jobs takes, `bench starts` what the start of a worker costs beside a million jobs, `bench bulk` what many jobs
-in one call take, `bench singles` what hints cost, `bench readers` what a forgotten reader costs, `bench waits` how long
-calls wait for each other on PostgreSQL, `bench server-hostile` what ordinary callers notice of hostile connections.
-`bench envs [NAME ...] [--python 3.13]` makes the environments of the peers ahead of a run, `bench pins [NAME ...]`
-compiles their pins anew.
+fleet           every feature on every storage with several worker processes
+engine          Treadle alone
+claim-cost      the cost of a claim when many jobs are stored
+backlog         the cost of a large backlog on a Redis server
+blocked         the cost of one tenant's blocked jobs for the others
+roads           the cost of each kind of job on a Redis server
+http            the cost of requests on a server
+lateness        how late delayed jobs are picked up
+plans           how PostgreSQL finds the next jobs
+churn           whether a database that was busy for an hour is slower than a new one
+fleet-limits    the cost of limits in a fleet of workers
+fleet-lines     the effect of other tasks' jobs and of batch tasks
+acts            the time to cancel or retry many jobs
+starts          the cost of starting a worker with many stored jobs
+bulk            the time of large enqueue calls
+singles         the cost of hints
+readers         the cost of a forgotten reader
+waits           how long calls wait for each other on PostgreSQL
+server-hostile  the effect of hostile connections on ordinary callers
+envs            makes the environments of the peers ahead of a run: `bench envs [NAME ...] [--python 3.13]`
+pins            compiles their pins again: `bench pins [NAME ...]`
 """
 
 from __future__ import annotations

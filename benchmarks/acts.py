@@ -1,10 +1,9 @@
-"""What it takes to act on many jobs: cancel, retry and delete 10,000 by a filter.
+"""The time to act on many jobs: cancel, retry and delete 10,000 by a filter.
 
     python3 dev.py bench acts [--url postgres valkey sqlite ...] [--jobs 10000] [--rounds 3] [--acts cancel retry ...]
 
-The jobs stand in line (cancel), are due later (run_now) or have failed (retry, delete). The figures are the median and
-the best of the rounds, in seconds, each in an empty storage. The goal for a cancel
-and a retry is one second.
+The jobs are queued (cancel), due later (run_now) or failed (retry, delete). The figures are the median and the best of
+the rounds, in seconds, each in an empty storage. The goal for a cancel and for a retry is one second.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from benchmarks.claim_cost import CALL, there
 from treadle import App
 from treadle.core.model import Claim, NewJob, Outcome, State
 
-LEASE = 1e5  # s
+LEASE = 1e5  # seconds
 Act = Callable[[App], Awaitable[int]]
 ACTS: dict[str, tuple[str, Act]] = {
     "cancel": ("ready", lambda app: app.jobs.cancel(queue="q")),

@@ -1,10 +1,10 @@
-"""What a large backlog costs a Redis or Valkey server: memory, ZADD, reading the head, deleting. The figures of
+"""The cost of a large backlog on a Redis or Valkey server: memory, ZADD, reading the head, deleting. The figures are in
 docs/internals/decisions/backlog.md.
 
     python3 dev.py bench backlog [--sizes 10000 100000 1000000 ...] [--jobs 1000000]
 
-The plain commands are timed inside the server (commandstats), 100 members each, on a sorted set of ids of 26 letters;
-the best of 40 rounds, for the machine does other things too.
+The plain commands are timed inside the server (commandstats), with 100 members each, on a sorted set of ids of 26
+characters; the figure is the best of 40 rounds, to exclude other load on the machine.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def one_set(server: Valkey, size: int) -> str:
 
 
 def deleting(server: Valkey, size: int) -> str:
-    """Inside the server; DEL as Redis does it by default, and Valkey before 8."""
+    """Time inside the server. DEL blocks, as is the default on Redis and on Valkey before 8."""
     server.do("CONFIG", "SET", "lazyfree-lazy-user-del", "no")
     for verb in ("DEL", "UNLINK"):
         make(server, verb, size)
@@ -74,7 +74,7 @@ def deleting(server: Valkey, size: int) -> str:
 
 
 async def a_job(server: Valkey, count: int, payload: str) -> tuple[float, float]:
-    """Bytes of the server for one job that stands in line, and for one that has ended and is kept."""
+    """Bytes of server memory for a queued job, and for a job that has ended and is kept."""
     storage = connect(server.url)
     await storage.open()
     empty = used(server)
@@ -93,7 +93,7 @@ def used(server: Valkey) -> int:
 
 
 def make(server: Valkey, key: str, size: int) -> None:
-    """A set of so many, made inside the server: scores rise as moments do, and every tenth comes out of order."""
+    """Create a set of this size inside the server: scores rise like times, and every tenth is out of order."""
     text = (
         "local at, to = tonumber(ARGV[1]), tonumber(ARGV[2]) for n = at, to - 1 do "
         "redis.call('ZADD', KEYS[1], n % 10 == 0 and n - 5000 or n, string.format('%026d', n)) end"
@@ -115,7 +115,7 @@ def with_pipeline(server: Valkey, commands: list[tuple[str, ...]]) -> None:
 
 
 def _members(names: list[str], size: int) -> list[str]:
-    """Anywhere among those that are there."""
+    """Members with random scores in the range of the existing ones."""
     words = []
     for name in names:
         words += [str(random.randrange(size)), name]

@@ -1,10 +1,10 @@
-"""What the blocked jobs of one tenant cost the others: the first claim that meets them, and claims afterwards.
+"""The cost of one tenant's blocked jobs for the others: the first claim that blocks them, and later claims.
 
     python3 dev.py bench blocked [--url memory sqlite valkey postgres ...] [--sizes 1000 10000 100000]
 
-So many jobs of a tenant whose limit is full stand at the head of the line, behind them those of others. The first claim
-looks past all of them, and they step aside, each of them once; its time a job must not grow with their number. A later
-claim must cost what it does with none (`ratio`): both are measured in turns, the lower quartile of 190 claims of ten.
+Many jobs of a tenant whose limit is full precede the jobs of other tenants. The first claim passes all of them and
+blocks each once; its time per job must not grow with their number. A later claim must cost the same as without blocked
+jobs (`ratio`): the two alternate, and the figure is the lower quartile of 190 claims of ten jobs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from treadle.core.model import Claim, Limit
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 
-WARM = 10  # claims that are not counted
+WARM = 10  # claims that do not count
 
 
 async def first_claim(storage: Storage, count: int) -> float:
-    """Make the line -> seconds of the first claim that meets the blocked."""
+    """Fill the queue; return the seconds of the first claim, which blocks those jobs."""
     await storage.set_limits([Limit("tenant", slots=1)])
     await fill(storage, "b", count + 1, limits=(("tenant:noisy", 1),))
     await fill(storage, "d", READY_JOBS, limits=(("tenant:quiet", 1),))
@@ -39,7 +39,7 @@ async def first_claim(storage: Storage, count: int) -> float:
 
 
 async def measure(url: str, count: int) -> tuple[float, float, float]:
-    """Seconds of the first claim; then ms of a claim with none blocked, and with so many."""
+    """Seconds of the first claim; then ms of a claim without blocked jobs, and with that many."""
     async with AsyncExitStack() as stack:
         storages = []
         for blocked in (0, count):

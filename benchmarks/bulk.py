@@ -1,15 +1,15 @@
-"""What many jobs in one call take by what they ask for, against as many plain ones.
+"""The time to enqueue many jobs in one call, by their options, compared with as many plain jobs.
 
     python3 dev.py bench bulk [--url postgres ...] [--sizes 5000 20000] [--rounds 3] [--cases keys lanes ...]
 
 keys, held       unique keys: new ones, and all of them held by stored jobs
 lanes            100 tenants take turns
-labels, chosen   two labels a job; ids that the caller has chosen
+labels, chosen   two labels per job; ids chosen by the caller
 after            each job waits for another one of the call
-ageing           a priority that grows with time
+ageing           a priority that rises with time
 
-Rounds alternate with plain calls of the same size, each in an empty storage; figures are the best of each, in s, and
-`ratio` is to the best plain one. The goal for keys is 3, and that no ratio grows with the size.
+Rounds alternate with plain calls of the same size, each in an empty storage. Figures are the best of each, in seconds,
+and `ratio` is to the best plain one. The goal for keys is 3; no ratio should grow with the size.
 """
 
 from __future__ import annotations

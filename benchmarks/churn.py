@@ -1,11 +1,11 @@
-"""Whether a database that has been busy for long is slower than a new one.
+"""Whether a database that has been busy for a long time is slower than a new one.
 
     python3 dev.py bench churn [--minutes 60] [--keep 60] [--slice 20000] [--url postgres valkey sqlite]
 
-One worker drains what a producer sends, slice after slice, for so many minutes; ended jobs are kept for `--keep`
-seconds, so rows are pruned as fast as they come. When all of them are gone, slices are drained in turns on what is worn
-and on a new place of the same server (A B A B): their ratio is the answer, and other load on the machine falls on both
-alike. Of a server also its CPU a job.
+For the given minutes, one worker drains what a producer enqueues, slice by slice. Ended jobs are kept for `--keep`
+seconds, so rows are pruned as fast as they are stored. Once all are gone, slices are drained alternately in the worn
+database and in a new one on the same server (A B A B): the figure is their ratio, and other load on the machine affects
+both alike. For servers the figures include CPU per job.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from pathlib import Path
 
 from treadle import App, Worker
 
-CALL = 1_000  # jobs of one enqueue
-PAIRS = 8  # slices drained in turns at the end
+CALL = 1_000  # jobs per enqueue call
+PAIRS = 8  # slices drained alternately at the end
 TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
 class Place:
-    """Two places on one server, and how to ask what the server has used."""
+    """Two databases on one server, and the CPU time of that server."""
 
     worn: str
     fresh: str
     pid: int | None = None
 
     def cpu(self) -> float:
-        """Seconds of CPU of the server, its children's included; 0 where it is this process."""
+        """CPU seconds of the server and its children; 0 if there is none."""
         if self.pid is None:
             return 0.0
         total = 0.0
@@ -72,7 +72,7 @@ async def there(name: str) -> AsyncIterator[Place]:
 
 
 class Mill:
-    """An app with a no-op task, and slices that pass through it."""
+    """An app with a no-op task that drains slices of jobs."""
 
     def __init__(self, url: str, keep: float) -> None:
         self.app, self.ended, self.done = App(url), 0, asyncio.Event()
@@ -91,7 +91,7 @@ class Mill:
                 self.done.set()
 
     async def pass_through(self, jobs: int) -> float:
-        """Seconds from the first of them sent to the last one settled."""
+        """Seconds from the first enqueue to the last ending."""
         self.goal, begun = self.ended + jobs, time.perf_counter()
         self.done.clear()
         for at in range(0, jobs, CALL):
@@ -119,7 +119,7 @@ async def measure(name: str, minutes: float, keep: float, jobs: int) -> None:
                     file=sys.stderr,
                     flush=True,
                 )
-        # kept rows are work for one of the two only
+        # kept rows would be extra work for only one of the two
         while any(count.state.final for count in (await worn.app.queues.stats()).counts):  # noqa: ASYNC110
             await asyncio.sleep(1)
         await worker.stop()

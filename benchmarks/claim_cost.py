@@ -1,12 +1,12 @@
-"""What a claim costs when very much is stored: due, scheduled for later, or held back by a limit that is full.
+"""The cost of a claim when many jobs are stored: due, scheduled for later, or blocked by a full limit.
 
     python3 dev.py bench claim-cost [--url valkey sqlite memory ...] [--sizes 1000 1000000] [--blocked 1000 100000]
 
-A workload of its own size is made in an empty storage, then a batch of ten jobs is claimed and settled, again and
-again; the figure is the lower quartile of what the claims took, in turns with one where little is stored. It must not
-grow with what is stored. A url stands for itself; `valkey` and `postgres` start a server as the tests do, `sqlite`
-makes a file, `memory` is this process. TEST_VALKEY_BIN names another server; the one that the tests bring is built with
-libc's allocator, whose calls get dearer with what it holds, so it is no measure.
+A workload of each size is stored in an empty storage, then batches of ten jobs are claimed and settled. The figure is
+the lower quartile of the claim times, measured alternately with a small workload. It must not grow with the number of
+stored jobs. A URL is used as it is; `valkey` and `postgres` start a server as the tests do, `sqlite` creates a file,
+`memory` is this process. TEST_VALKEY_BIN names another server: the one that the tests build uses libc's allocator,
+which slows down with the memory in use, so it gives no valid figures.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from treadle.core.model import Claim, Limit, NewJob, Outcome, Record, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 
-BATCH = 10  # jobs a claim
-CLAIMS = 200  # measured
-CALL = 1_000  # jobs of one enqueue
-FAR = 1e6  # s: nothing that is scheduled here comes due
-LEASE = 1e5  # s
+BATCH = 10  # jobs per claim
+CLAIMS = 200  # claims measured
+CALL = 1_000  # jobs per enqueue call
+FAR = 1e6  # seconds: no scheduled job becomes due
+LEASE = 1e5  # seconds
 READY_JOBS = BATCH * (CLAIMS + 20)
 
-_tickets = itertools.count()
+_claim_ids = itertools.count()
 
 
 async def fill(storage: Storage, name: str, count: int, **options: object) -> None:
@@ -42,23 +42,23 @@ async def fill(storage: Storage, name: str, count: int, **options: object) -> No
 
 
 async def due(storage: Storage, count: int) -> None:
-    """So many in line, and that is all."""
+    """Only queued jobs."""
     await fill(storage, "d", max(count, READY_JOBS))
 
 
 async def later(storage: Storage, count: int) -> None:
-    """So many that come due in days; beside them a line."""
+    """Jobs that become due in days, and queued ones."""
     await fill(storage, "l", count, delay=FAR)
     await fill(storage, "d", READY_JOBS)
 
 
 async def blocked(storage: Storage, count: int) -> None:
-    """So many at the head of the line whose limit is full; behind them others, who may start."""
+    """Jobs with a full limit at the head of the queue, and behind them others that may start."""
     await storage.set_limits([Limit("full", slots=1)])
     await fill(storage, "b", count + 1, limits=(("full", 1),))
     await fill(storage, "d", READY_JOBS)
-    await storage.claim(Claim(worker=f"w#{next(_tickets)}", limit=1, lease=LEASE))
-    while True:  # they step aside when they are met, each of them once
+    await storage.claim(Claim(worker=f"w#{next(_claim_ids)}", limit=1, lease=LEASE))
+    while True:  # claims block the jobs with the full limit, each of them once
         claimed = await storage.claim(a_claim())
         await settle(storage, claimed.records)
         if len(claimed.records) == BATCH:
@@ -73,7 +73,7 @@ CASES: dict[str, Callable[[Storage, int], Awaitable[None]]] = {
 
 
 def a_claim() -> Claim:
-    return Claim(worker=f"w#{next(_tickets)}", queues=(("default", BATCH),), limit=BATCH, lease=LEASE)
+    return Claim(worker=f"w#{next(_claim_ids)}", queues=(("default", BATCH),), limit=BATCH, lease=LEASE)
 
 
 async def settle(storage: Storage, rows: Sequence[Record]) -> None:
@@ -81,7 +81,7 @@ async def settle(storage: Storage, rows: Sequence[Record]) -> None:
 
 
 async def measure(url: str, case: str, counts: Sequence[int]) -> list[float]:
-    """A claim of ten with each of these stored, in ms; they take turns, so that other load falls on all alike."""
+    """ms of a claim of ten with each of these counts. They alternate, so that other load affects all alike."""
     async with AsyncExitStack() as stack:
         storages = []
         for count in counts:
@@ -105,7 +105,7 @@ async def measure(url: str, case: str, counts: Sequence[int]) -> list[float]:
 
 @asynccontextmanager
 async def there(url: str) -> AsyncIterator[str]:
-    """A place of its own for one measure."""
+    """The URL of an empty storage for one measurement."""
     if url == "memory":
         yield "memory://"
     elif url == "sqlite":
@@ -114,7 +114,7 @@ async def there(url: str) -> AsyncIterator[str]:
     elif url == "valkey":
         from tests.servers.valkey import Valkey
 
-        # no rewriting of the log while we measure: it forks, and this is about claims
+        # a log rewrite would fork and disturb the measurement of claims
         with Valkey("--auto-aof-rewrite-percentage", "0", fsync="everysec") as server:
             print(f"(allocator of the server: {server.info('memory')['mem_allocator']})", file=sys.stderr)
             yield server.url

@@ -1,4 +1,4 @@
-"""How fast a fleet of workers drains a storage, from the first job that is done to the last."""
+"""How fast a fleet of workers drains a storage, from the first ended job to the last."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-CUT = 20.0  # s; then the rate is that of the jobs done until then
+CUT = 20.0  # seconds; after that the rate is that of the jobs done until then
 
 
 async def drained(done: Callable[[], Awaitable[int]], jobs: int, look: float) -> float:
-    """Jobs a second. `done` counts those that are done; it is asked every `look` seconds."""
+    """Jobs per second. `done` returns the number of jobs done and is polled every `look` seconds."""
     first, begun, over = 0, 0.0, time.monotonic() + CUT
     while True:
         await asyncio.sleep(look)

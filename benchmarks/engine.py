@@ -1,5 +1,5 @@
-"""What Treadle's own engine costs, without peers: every measure on every embedded storage, interleaved (A B A B), each
-in a process of its own. The figures of a change on the hot path, in a minute.
+"""The cost of Treadle's own engine, without peers: every measure on every embedded storage, interleaved (A B A B), each
+in its own process. Gives the figures for a change on the hot path within a minute.
 
     python3 dev.py bench engine [--storages ...] [--jobs N] [--rounds R] [--measures ...] [--write docs/benchmarks.md]
 """
@@ -45,7 +45,7 @@ MEASURES = {
 
 
 def measure_once(name: str, url: str, jobs: int) -> Figures:
-    """One measure on an empty storage, in this process."""
+    """Run one measure on an empty storage, in this process."""
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(url.replace("{dir}", folder), jobs, 16 if name == "drain16" else 256)
         if name == "nap":
@@ -54,7 +54,7 @@ def measure_once(name: str, url: str, jobs: int) -> Figures:
 
 
 def in_child(name: str, url: str, jobs: int) -> Figures:
-    """The same in a process of its own, so that no measure inherits another's memory."""
+    """Run it in its own process, so that no measure inherits memory from another."""
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks", "engine", "--child", name, url, str(jobs)],
         capture_output=True,
@@ -69,7 +69,7 @@ def in_child(name: str, url: str, jobs: int) -> Figures:
 
 
 def table(results: dict[str, dict[str, list[float]]]) -> str:
-    """Median, and spread as (lowest-highest), per figure and storage."""
+    """Median and range (lowest-highest) per figure and storage."""
     rows = list(dict.fromkeys(row for figures in results.values() for row in figures))
     lines = [f"| | {' | '.join(results)} |", f"|---|{'---|' * len(results)}"]
     for row in rows:

@@ -1,15 +1,15 @@
-"""What limits cost a fleet: worker processes that drain jobs of many limits, against plain jobs on the same storage.
+"""The cost of limits in a fleet: worker processes drain jobs with many limits, and plain jobs on the same storage.
 
     python3 dev.py bench fleet-limits [--url postgres postgres-server valkey sqlite ...] [--workers 1 2 4]
                                       [--concurrency 20 100] [--cases tenants rates ...] [--jobs 6000]
 
-Tenants are drawn so that some are far busier than others. `to plain` is the ratio to plain jobs of the same storage,
+Tenants are drawn so that some are far busier than others. `to plain` is the ratio to plain jobs with the same storage,
 workers and concurrency, measured just before; `to one worker` is the ratio to the same case with the first number of
 workers. The goals: two and four workers are at least as fast as one, and one reaches 0.6 of plain. In `children` each
-job returns four children with a key each, and all of them count; its plain is `family`, the same without keys.
+job returns four children with a key each, and all of them count; it is compared with `family`, the same without keys.
 `postgres-server` is PostgreSQL behind `treadle server`. A case that has not ended after 20 s is cut, and its rate is
-that of the jobs done until then. The last two columns are the CPU of the servers and of the workers for a job: a busy
-machine changes them less.
+that of the jobs done until then. The last two columns are the CPU per job of the servers and of the workers, which
+other load on the machine affects less.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from benchmarks.over_http import serving
 from treadle import App, Flow, Limit, State, Worker, flow
 from treadle.core.model import NewJob
 
-LOOK = 0.5  # s between two counts; with 5,000 rates one takes a tenth of that
+LOOK = 0.5  # seconds between two counts; with 5,000 rates a count takes a tenth of that
 QUEUES = tuple(f"q{number}" for number in range(6))
-CHILDREN = 4  # of each job that has some
+CHILDREN = 4  # children per parent
 SERVED = "-server"
 Make = Callable[[int, random.Random], NewJob]
 
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[tuple[Limit, ...], Make]] = {
 }
 
 
-PLAIN: dict[str, tuple[str, Make]] = {  # what a case is held against; others: plain jobs of one queue
+PLAIN: dict[str, tuple[str, Make]] = {  # baselines of cases; all others: plain jobs of one queue
     "children": ("family", _family),
     "queues": ("six queues", lambda n, _: _job(n, queue=QUEUES[n % len(QUEUES)])),
 }
@@ -92,19 +92,19 @@ async def place(kind: str) -> AsyncIterator[str]:
 
 
 class Cost(NamedTuple):
-    rate: float  # jobs a second
-    server: float  # us of CPU a job
+    rate: float  # jobs per second
+    server: float  # us of CPU per job
     workers: float
 
 
 def _spent(workers: Iterable[int]) -> tuple[float, float]:
-    """Seconds of CPU of the servers, and of the workers, so far."""
+    """CPU seconds of the servers and of the workers so far."""
     ours = procs.cpu(workers)
     return procs.cpu([os.getpid()]) - time.process_time() - ours, ours
 
 
 async def measure(kind: str, limits: tuple[Limit, ...], make: Make, workers: int, concurrency: int, jobs: int) -> Cost:
-    """From the first count that finds some jobs ended."""
+    """Measures from the first count that finds ended jobs."""
     chance, each = random.Random(1), 1 + CHILDREN if make in (_family, _keyed) else 1
     sent = jobs // each
     async with place(kind) as url, App(url) as app:
@@ -117,7 +117,7 @@ async def measure(kind: str, limits: tuple[Limit, ...], make: Make, workers: int
         try:
             for process in processes:
                 assert process.stdout is not None
-                process.stdout.readline()  # it has started
+                process.stdout.readline()  # the worker is ready
             for process in processes:
                 assert process.stdin is not None
                 process.stdin.write(b"\n")
@@ -176,7 +176,7 @@ def _print(
 
 
 def work(url: str, concurrency: int) -> None:
-    """One worker, once it is told to begin."""
+    """Run one worker, which waits for a line on stdin."""
     app = App(url)
 
     @app.task(name="noop")

@@ -1,16 +1,15 @@
-"""What others in the line cost a fleet: jobs of tasks that no worker runs, and batch tasks with a backlog.
+"""The cost of other queued jobs for a fleet: jobs of tasks that no worker runs, and batch tasks with a backlog.
 
     python3 dev.py bench fleet-lines [--url postgres valkey sqlite ...] [--workers 1 2] [--concurrency 20]
                                      [--cases foreign between batch] [--jobs 16000] [--ahead 4000]
 
-foreign   jobs of another task stand ahead of those that are counted
+foreign   jobs of another task precede the counted ones
 between   every other job is of another task
 batch     all jobs are of a batch task (calls of 50)
 
-Counted is what the functions ran, from the first to the last job. `ratio` is to plain jobs of the same storage and
-number of workers, measured just before. The goal is half of plain for `foreign` on Redis and for `batch` on PostgreSQL
-and Redis.
-A case that has not ended after 20 s is cut, and its rate is that of the jobs done until then.
+The rate counts calls of the functions, from the first to the last job. `ratio` is to plain jobs with the same storage
+and number of workers, measured just before. The goal is half of plain for `foreign` on Redis and for `batch` on
+PostgreSQL and Redis. A case that has not ended after 20 s is cut, and its rate is that of the jobs done until then.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from benchmarks.draining import drained
 from treadle import App, Worker
 from treadle.core.model import NewJob
 
-LOOK = 0.02  # s between two counts
-CALL = 1_000  # jobs of one enqueue
+LOOK = 0.02  # seconds between two counts
+CALL = 1_000  # jobs per enqueue call
 CASES = ("foreign", "between", "batch")
 
 
@@ -41,7 +40,7 @@ def tasks_of(case: str, jobs: int, ahead: int) -> list[str]:
 
 
 async def measure(url: str, case: str, workers: int, concurrency: int, jobs: int, ahead: int) -> float:
-    """Jobs a second."""
+    """Jobs per second."""
     async with there(url) as place:
         async with App(place) as app:
             line = [

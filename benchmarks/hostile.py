@@ -1,8 +1,8 @@
-"""`python3 dev.py bench server-hostile`: what ordinary callers notice of hostile connections.
+"""`python3 dev.py bench server-hostile`: the effect of hostile connections on ordinary callers.
 
-A server in a process of its own, over SQLite. Beside four callers that each send a job, look at it and wait a little,
-a hundred connections of another process do what they should not: heads without end, half requests, silence, bodies of
-30 MB, deep JSON. Rounds without and with them take turns, and the p99 of the ordinary calls is compared.
+A server runs over SQLite in its own process. Four callers each enqueue a job, read it and pause. Meanwhile a hundred
+connections of another process misbehave: endless heads, half requests, silence, bodies of 30 MB, deep JSON. Rounds
+without and with them alternate, and the p99 of the ordinary calls is compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.measures import Figures
 from benchmarks.over_http import Server, request, serving, table
 
 CALLERS = 4
-PAUSE = 0.01  # s between two calls of one of them
+PAUSE = 0.01  # seconds between two calls of a caller
 JOB = {"task": "noop", "args": [17], "queue": "bench"}
 LISTS = b"[]," * 10_000_000 + b"[]"
 HEAD = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -66,7 +66,7 @@ KINDS: dict[str, Callable[[], tuple[bytes, bytes]]] = {
     "30 MB of jobs": _large_batch,
     "deep JSON": _deep,
 }
-AGAIN = 1.0  # s until a connection that was ended is made again
+AGAIN = 1.0  # seconds until an ended connection is opened again
 SHARE = {
     "heads without end": 20,
     "half bodies": 20,
@@ -108,7 +108,7 @@ def _attackers(port: int, kinds: list[str], count: int, told: Any) -> None:
 
 @contextlib.contextmanager
 def attacked(port: int, kinds: list[str], count: int) -> Any:
-    """While hostile connections are there; how many of them have ended, by the server or with an answer."""
+    """Run hostile connections meanwhile. Yields a counter of those that have ended, with or without an answer."""
     apart = multiprocessing.get_context("spawn")
     told = apart.Value("i", 0)
     process = apart.Process(target=_attackers, args=(port, kinds, count, told))
@@ -121,7 +121,7 @@ def attacked(port: int, kinds: list[str], count: int) -> Any:
 
 
 def ordinary(port: int, seconds: float) -> list[float]:
-    """What an ordinary caller does, for a while -> how long each call took, in seconds."""
+    """Act as ordinary callers for a while -> how long each call took, in seconds."""
     took: list[float] = []
     sent, asked = request("/v1/jobs", JOB), b"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -170,7 +170,7 @@ def main(words: list[str]) -> None:
     results: dict[str, list[Figures]] = {"without": [], "with": []}
     ended = 0
     with serving("sqlite:///jobs.db") as server:
-        ordinary(server.port, 1.0)  # its code is warm then
+        ordinary(server.port, 1.0)  # warm-up
         for turn in range(args.rounds):
             print(f"round {turn + 1}/{args.rounds}", file=sys.stderr, flush=True)
             results["without"].append(figures(ordinary(server.port, args.seconds), server))

@@ -1,7 +1,7 @@
-"""`dev.py bench lateness`: how late delayed jobs are picked up, with the commands one types, on each storage.
+"""`dev.py bench lateness`: how late delayed jobs are picked up on each storage, with the usual commands.
 
-A server and three workers, as processes; jobs whose due times are spread over some seconds; what `treadle submit-jobs`
-says of them.
+A server and three workers run as processes. Jobs have due times spread over some seconds, and `treadle submit-jobs`
+reports the lateness.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROLES = "leader,follower,follower"
 
 @contextlib.contextmanager
 def storage(kind: str, folder: Path) -> Iterator[str]:
-    """A storage of its own, as durable as its server can be."""
+    """An empty storage with the highest durability of its server."""
     from tests.servers.postgres import Postgres
     from tests.servers.valkey import Valkey
 
@@ -38,7 +38,7 @@ def storage(kind: str, folder: Path) -> Iterator[str]:
 
 
 def measure(url: str, folder: Path, port: int, jobs: int, seconds: float) -> dict[str, float]:
-    words = [*TREADLE, "up", "--face", "delayed", "--roles", ROLES, "--url", url, "--host", "127.0.0.1"]
+    words = [*TREADLE, "up", "--protocol", "delayed", "--roles", ROLES, "--url", url, "--host", "127.0.0.1"]
     up = subprocess.Popen(
         [*words, "--port", str(port), "--quiet"],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""What is measured, one function each. A measure answers {name: figure}; CPU is that of this process, in us per job."""
+"""The measures, one function each. A measure returns {name: figure}; CPU is that of this process, in us per job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Setting:
-    """What to measure on: a storage by url, and how much."""
+    """The parameters of a measure: the URL of its storage, and how much to do."""
 
     url: str
     jobs: int = 40_000
@@ -55,7 +55,7 @@ def make(setting: Setting, storage: Storage | None = None) -> App:
 
 
 async def bulk_enqueue(setting: Setting) -> Figures:
-    """Specs made and stored, 1,000 a call."""
+    """Create and store specs, 1,000 per call."""
     async with make(setting) as app:
         task = app.find_task("noop")
         with Meter() as meter:
@@ -79,7 +79,7 @@ async def concurrent_enqueue(setting: Setting) -> Figures:
 
 
 async def single_enqueue(setting: Setting) -> Figures:
-    """One awaited after the other: what a web request sees."""
+    """One enqueue awaited after the other, as in a web request."""
     jobs = min(setting.jobs, 4_000)
     async with make(setting) as app:
         task = app.find_task("noop")
@@ -90,7 +90,7 @@ async def single_enqueue(setting: Setting) -> Figures:
 
 
 async def drain(setting: Setting, task_name: str = "noop", label: str = "drain") -> Figures:
-    """No-op jobs queued before, to the last one settled, with one worker in this process."""
+    """Drain no-op jobs that are already queued, until the last is settled, with one worker in this process."""
     async with make(setting) as app:
         task = app.find_task(task_name)
         for start in range(0, setting.jobs, 1_000):
@@ -98,7 +98,7 @@ async def drain(setting: Setting, task_name: str = "noop", label: str = "drain")
         ended = 0
         done = asyncio.Event()
 
-        # The last job is the last in line, but others may end after it: count the applied endings.
+        # Other jobs may end after the last queued one: count the applied outcomes.
         @app.on("succeeded")
         def count(_: object) -> None:
             nonlocal ended
@@ -117,7 +117,7 @@ async def drain(setting: Setting, task_name: str = "noop", label: str = "drain")
 
 
 async def round_trip(setting: Setting) -> Figures:
-    """Enqueue to result, one at a time, worker in the same process."""
+    """From enqueue to result, one job at a time, with the worker in the same process."""
     jobs = min(setting.jobs, 500)
     async with make(setting) as app, Worker(app):
         task, times = app.find_task("noop"), []
@@ -130,7 +130,7 @@ async def round_trip(setting: Setting) -> Figures:
 
 
 async def pick_up_same(setting: Setting) -> Figures:
-    """From the call of enqueue to the first line of the task: an idle worker in the same process, 50 jobs/s."""
+    """From the enqueue call to the first line of the task: an idle worker in the same process, 50 jobs/s."""
     app = App(setting.url)
     times: list[float] = []
 
@@ -142,13 +142,13 @@ async def pick_up_same(setting: Setting) -> Figures:
         for _ in range(150):
             await asyncio.sleep(0.02)
             await stamp.enqueue(time.perf_counter())
-        while len(times) < 150:  # noqa: ASYNC110  nothing says so but the list
+        while len(times) < 150:  # noqa: ASYNC110  there is no event to wait for
             await asyncio.sleep(0.01)
     return percentiles("pick-up, same process", times)
 
 
 async def pick_up_other(setting: Setting) -> Figures:
-    """The same with the worker in another process (clocks: CLOCK_MONOTONIC is one for the machine)."""
+    """The same with the worker in another process (CLOCK_MONOTONIC is the same for all processes)."""
     if setting.url.startswith("memory"):
         return {}
     child = await asyncio.create_subprocess_exec(
@@ -177,7 +177,7 @@ def percentiles(name: str, times: list[float]) -> Figures:
 
 
 def memory_mb() -> float:
-    """What this process holds now (Linux), or has held at most."""
+    """Current memory of this process (Linux), otherwise its peak."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -186,7 +186,7 @@ def memory_mb() -> float:
 
 
 async def flat_memory(setting: Setting) -> Figures:
-    """A worker's memory after a tenth of the jobs and after all of them; they are fed while they drain."""
+    """A worker's memory after a tenth of the jobs and after all of them; jobs are enqueued while others drain."""
     async with make(setting) as app:
         task, ended = app.find_task("noop"), 0
         done = asyncio.Event()
@@ -202,7 +202,7 @@ async def flat_memory(setting: Setting) -> Figures:
         async with Worker(app, concurrency=setting.concurrency):
             for start in range(0, setting.jobs, 1_000):
                 await app.enqueue([task.options(keep=0).job(i) for i in range(start, start + 1_000)])
-                while start - ended > 20_000:  # noqa: ASYNC110  a look now and then is enough
+                while start - ended > 20_000:  # noqa: ASYNC110  polling now and then is enough
                     await asyncio.sleep(0.005)
                 if not early and ended >= setting.jobs // 10:
                     early = memory_mb()
@@ -212,8 +212,8 @@ async def flat_memory(setting: Setting) -> Figures:
 
 
 class Ticker:
-    """How late a timer of 1 ms is at worst: so long nobody else had the loop. What the process waited for a core
-    meanwhile, which others had, is taken off where the system tells it; a blocking write or lock is not."""
+    """The worst lateness of a 1 ms timer, which is how long something else held the loop. Time that the process waited
+    for a core is subtracted where the system reports it; a blocking write or lock is not."""
 
     def __init__(self) -> None:
         self.worst = self.worst_of_all = 0.0
@@ -235,11 +235,11 @@ class Ticker:
         return self.worst * 1e3
 
 
-TICK = 0.001  # s
+TICK = 0.001  # seconds
 
 
 def waited_for_a_core() -> float:
-    """Seconds that this thread could have run and did not, so far (Linux); 0 where that is not known."""
+    """Seconds so far that this thread was runnable but had no core (Linux); 0 if unknown."""
     try:
         with open("/proc/thread-self/schedstat") as file:
             return int(file.read().split()[1]) / 1e9
@@ -248,10 +248,11 @@ def waited_for_a_core() -> float:
 
 
 async def loop_hold(setting: Setting) -> Figures:
-    """The longest time the loop was held: while a new storage is opened and migrated, while jobs drain (SQLite makes
-    checkpoints meanwhile), and while what has ended is pruned. The garbage collector is set up as `Worker.run` has it.
+    """The longest time that the loop was held: while a new storage is opened and migrated, while jobs drain (SQLite
+    makes checkpoints meanwhile), and while ended jobs are pruned. The garbage collector is configured as in
+    `Worker.run`.
 
-    Beside these: a thousand jobs made and stored in one go, most of which is the caller's own list comprehension."""
+    In addition: while a thousand jobs are created and stored at once, mostly the caller's own list comprehension."""
     ahead = 0.0
     calm_collector()
     ticker, found = Ticker(), dict[str, float]()
@@ -280,7 +281,7 @@ async def loop_hold(setting: Setting) -> Figures:
         shared = ticker.worst_of_all * 1e3
         ahead, ticker = 3_600.0, Ticker()
         while await storage.prune(defaults.PRUNE_STEP):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # as a worker does it
+            await asyncio.sleep(0.01)  # like a worker
         found["prune"] = await ticker.stop()
     figures = {f"longest hold of the loop: {what}, ms": worst for what, worst in found.items()}
     return figures | {

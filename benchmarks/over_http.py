@@ -1,8 +1,8 @@
-"""`python3 dev.py bench http`: what a request costs a server, and how many one core of it takes.
+"""`python3 dev.py bench http`: the cost of a request on a server, and how many requests one core serves.
 
-A server in a process of its own, over SQLite; clients on plain sockets in this one, so that they cost little. Where
-the system lets it, each has a core to itself. CPU is the server's, from /proc (nothing where there is none): it says
-what a core can take even where other programs run, which the rate does not.
+The server runs over SQLite in its own process; clients use plain sockets in this process, so that they cost little.
+Where the system allows it, each process has a core to itself. CPU is the server's, from /proc (missing where there is
+none): it shows what a core can do even if other programs run, which the rate does not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.measures import Figures
 STORAGES = {"sqlite normal": "sqlite:///jobs.db?synchronous=normal", "sqlite full": "sqlite:///jobs.db"}
 CONNECTIONS = 32
 RUNNERS = 200
-RESTING = 20.0  # s the runners are watched
+RESTING = 20.0  # seconds for which the runners are watched
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -44,13 +44,13 @@ def request(path: str, body: object) -> bytes:
 
 
 class Server:
-    """The process that is measured."""
+    """The measured process."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process, self.port = process, port
 
     def cpu(self) -> float:
-        """Seconds of processor it has used."""
+        """CPU seconds used so far."""
         try:
             fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -58,7 +58,7 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory(self) -> float:
-        """Megabytes it holds."""
+        """Megabytes of memory in use."""
         try:
             return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE / 1e6
         except OSError:
@@ -93,7 +93,7 @@ def serving(url: str, pinned: bool = True) -> Iterator[Server]:
 
 
 class Connection(asyncio.Protocol):
-    """Sends one request after the other over one connection, as long as there are some; notes how long each took."""
+    """Sends one request after the other over one connection until none is left; notes how long each took."""
 
     def __init__(self, next_one: Callable[[], bytes | None], took: list[float], refused: list[bytes]) -> None:
         self._next, self._took, self._refused = next_one, took, refused
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
 
 
 async def flood(port: int, connections: int, requests: Iterator[bytes]) -> list[float]:
-    """All the requests, from so many connections -> how long each took, in seconds."""
+    """Send all requests over that many connections -> how long each took, in seconds."""
     took: list[float] = []
     refused: list[bytes] = []
     loop = asyncio.get_running_loop()
@@ -158,9 +158,9 @@ def run(work: object) -> object:
 
 
 def enqueues(server: Server, count: int) -> Figures:
-    """One job a request, over 32 connections that stay open."""
+    """One job per request, over 32 persistent connections."""
     raw = request("/v1/jobs", JOB)
-    run(flood(server.port, CONNECTIONS, (raw for _ in range(2_000))))  # its code is warm then
+    run(flood(server.port, CONNECTIONS, (raw for _ in range(2_000))))  # warm-up
     cpu, begun = server.cpu(), time.perf_counter()
     took = run(flood(server.port, CONNECTIONS, (raw for _ in range(count))))
     wall, cpu = time.perf_counter() - begun, server.cpu() - cpu
@@ -176,7 +176,7 @@ def enqueues(server: Server, count: int) -> Figures:
 
 
 def batches(server: Server, count: int) -> Figures:
-    """100 jobs a request."""
+    """100 jobs per request."""
     raw = request("/v1/jobs/batch", {"jobs": [JOB] * 100})
     run(flood(server.port, CONNECTIONS, (raw for _ in range(20))))
     cpu, begun = server.cpu(), time.perf_counter()
@@ -193,7 +193,7 @@ def batches(server: Server, count: int) -> Figures:
 
 
 def runners(server: Server) -> Figures:
-    """200 runners wait for work that does not come."""
+    """200 runners wait for jobs that do not come."""
 
     async def rest() -> float:
         until = time.perf_counter() + RESTING
@@ -209,7 +209,7 @@ def runners(server: Server) -> Figures:
             await loop.create_connection(lambda: Connection(again(), [], []), "127.0.0.1", server.port)
             for _ in range(RUNNERS)
         ]
-        await asyncio.sleep(2)  # all have arrived
+        await asyncio.sleep(2)  # until all are connected
         cpu, begun = server.cpu(), time.perf_counter()
         await asyncio.sleep(RESTING - 4)
         share = (server.cpu() - cpu) / (time.perf_counter() - begun)
@@ -223,7 +223,7 @@ def runners(server: Server) -> Figures:
 
 
 def memory(server: Server, count: int) -> Figures:
-    """What the server holds after a tenth of very many requests, and after all of them: jobs sent and looked at."""
+    """Memory of the server after a tenth of the requests, and after all of them: jobs enqueued and read."""
     raw = request("/v1/jobs", {**JOB, "keep": 0})
     found: Figures = {}
     for done, part in ((count // 10, count // 10), (count, count - count // 10)):

@@ -1,9 +1,9 @@
-"""How PostgreSQL finds the next jobs when very much is stored: the plan of a claim's first step, with what it touched.
+"""How PostgreSQL finds the next jobs among very many: the plan of a claim's first step, with the buffers it touched.
 
     python3 dev.py bench plans [--many 1000000] [--blocked 100000]
 
-The lines are made in the database itself, from one row that was enqueued; then swept, as workers do. The planner is
-told what the function tells it (functions/claim.sql).
+The rows are created in the database, from one enqueued row, and then vacuumed, as workers do. The planner settings are
+those of the function (functions/claim.sql).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ PINNED: LiteralString = (
     "SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan; SET jit = off; SET search_path = treadle"
 )
 MADE: LiteralString = (
-    "CREATE TEMP TABLE one AS SELECT * FROM treadle.job; ALTER TABLE one DROP COLUMN id, DROP COLUMN place, "
-    "DROP COLUMN joined_at, DROP COLUMN due_at, DROP COLUMN limits, DROP COLUMN costs, DROP COLUMN parked"
+    "CREATE TEMP TABLE one AS SELECT * FROM treadle.job; ALTER TABLE one DROP COLUMN id, DROP COLUMN queue_position, "
+    "DROP COLUMN return_position, DROP COLUMN due_at, DROP COLUMN limits, DROP COLUMN costs, DROP COLUMN blocked_on"
 )
 REST: LiteralString = (
-    "version, state, rank, ran, memo, attempt, lost, round, pending, slack, deadline_at, created_at, started_at, "
-    "updated_at, ended_at, expires_at, keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, after, "
-    "words, spec, reason, note, result, value, error"
+    "version, state, rank, function_done, checkpoints, attempt, lost, reopenings, pending, "
+    "failures_allowed, deadline_at, created_at, started_at, updated_at, ended_at, expires_at, keep, keep_failed, "
+    "lease, queue, task, worker, key, lane, root, parent, after, words, spec, reason, note, result, value, error"
 )
 FILL: LiteralString = (
-    "INSERT INTO treadle.job (id, place, joined_at, due_at, limits, costs, parked, " + REST + ") "
+    "INSERT INTO treadle.job (id, queue_position, return_position, due_at, limits, costs, blocked_on, " + REST + ") "
     "SELECT %s || lpad(n::text, 9, '0'), CASE WHEN %s THEN created_at + n / 1000 END, created_at, "
     "CASE WHEN %s THEN created_at + 1e6 + n END, CASE WHEN %s THEN ARRAY['full'] END, CASE WHEN %s THEN ARRAY[1] END, "
     "CASE WHEN %s THEN 'full' END, " + REST + " FROM one, generate_series(1, %s) AS n"
 )
 PICK: LiteralString = (
     "PREPARE pick (text, int) AS SELECT ctid FROM job j "
-    "WHERE j.queue = $1 AND j.place IS NOT NULL AND j.limits IS NULL "
-    "ORDER BY j.rank DESC, j.place, j.id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED"
+    "WHERE j.queue = $1 AND j.queue_position IS NOT NULL AND j.limits IS NULL "
+    "ORDER BY j.rank DESC, j.queue_position, j.id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED"
 )
 CASES = {"due": (True, False, False), "scheduled for later": (False, True, False), "blocked": (False, False, True)}
 
@@ -64,7 +64,7 @@ def plan(url: str, case: str, count: int) -> list[str]:
         for statement in (*PINNED.split("; "), PICK):
             connection.execute(statement.encode())
         found: list[tuple[str]] = []
-        for _ in range(2):  # the second time without what is done once
+        for _ in range(2):  # the second one excludes one-time costs
             asked = "EXPLAIN (ANALYZE, BUFFERS, COSTS off, TIMING off) EXECUTE pick('default', 10)"
             found = connection.execute(asked).fetchall()
     return [text for (text,) in found]

@@ -1,10 +1,10 @@
-"""What a forgotten reader and a large log cost the writers of an SQLite file.
+"""The cost of a forgotten reader and of a large log for the writers of an SQLite file.
 
     python3 dev.py bench readers [--log 300] [--jobs 40000] [--rounds 2]
 
-A second connection keeps a read transaction open while the log grows to so many MB, so that no checkpoint can move it
-back. Then jobs are enqueued, claimed and settled, 100 at a time; figures are jobs a second, the best of the rounds,
-without and with that reader. The goal is two thirds.
+A second connection keeps a read transaction open while the log grows to the given size in MB, so no checkpoint can
+reset it. Then jobs are enqueued, claimed and settled, 100 at a time. Figures are jobs per second, the best of the
+rounds, without and with that reader. The goal is two thirds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from treadle.core.model import Claim, NewJob, Outcome, State
 from treadle.storage import connect
 
 CALL = 100
-LARGE = "x" * 60_000  # of a payload: the log grows by 6 MB a call
+LARGE = "x" * 60_000  # a payload: each call adds 6 MB to the log
 
 
 async def measure(log: int, jobs: int, read: bool) -> float:
-    """Jobs a second."""
+    """Jobs per second."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/readers.db"
         storage = connect(f"sqlite:///{path}?synchronous=normal")

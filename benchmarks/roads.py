@@ -1,9 +1,9 @@
-"""What a job costs the Redis or Valkey server by what it asks for: the plain road, and the slow one.
+"""The cost of a job on the Redis or Valkey server by its options: on the bulk path, and on the per-row path.
 
     python3 dev.py bench roads [--jobs 20000] [--batch 100]
 
-CPU time of the server's main thread per job, in us, for enqueue, claim and settle; and how many commands the scripts
-ran in the server for each job, which no other load on the machine changes. The figures of docs/internals/redis.md.
+CPU time of the server's main thread per job, in us, for enqueue, claim and settle; and the number of commands that the
+scripts run per job, which does not depend on other load on the machine. The figures are in docs/internals/redis.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RULES = (Limit("api", slots=10**6), Limit("pace", rate=10**6, per=60.0))
 
 
 def commands(server: Valkey) -> int:
-    """All that ran, but our own looking."""
+    """Commands run so far, except those of this benchmark."""
     said = server.info("commandstats")
     return sum(
         int(line.partition("calls=")[2].partition(",")[0])
@@ -78,7 +78,7 @@ async def measure(server: Valkey, make: Make, jobs: int, batch: int) -> tuple[fl
 
 
 async def children(server: Valkey, jobs: int, batch: int) -> tuple[float, float, float]:
-    """Parents that wait for one child each; per job, parents and children alike."""
+    """Parents that wait for one child each; figures per job, counting both."""
     storage = connect(server.url)
     await storage.open()
     spent, done, turn = [0.0, 0.0, 0.0], 0, 0
@@ -98,9 +98,9 @@ async def children(server: Valkey, jobs: int, batch: int) -> tuple[float, float,
         outs = []
         for row in claimed.records:  # type: ignore[attr-defined]
             end = Outcome(id=row.id, version=row.version, state=State.SUCCEEDED)
-            if row.job.parent is None and not row.ran:
+            if row.job.parent is None and not row.function_done:
                 child = NewJob(id=f"c{row.id}", task="t", root=row.id, parent=row.id)
-                end = replace(end, state=State.WAITING, ran=True, then=(child,), after=(child.id,))
+                end = replace(end, state=State.WAITING, function_done=True, followups=(child,), after=(child.id,))
             outs.append(end)
         await timed(2, storage.settle(outs))
         done += sum(out.state is State.SUCCEEDED for out in outs)

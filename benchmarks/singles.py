@@ -1,10 +1,10 @@
-"""What hints cost single enqueues of many processes on PostgreSQL, also where a commit takes long.
+"""The cost of hints for single enqueues of many processes on PostgreSQL, also with slow commits.
 
     python3 dev.py bench singles [--processes 16] [--seconds 3] [--commits 0 20] [--rounds 2]
 
-Each process enqueues jobs one after the other into one server, on which a commit takes `commits` ms more
+Each process enqueues jobs one after the other into one server, on which a commit takes `commits` ms longer
 (`commit_delay`, and every commit waits). With `listen=on` a worker of another program listens, so every call has a
-hint to send; with `listen=off` no process listens. Rounds alternate; figures are enqueues a second, the best of each.
+hint to send; with `listen=off` no process listens. Rounds alternate; figures are enqueues per second, the best of each.
 The goal is 0.9.
 """
 
@@ -28,7 +28,7 @@ def slow(commit: int) -> tuple[str, ...]:
 
 
 async def measure(commit: int, listen: bool, processes: int, seconds: float) -> float:
-    """Enqueues a second of all processes."""
+    """Enqueues per second of all processes."""
     with Postgres(settings=slow(commit)) as server:
         async with App(server.url) as app:
             heard = asyncio.create_task(app.storage.watch(["queue:nobody"], 600.0)) if listen else None
@@ -69,7 +69,7 @@ async def work(url: str, seconds: float, number: int) -> int:
     async with App(url) as app:
         storage = app.storage
         await storage.enqueue([NewJob(id=f"warm{number:02}", task="t")])
-        await asyncio.sleep(2.0)  # the other processes start meanwhile
+        await asyncio.sleep(2.0)  # until the other processes have started
         over = time.monotonic() + seconds
         while time.monotonic() < over:
             await storage.enqueue([NewJob(id=f"p{number:02}-{done:06}", task="t")])

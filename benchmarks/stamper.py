@@ -1,4 +1,4 @@
-"""A worker process for the pick-up measure: prints how long each job was under way."""
+"""A worker process for the pick-up measure: prints the time from each job's enqueue to its start."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What the start of a worker costs its server when very much is stored, with limits declared in code.
+"""The cost of starting a worker when many jobs are stored, with limits declared in code.
 
     python3 dev.py bench starts [--url postgres valkey sqlite ...] [--sizes 1000 200000] [--starts 5] [--schedules 0]
 
-So many jobs stand in line in a queue that nobody serves. A worker whose app declares five limits and a task with
-`concurrency` (and so many schedules) starts, idles half a second, and stops. The figures: until the worker claims
-(the median), and the CPU of the server for each start and stop (the mean; on SQLite that of this process, which is the
-worker too). The goal is 50 ms of the server. To fill a million takes half a minute a
-storage, so the default is 200,000.
+The jobs are queued in a queue that no worker serves. A worker whose app declares five limits and a task with
+`concurrency` (and the given number of schedules) starts, idles for half a second, and stops. The figures: the time
+until the worker claims (median), and the server's CPU per start and stop (mean; on SQLite that of this process, which
+includes the worker). The goal is 50 ms of server CPU. Storing a million jobs takes half a minute per storage, so the
+default is 200,000.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from benchmarks.harness import procs
 from treadle import App, Limit, Worker
 from treadle.core.model import NewJob
 
-CALL = 5_000  # jobs of one enqueue
-IDLE = 0.5  # s
+CALL = 5_000  # jobs per enqueue call
+IDLE = 0.5  # seconds
 
 
 def cpu_of(url: str) -> float:
-    """Seconds of CPU of the servers that this process started; where there is none, of this process."""
+    """CPU seconds of the servers that this process started; without a server, of this process."""
     if url.startswith("sqlite:"):
         return time.process_time()
     return procs.cpu([os.getpid()]) - time.process_time()
@@ -41,7 +41,7 @@ async def fill(url: str, count: int) -> None:
 
 
 async def start(url: str, schedules: int) -> float:
-    """ms until it claims."""
+    """ms until the worker claims."""
     app = App(url)
     app.limits.declare(*(Limit(f"l{n}", slots=5) for n in range(5)))
 
@@ -59,7 +59,7 @@ async def start(url: str, schedules: int) -> float:
 
 
 async def measure(url: str, count: int, starts: int, schedules: int) -> tuple[float, float]:
-    """ms until a worker claims, and ms of CPU of the server for each start."""
+    """ms until a worker claims, and ms of server CPU per start."""
     async with there(url) as place:
         await fill(place, count)
         await start(place, schedules)

@@ -3,10 +3,10 @@
     python3 dev.py bench waits [--url URL] [--rounds 3]
 
 900 jobs of every kind: limits with and without partitions, rates, keys, lanes, joins and children. Six workers on
-connections of their own settle and claim 24 at a time; an operator sets limits, enqueues, replaces, cancels and prunes.
-A sampler asks the server every 2 ms which backend waits for which, and how long. The goal: none waits for more than
-100 ms, none for one that waits for it. The suite runs the same load and looks for circles; the seconds are this
-program's, for they are as long as the machine is busy.
+separate connections settle and claim 24 at a time; an operator sets limits, enqueues, replaces, cancels and prunes. A
+sampler asks the server every 2 ms which backend waits for which, and how long. The goal: no wait over 100 ms, and no
+cycle of waits. The test suite runs the same load and checks for cycles; durations are measured only here, because they
+depend on other load on the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import psycopg
 from msgspec.structs import replace
 
 from benchmarks.claim_cost import there
-from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
+from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.errors import StorageError
 from treadle.storage.postgres import PostgresStorage
 
@@ -52,14 +52,14 @@ DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_data
 
 
 class Watcher:
-    """Samples which backends wait for which, on a connection of its own."""
+    """Samples which backends wait for which, on a separate connection."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._over = threading.Event()
-        self._circling = set[tuple[int, str]]()  # waits of the last look that led back to themselves
+        self._circling = set[tuple[int, str]]()  # waits that were part of a cycle in the last sample
         self.samples = 0
-        self.waits = dict[tuple[int, str], tuple[float, str]]()  # by process and beginning: its seconds, its words
+        self.waits = dict[tuple[int, str], tuple[float, str]]()  # by process and beginning: its seconds and description
         self.cycles, self.idle = list[str](), set[str]()
 
     def run(self) -> None:
@@ -83,11 +83,11 @@ class Watcher:
         self._circling = waits
 
     def longest(self) -> list[tuple[float, str]]:
-        """Seconds of all waits that were seen and what they were for, the longest first."""
+        """Seconds and description of all sampled waits, the longest first."""
         return sorted(self.waits.values(), reverse=True)
 
     def deadlocks(self) -> int:
-        """How many the server has broken up in this database."""
+        """How many deadlocks the server has detected in this database."""
         with psycopg.connect(self._url, autocommit=True) as connection:
             [(found,)] = connection.execute(DEADLOCKS).fetchall()
         return int(found)
@@ -114,17 +114,17 @@ def _reached(behind: dict[int, set[int]], start: int) -> set[int]:
 
 
 class Load:
-    """Jobs of every kind, worked off by several, until none is left."""
+    """Jobs of every kind, and the workers and operator that process them until none is left."""
 
     def __init__(self, url: str, seed: int) -> None:
         self.url, self.chance = url, random.Random(seed)
         self.left = True
-        self.more = 40  # calls of the operator that enqueue, and replace jobs of the same keys
+        self.more = 40  # calls of the operator that enqueue jobs and replace others with the same keys
         self.refused = list[str]()
 
     def new(self, prefix: str, number: int) -> NewJob:
         chance = self.chance
-        tenant = f"tenant:{min(chance.randrange(60), chance.randrange(60))}"  # some are far busier than others
+        tenant = f"tenant:{min(chance.randrange(60), chance.randrange(60))}"  # low numbers are far more frequent
         account, user = f"account:{chance.randrange(40)}", chance.randrange(500)
         names = chance.choice(
             [(), ("all",), (tenant,), (account,), (f"user:{user}",), (f"bucket:{user}", tenant), ("all", account)]
@@ -134,14 +134,14 @@ class Load:
         return NewJob(id=f"{prefix}{number:05}", task="t", queue=chance.choice(QUEUES), limits=limits, lane=lane)
 
     def joined(self, number: int, ups: list[NewJob]) -> NewJob:
-        """Waits for some of these, under a key."""
+        """A job with a key that waits for some of these."""
         after = tuple(sorted({up.id for up in self.chance.sample(ups, 4)}))
         return NewJob(
             id=f"join{number:04}",
             task="t",
             queue="one",
             after=after,
-            slack=None,
+            failures_allowed=None,
             key=f"k{number % 25}",
             key_conflict="keep",
             wait_timeout=60.0,
@@ -157,7 +157,7 @@ class Load:
         if kind < 0.3 and not row.job.id.startswith("child"):
             keys = self.chance.sample(range(200), 2)
             born = [NewJob(id=f"child{row.job.id}-{key}", task="t", queue="two", key=f"c{key}") for key in keys]
-            return Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=1, then=tuple(born))
+            return Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=1, followups=tuple(born))
         return ended
 
     async def work(self, name: str) -> None:
@@ -166,24 +166,24 @@ class Load:
 
     async def _work(self, storage: PostgresStorage, name: str) -> None:
         outcomes: list[Outcome] = []
-        tickets, idle = 0, 0
+        claim_ids, idle = 0, 0
         while idle < 5:
-            tickets += 1
-            ask = Claim(worker=f"{name}#{tickets}", queues=tuple((queue, 8) for queue in QUEUES), limit=24)
+            claim_ids += 1
+            ask = Claim(worker=f"{name}#{claim_ids}", queues=tuple((queue, 8) for queue in QUEUES), limit=24)
             settled, found = await storage.settle_claim(outcomes, ask)
             again = [out for out, each in zip(outcomes, settled, strict=True) if each.again]
             self.refused += [out.id for out in again]
             outcomes = again
             if found.records:
-                holds = [Hold(row.job.id, row.version) for row in found.records]
-                assert not (await storage.heartbeat(Presence(worker=name), holds, 30.0)).lost
+                renewals = [LeaseRenewal(row.job.id, row.version) for row in found.records]
+                assert not (await storage.heartbeat(Presence(worker=name), renewals, 30.0)).lost
             outcomes += [self.outcome(row) for row in found.records]
             idle = 0 if outcomes or self.more else idle + 1
             if not outcomes:
                 await asyncio.sleep(0.05)
 
     async def operate(self) -> None:
-        """Rules are set, jobs cancelled, ended ones pruned, while the others work."""
+        """Set rules, cancel jobs and prune ended ones while the workers run."""
         async with opened(f"{self.url}?pool=2&listen=off") as storage:
             while self.left:
                 await self._operate(storage)
@@ -217,7 +217,7 @@ async def opened(url: str) -> AsyncIterator[PostgresStorage]:
 
 
 async def work_off(load: Load, watcher: Watcher) -> list[Record]:
-    """Run the load to its end; the jobs that are left, of which there should be none."""
+    """Run the load to its end. Returns the unfinished jobs, of which there should be none."""
     async with opened(load.url) as storage:
         await storage.set_limits(RULES)
         new = [load.new("j", number) for number in range(900)]

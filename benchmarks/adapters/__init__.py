@@ -1,4 +1,4 @@
-"""One small file per system: how its documentation says it is used when it must be fast.
+"""One small file per system, which uses it as its documentation recommends for speed.
 
-Each runs in the system's own environment, so nothing here imports Treadle but treadle.py. To add one, read frame.py.
+Each runs in the system's own environment, so only treadle.py imports Treadle. To add one, read frame.py.
 """

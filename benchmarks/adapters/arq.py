@@ -1,4 +1,4 @@
-"""arq: uvloop, 100 jobs at once, results off by keep_result=0; it asks for jobs each 10 ms (its default is 0.5 s)."""
+"""arq: uvloop, 100 jobs at once, results off by keep_result=0; polls every 10 ms (its default is 0.5 s)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""celery on Redis: its prefork pool with two children, as many as there are cores; no gossip, no results."""
+"""celery on Redis: its prefork pool with two children, one per core; no gossip, no results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""dbos queues on PostgreSQL or SQLite: async workflows, a queue polled each 10 ms (its default is 1 s).
+"""dbos queues on PostgreSQL or SQLite: async workflows, with a queue polled every 10 ms (its default is 1 s).
 
-It has no bulk enqueue. Each workflow's status and output stay in its tables: that is what it is for.
+It has no bulk enqueue. It keeps each workflow's status and output in its tables by design.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SQLITE = ASK.storage.startswith("sqlite")
 if SQLITE:
     import sqlite3
 
-    if sqlite3.sqlite_version_info < (3, 42):  # its schema needs unixepoch('subsec')
+    if sqlite3.sqlite_version_info < (3, 42):  # the schema of dbos needs unixepoch('subsec')
         import pysqlite3
 
-        sys.modules["sqlite3"] = pysqlite3  # before it is imported
+        sys.modules["sqlite3"] = pysqlite3  # before dbos imports sqlite3
 
 from dbos import DBOS, SetEnqueueOptions  # noqa: E402
 

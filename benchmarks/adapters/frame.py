@@ -1,14 +1,14 @@
-"""What all adapters share: what is asked of them, the marks that jobs leave, and the two processes they become.
+"""The part that all adapters share: the parameters of a measure, the marks that jobs write, and the two processes.
 
 An adapter is a module that defines
 
-    ABOUT       an `About`: what the system can, and how one sees that all its jobs are settled
+    ABOUT       an `About`: the features of the system, and how to see that all its jobs are settled
     producer()  an async context manager that yields a `Producer`
     worker()    runs jobs until SIGTERM
-    setup()     makes tables and the like; may be missing; plain or async
+    setup()     creates tables and the like; optional; plain or async
 
 and ends with `main(sys.modules[__name__])`. The harness runs it as `python -m benchmarks.adapters.NAME COMMAND` in the
-system's environment, with what is asked as JSON in the variable BENCH.
+system's environment, with the parameters as JSON in the variable BENCH.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-NAP = 0.005  # s that a job of the kind "nap" waits
-SPIN = 0.001  # s of CPU that a job of the kind "spin" uses
-PRODUCERS = 100  # coroutines that enqueue at the same time
-MARK = struct.Struct("dd")  # when the body ran, when it was sent (0: nobody asks); CLOCK_MONOTONIC
+NAP = 0.005  # seconds that a job of the kind "nap" sleeps
+SPIN = 0.001  # seconds of CPU that a job of the kind "spin" uses
+PRODUCERS = 100  # coroutines that enqueue concurrently
+MARK = struct.Struct("dd")  # when the body ran, when it was sent (0: not recorded); CLOCK_MONOTONIC
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What is measured, for the adapter to set itself up by.
+    """The parameters of a measure.
 
-    concurrency  jobs at once in one worker process; None: what the system's documentation advises
+    concurrency  jobs at once in one worker process; None: the recommendation of the system's documentation
     feature      "results", "limits", "lanes", "fanin" or ""
-    kind         what the body does: "noop", "nap" or "spin"
-    ballast      bytes of text that each job carries
-    processes    worker processes there are
+    kind         of the body: "noop", "nap" or "spin"
+    ballast      bytes of text in each job
+    processes    number of worker processes
     """
 
     url: str = ""
@@ -63,15 +63,15 @@ class Ask:
 
 @dataclass(frozen=True)
 class About:
-    """What a system is.
+    """The description of a system.
 
-    packages  whose versions are recorded
-    settled   how many jobs are not settled yet: one SQL query, or commands whose answers are added up. Empty: the
-              system keeps nothing of a job it has handed out, so a job counts when its body has run
-    worker    what becomes of running jobs when a worker is killed, in the setting measured
-    server    what a crash of the server loses, in the setting measured
-    notes     how it is set up, in a few words
-    can       of "results", "limits", "lanes", "fanin", "processes"; what is missing is "-" in the tables
+    packages  packages with recorded versions
+    settled   counts the jobs that are not settled yet: one SQL query, or commands with results to add up. Empty: the
+              system keeps nothing of a job that it has delivered, so a job counts as settled when its body has run
+    worker    the fate of running jobs when a worker is killed, in the measured setup
+    server    what a crash of the server loses, in the measured setup
+    notes     the setup, in a few words
+    can       of "results", "limits", "lanes", "fanin", "processes"; missing ones are "-" in the tables
     """
 
     packages: Sequence[str]
@@ -80,40 +80,40 @@ class About:
     notes: str
     settled: str | Sequence[Sequence[str]] = ()
     can: Sequence[str] = ()
-    forks: bool = False  # whether its one worker makes the processes itself
-    serial: bool = False  # whether a worker runs one job at a time, whatever one asks
+    forks: bool = False  # whether its one worker creates the processes itself
+    serial: bool = False  # whether a worker always runs one job at a time
 
 
 @dataclass(frozen=True)
 class Producer:
-    """How jobs are sent. Each may be plain or async; what the system lacks is None.
+    """The ways to send jobs. Each may be plain or async; None if the system lacks it.
 
-    one     one job, with the moment it was sent
-    many    so many by the bulk call
-    result  one job, and its result waited for
-    fan     a fan-in of so many, with the one job that follows them
+    one     one job, with its send time
+    many    that many jobs by the bulk call
+    result  one job, and wait for its result
+    fan     a fan-in of that many jobs, with the job that follows them
     """
 
     one: Callable[[float], Any]
     many: Callable[[int], Any] | None = None
     result: Callable[[], Any] | None = None
     fan: Callable[[int], Any] | None = None
-    done: Callable[[], Any] | None = field(default=None)  # waits until all `one` has handed over is stored
+    done: Callable[[], Any] | None = field(default=None)  # waits until all jobs passed to `one` are stored
 
 
-CRASH = {  # what a crash of the server loses that is set up as the storage says
+CRASH = {  # the losses of a server crash, with the durability in the storage's name
     "postgres": "loses nothing",
     "redis": "loses everything: nothing is written to disk",
     "redis-aof": "loses at most about a second",
 }
 ASK = Ask(**json.loads(os.environ.get("BENCH", "{}")))
 BALLAST = "x" * ASK.ballast
-CALL = max(10, min(1_000, 10_000_000 // max(1, ASK.ballast)))  # jobs of a bulk call: 10 MB at most
-VALUE = 1 if ASK.results else None  # what a job returns
+CALL = max(10, min(1_000, 10_000_000 // max(1, ASK.ballast)))  # jobs per bulk call: 10 MB at most
+VALUE = 1 if ASK.results else None  # the result of a job
 
 
 class Tape:
-    """The marks of this process, in a mapped file of its own: a mark costs a fraction of a write."""
+    """The marks of this process, in its own mapped file: a mark costs a fraction of a write."""
 
     def __init__(self) -> None:
         self.begin()
@@ -131,11 +131,11 @@ class Tape:
 
 
 tape = Tape()
-os.register_at_fork(after_in_child=tape.begin)  # a fork has a file of its own
+os.register_at_fork(after_in_child=tape.begin)  # each fork writes its own file
 
 
 def mark(sent: float = 0.0) -> None:
-    """A body has run. Threads take numbers of one counter."""
+    """Record that a body has run. Threads share one counter."""
     MARK.pack_into(tape.file or tape.open(), next(tape.numbers) * MARK.size, time.monotonic(), sent)
 
 
@@ -169,8 +169,8 @@ def _spin_plain(sent: float) -> None:
     mark(sent)
 
 
-body = {"noop": _noop, "nap": _nap, "spin": _spin}[ASK.kind]  # of an async job
-body_plain = {"noop": mark, "nap": _nap_plain, "spin": _spin_plain}[ASK.kind]  # of one that is a plain function
+body = {"noop": _noop, "nap": _nap, "spin": _spin}[ASK.kind]  # for an async job
+body_plain = {"noop": mark, "nap": _nap_plain, "spin": _spin_plain}[ASK.kind]  # for a plain function
 
 
 def run(coroutine: Any, uvloop: bool = False) -> Any:
@@ -199,7 +199,7 @@ async def _one(producer: Producer, seconds: float, most: int) -> int:
 
 
 async def _together(producer: Producer, seconds: float, most: int) -> int:
-    """From many coroutines; a plain call goes to the threads of the loop, as an async program would have to do."""
+    """Send from many coroutines. Plain calls go to the loop's threads, as an async program would call them."""
     end, left, sent = time.monotonic() + seconds, most, 0
     plain = not inspect.iscoroutinefunction(producer.one)
 
@@ -266,7 +266,7 @@ async def _answer(producer: Producer, order: dict[str, Any]) -> dict[str, Any]:
 
 
 def say(what: dict[str, Any]) -> None:
-    """One answer to the harness; libraries may print what they like beside it."""
+    """Send one answer to the harness. Other output of the libraries is ignored."""
     sys.stdout.write(f"\nBENCH {json.dumps(what)}\n")
     sys.stdout.flush()
 
@@ -297,7 +297,7 @@ def _about(about: About, module: Any) -> dict[str, Any]:
 
 
 def _leave_with(parent: int) -> None:
-    """When the harness is gone, however that came, so are we."""
+    """End this process once the harness has ended, in whichever way."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

@@ -1,7 +1,7 @@
-"""huey on Redis or SQLite: one process, two threads (more are slower for jobs that do nothing), results off.
+"""huey on Redis or SQLite: one process, two threads (more are slower for no-op jobs), results off.
 
-It has no bulk call. On SQLite its documentation proposes fsync off for speed; both ways are measured. With results on,
-what a job returns is stored; here that is a number.
+It has no bulk call. Its documentation suggests fsync off for speed on SQLite; both settings are measured. With results
+on, the return value of a job is stored, here a number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ options: dict[str, Any] = {"results": ASK.results, "store_none": False}
 
 
 def on_redis() -> RedisHuey:
-    """With connections enough: by itself the driver has 100, and each of its threads needs one."""
+    """With enough connections: the driver's default is 100, and each thread needs one."""
     from redis import ConnectionPool
 
     pool = ConnectionPool.from_url(ASK.url or "redis://localhost", max_connections=1_000)

@@ -1,4 +1,4 @@
-"""oban for Python: psycopg pool, uvloop as its own command line has it, one insert for many, batched acknowledging."""
+"""oban for Python: psycopg pool, uvloop like its command line, one insert for many jobs, batched acknowledgements."""
 
 from __future__ import annotations
 

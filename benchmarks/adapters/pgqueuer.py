@@ -54,7 +54,7 @@ async def work() -> None:
         await body(float((job.payload or b"0").split(b" ", 1)[0]))
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, queue.shutdown.set)
-    # what it holds at once must be twice the batch at least
+    # max_concurrent_tasks must be at least twice the batch size
     batch = max(1, ASK.concurrency // 2) if ASK.concurrency else 300
     await queue.run(dequeue_timeout=timedelta(seconds=30), batch_size=batch, max_concurrent_tasks=ASK.concurrency)
 

@@ -1,4 +1,4 @@
-"""procrastinate: psycopg pool, LISTEN/NOTIFY, batch_defer for many, uvloop; finished jobs are deleted."""
+"""procrastinate: psycopg pool, LISTEN/NOTIFY, batch_defer for many jobs, uvloop; finished jobs are deleted."""
 
 from __future__ import annotations
 

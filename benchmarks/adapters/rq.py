@@ -1,4 +1,4 @@
-"""rq: its SimpleWorker, the documented fast one (no fork for each job), one job at a time by design."""
+"""rq: its SimpleWorker, documented as the fast one (no fork per job), which runs one job at a time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""saq on Redis or PostgreSQL: uvloop, many jobs at once in one process; without results by ttl=-1.
+"""saq on Redis or PostgreSQL: uvloop, many jobs at once in one process; ttl=-1 turns results off.
 
-It has no bulk call; its own benchmark gathers many enqueues, which is the measure with 100 coroutines here.
+It has no bulk call. Its own benchmark gathers many enqueues, like the measure with 100 coroutines.
 """
 
 from __future__ import annotations

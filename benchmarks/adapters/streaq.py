@@ -1,4 +1,4 @@
-"""streaq: uvloop, 32 jobs at once, the mode of its Redis client that its documentation calls optimised."""
+"""streaq: uvloop, 32 jobs at once, and its Redis client in the mode that its documentation calls optimised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UVLOOP = True
 coredis.Config.optimized = True
 ABOUT = About(
     packages=("streaq", "coredis", "uvloop"),
-    settled=(["XLEN", "streaq:default:queues:normal"],),  # entries are deleted when their job has ended
+    settled=(["XLEN", "streaq:default:queues:normal"],),  # entries are deleted when their jobs end
     worker="loses nothing: what was idle for a minute is taken by another worker",
     server=CRASH.get(ASK.storage, ""),
     notes="uvloop, concurrency 32 unless set, coredis optimised; bulk is enqueue_many; no results with ttl=0",

@@ -1,7 +1,7 @@
 """taskiq with taskiq-redis, on a list or on a stream: one process, uvloop, orjson.
 
-It has no bulk call. `socket_timeout=None`: the list broker waits for ever in BRPOP, and the client's own five seconds
-would end an idle worker.
+It has no bulk call. `socket_timeout=None` is needed because the list broker waits forever in BRPOP: the client's
+default of five seconds would end an idle worker.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def worker() -> None:
 
 
 async def setup() -> None:
-    await broker.startup()  # the stream's group
+    await broker.startup()  # creates the group of the stream
     await broker.shutdown()
 
 

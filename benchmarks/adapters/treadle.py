@@ -1,4 +1,4 @@
-"""Treadle itself, as a user has it: what its documentation shows, and nothing switched off."""
+"""Treadle as a user runs it: as its documentation shows, with nothing switched off."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Produce
 from treadle import App, Limit, Worker, gather
 
 REDIS = (["ZCARD", "{treadle:default}:line:0:default"], ["ZCARD", "{treadle:default}:due"])
-UVLOOP = True  # as `treadle worker` does where it is installed
+UVLOOP = True  # like `treadle worker` if it is installed
 ABOUT = About(
     packages=("treadle", "msgspec", "uvloop"),
     settled={
-        "postgres": "SELECT count(*) FROM treadle.job",  # the unfinished ones
+        "postgres": "SELECT count(*) FROM treadle.job",  # holds only unfinished jobs
         "redis": REDIS,
         "redis-aof": REDIS,
-        "sqlite-normal": "SELECT count(*) FROM job WHERE place IS NOT NULL OR state < 3",
-        "sqlite-full": "SELECT count(*) FROM job WHERE place IS NOT NULL OR state < 3",
+        "sqlite-normal": "SELECT count(*) FROM job WHERE queue_position IS NOT NULL OR state < 3",
+        "sqlite-full": "SELECT count(*) FROM job WHERE queue_position IS NOT NULL OR state < 3",
     }.get(ASK.storage, ()),
     worker="loses nothing: leases run out, and the jobs run again",
     server={

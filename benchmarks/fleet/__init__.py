@@ -1,1 +1,1 @@
-"""`python3 dev.py bench fleet`: every feature on every storage, with several workers, against plain jobs (run.py)."""
+"""`python3 dev.py bench fleet`: each feature on each storage, with several workers, compared with plain jobs."""

@@ -1,7 +1,7 @@
 """Measures calls instead of drains: single enqueues, waiting for results, acts on many jobs, statistics and lists.
 
-Each function returns figures by row. Rates are calls a second, of acts jobs a second; `plain` is the same call on an
-idle fleet or a small storage, and for acts the claim and settle of as many jobs.
+Each function returns figures by row. Rates are calls per second, and for acts jobs per second. `plain` is the same call
+on an idle fleet or a small storage, and for acts the claim and settle of as many jobs.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from treadle.core.model import NewJob
 Empty = Callable[[], AbstractContextManager[str]]  # the URL of an empty storage
 Rows = dict[str, Figure]
 
-SLOTS: Final = 20  # of each worker
-HALF: Final = 0.5  # of the slots of one worker are kept busy
-TICK: Final = 0.1  # s between two enqueues of the load
-LEAST: Final = 1e-3  # s; what takes less cannot be told from noise
-FEW: Final = 1_000  # jobs stored where looks are cheap
-CALL: Final = 1_000  # jobs of one enqueue
-RARE: Final = 500  # one job in so many has the label that is looked for
-CALLS: Final = 12  # of each look; the first two are not counted
-LONGEST: Final = 10.0  # s that all calls of one look may take
+SLOTS: Final = 20  # per worker
+HALF: Final = 0.5  # fraction of one worker's slots that the load uses
+TICK: Final = 0.1  # seconds between two enqueues of the load
+LEAST: Final = 1e-3  # seconds; shorter times are noise
+FEW: Final = 1_000  # stored jobs with which reading is cheap
+CALL: Final = 1_000  # jobs per enqueue call
+RARE: Final = 500  # one job in this many has the label to find
+CALLS: Final = 12  # calls of each kind; the first two do not count
+LONGEST: Final = 10.0  # seconds for all calls of one kind
 LOOKS: Final[dict[str, Callable[[App], Awaitable[object]]]] = {
     "stats": lambda app: app.queues.stats(),
     "list": lambda app: app.jobs.list(limit=50),
@@ -60,15 +60,15 @@ def singles(empty: Empty, workers: int, effort: Effort) -> Rows:
 
 
 async def _opened(url: str) -> None:
-    """Make the tables before several processes would."""
+    """Create the tables before several processes do."""
     async with App(url):
         pass
 
 
 def waiting(empty: Empty, workers: int, effort: Effort) -> Rows:
-    """How soon an enqueued job starts, and its result is back, on an idle fleet and beside a load of naps.
+    """How soon an enqueued job starts and returns its result, on an idle fleet and during a load of naps.
 
-    The load is half of what one worker can do, however many workers there are.
+    The load is half of what one worker can do, for any number of workers.
     """
     with empty() as url, tempfile.TemporaryDirectory() as folder:
         asyncio.run(_opened(url))
@@ -92,7 +92,7 @@ async def _waiting(url: str, effort: Effort) -> Rows:
 
 
 async def _latencies(app: App, seconds: float) -> tuple[float, float]:
-    """Medians of the seconds from the call of enqueue to the function, and to the result."""
+    """Median seconds from the enqueue call to the function, and to the result."""
     kit, started, ended = Kit(app, 0.0), list[float](), list[float]()
     over = time.monotonic() + seconds
     while len(started) < 5 or time.monotonic() < over:
@@ -114,17 +114,17 @@ async def _load(app: App) -> None:
 
 
 def acts(empty: Empty, _: int, effort: Effort) -> Rows:
-    """Acts on many jobs by a filter, held against the claim and settle of as many."""
+    """Acts on many jobs by a filter, compared with the claim and settle of as many."""
     took = dict[str, tuple[float, float]]()
     for name in ACTS:
         with empty() as url:
             took[name] = asyncio.run(_act(url, name, effort.acts))
-    settled = took["retry"][0] - took["cancel"][0]  # what both prepare is stored, and of one of them failed
+    settled = took["retry"][0] - took["cancel"][0]  # both preparations store jobs; that for `retry` also fails them
     return {name: Figure(effort.acts / act, effort.acts / max(settled, LEAST)) for name, (_, act) in took.items()}
 
 
 async def _act(url: str, name: str, count: int) -> tuple[float, float]:
-    """Seconds that the preparation takes, and the act."""
+    """Seconds of the preparation, and of the act."""
     state, act = ACTS[name]
     async with App(url) as app:
         begun = time.perf_counter()
@@ -138,7 +138,7 @@ async def _act(url: str, name: str, count: int) -> tuple[float, float]:
 
 
 def looks(empty: Empty, _: int, effort: Effort) -> Rows:
-    """Statistics and lists while many jobs are stored, held against the same calls with a thousand."""
+    """Statistics and lists with many stored jobs, compared with the same calls on a thousand."""
     with empty() as url:
         return asyncio.run(_looks(url, max(effort.rows, FEW)))
 
@@ -183,4 +183,4 @@ GROUPS: Final[dict[str, tuple[Callable[[Empty, int, Effort], Rows], tuple[str, .
     "acts": (acts, tuple(ACTS)),
     "looks": (looks, tuple(LOOKS)),
 }
-SCALED: Final = ("singles", "waiting")  # groups that are measured with each number of processes
+SCALED: Final = ("singles", "waiting")  # groups measured with each number of processes

@@ -1,7 +1,7 @@
 """Measures how fast worker processes end the jobs of one feature, on an empty storage.
 
-The jobs are stored before the workers start. The clock runs from the start of the first job to the last counted ending,
-so neither the enqueue nor the start of the processes is in the figure.
+The jobs are stored before the workers start. The time counts from the start of the first job to the last counted
+ending, so it excludes the enqueue and the start of the processes.
 """
 
 from __future__ import annotations
@@ -24,62 +24,62 @@ from benchmarks.fleet.tasks import MARK, Kit, define
 from benchmarks.harness import procs
 from treadle import App
 
-CALL: Final = 500  # units of one enqueue
-LOOK: Final = 0.02  # s between two looks at the marks
-KINDS: Final = {"noop": 0.0, "nap": 0.05}  # s each run sleeps
+CALL: Final = 500  # units per enqueue call
+LOOK: Final = 0.02  # seconds between two polls of the marks
+KINDS: Final = {"noop": 0.0, "nap": 0.05}  # seconds that each run sleeps
 
 
 class Shape(NamedTuple):
-    """A fleet and what its jobs do."""
+    """A fleet and the kind of its jobs."""
 
     kind: str
     workers: int  # processes
-    concurrency: int  # slots of each
+    concurrency: int  # slots per process
 
 
 @dataclass(frozen=True)
 class Effort:
     """How much a cell measures."""
 
-    noops: int  # jobs that do nothing, in plain jobs
-    naps: int  # jobs of 50 ms for each slot of the fleet
-    cut: float  # s; then the rate is that of the jobs ended until then
-    acts: int  # jobs of an act
-    rows: int  # jobs stored while statistics and lists are polled
-    seconds: float  # that single calls are made
+    noops: int  # no-op jobs, in plain jobs
+    naps: int  # jobs of 50 ms per slot of the fleet
+    cut: float  # seconds; after that the rate is that of the jobs ended until then
+    acts: int  # jobs per act
+    rows: int  # stored jobs while statistics and lists are read
+    seconds: float  # duration of single calls
 
     def jobs(self, shape: Shape) -> int:
         return self.noops if shape.kind == "noop" else self.naps * shape.workers * shape.concurrency
 
 
 class Drained(NamedTuple):
-    rate: float  # plain jobs a second
-    left: int  # jobs that had not ended when it was cut
-    quiet: float  # s from the last ending to the cut; 0 if it was not cut
-    server: float  # us of CPU for a plain job
+    rate: float  # plain jobs per second
+    left: int  # jobs that had not ended at the cut
+    quiet: float  # seconds from the last ending to the cut; 0 if it was not cut
+    server: float  # us of CPU per plain job
     workers: float
 
 
 class Marks:
-    """The files in which workers note the first start and every ending."""
+    """The files in which workers record the first start and every ending."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.paths = [folder / f"marks{number}" for number in range(workers)]
 
     def ended(self) -> int:
-        """Endings that were noted by now."""
+        """Number of endings recorded so far."""
         sizes = [path.stat().st_size for path in self.paths if path.exists()]
         return sum(max(size // MARK.size - 1, 0) for size in sizes)
 
     def span(self) -> tuple[float, float]:
-        """Moments of the first start and of the last ending."""
+        """The times of the first start and of the last ending."""
         moments = [list(MARK.iter_unpack(path.read_bytes())) for path in self.paths if path.exists()]
         found = [[moment for (moment,) in each] for each in moments if each]
         return min(each[0] for each in found), max(each[-1] for each in found)
 
 
 def drained(url: str, feature: Feature, shape: Shape, effort: Effort) -> Drained:
-    """Store the jobs, start the workers, wait until all have ended or the time is over."""
+    """Store the jobs, start the workers, and wait until all jobs have ended or the time is over."""
     units = max(1, round(effort.jobs(shape) / feature.weight))
     asyncio.run(_filled(url, feature, KINDS[shape.kind], units))
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ async def _filled(url: str, feature: Feature, seconds: float, units: int) -> Non
 
 
 async def fill(app: App, feature: Feature, seconds: float, units: int) -> None:
-    """Set the rules of a feature and store its jobs, each run of which sleeps for so many seconds."""
+    """Set the rules of a feature and store its jobs, each run of which sleeps for that many seconds."""
     if feature.rules:
         await app.limits.set(*feature.rules)
     kit, chance = Kit(app, seconds), random.Random(1)
@@ -119,7 +119,7 @@ async def fill(app: App, feature: Feature, seconds: float, units: int) -> None:
 
 @contextlib.contextmanager
 def fleet(url: str, shape: Shape, paths: Sequence[Path], scheduled: bool = False) -> Iterator[list[int]]:
-    """Worker processes that have begun to work, by their process ids; killed at the end."""
+    """Start worker processes, yield their process ids once they have begun, and kill them at the end."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "benchmarks.fleet.tasks", url, str(shape.concurrency)]
     tail = ["scheduled"] if scheduled else []
@@ -141,7 +141,7 @@ def fleet(url: str, shape: Shape, paths: Sequence[Path], scheduled: bool = False
 
 
 def spent(workers: Sequence[int]) -> tuple[float, float]:
-    """Seconds of CPU of the servers, and of the workers, so far."""
+    """CPU seconds of the servers and of the workers so far."""
     if not procs.known():
         return 0.0, 0.0
     ours = procs.cpu(workers)

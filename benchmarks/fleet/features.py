@@ -1,6 +1,6 @@
-"""What `bench fleet` measures: one row for each feature, with its jobs and the plain jobs it is held against.
+"""The features that `bench fleet` measures: one row each, with its jobs and the plain jobs it is compared with.
 
-A feature is compared by the work it asks for: each run of a function, and each durable step, counts as one plain job.
+Features are compared by work: each run of a function, and each durable step, counts as one plain job.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any, Final
 from benchmarks.fleet.tasks import FAMILY, QUEUES, STEPS, Kit
 from treadle import Limit, flow
 
-Specs = Sequence[Any]  # what one call of `app.enqueue` takes
+Specs = Sequence[Any]  # the arguments of one call of `app.enqueue`
 Make = Callable[[Kit, int, random.Random], Specs]
 
-FAN: Final = 9  # jobs that a join waits for
+FAN: Final = 9  # upstreams of a join
 MANY: Final = 10_000  # jobs scheduled for later
-FAR: Final = 1e6  # s: does not come due
+FAR: Final = 1e6  # seconds: never due here
 WIDE: Final = 1_000_000  # a limit that never blocks
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One unit of a feature is what `make` makes for one number."""
+    """A feature in units: `make` creates one unit from its number."""
 
     make: Make
     says: str
-    weight: float = 1.0  # as many plain jobs one unit counts for
-    ends: int = 1  # counted endings of one unit
+    weight: float = 1.0  # plain jobs that a unit counts as
+    ends: int = 1  # counted endings per unit
     against: str = "plain"
     rules: tuple[Limit, ...] = ()
-    beside: int = 0  # jobs that are stored too and do not come due
-    scheduled: bool = False  # the workers declare schedules
+    beside: int = 0  # further stored jobs that do not become due
+    scheduled: bool = False  # whether the workers declare schedules
 
 
 def _plain(**options: Any) -> Make:
@@ -41,7 +41,7 @@ def _plain(**options: Any) -> Make:
 
 
 def _each(of: Callable[[int, random.Random], dict[str, Any]]) -> Make:
-    """Plain jobs with the options that `of` makes for a number."""
+    """Plain jobs with the options that `of` returns for a number."""
     return lambda kit, number, chance: [kit.job("plain", **of(number, chance))]
 
 
@@ -50,7 +50,7 @@ def _task(name: str) -> Make:
 
 
 def tenant(chance: random.Random) -> int:
-    """One of 300, of whom some are far busier than others."""
+    """One of 300 tenants, some far more frequent than others."""
     return min(chance.randrange(300), chance.randrange(300))
 
 
@@ -84,7 +84,7 @@ def _foreign(kit: Kit, _: int, __: random.Random) -> Specs:
 
 FEATURES: Final[dict[str, Feature]] = {
     "plain": Feature(_plain(), "a function without arguments of its own, no options"),
-    # --- what a job says of its place and its time
+    # --- order and time
     "delays": Feature(_plain(delay=0.1), "due a tenth of a second after the enqueue"),
     "later": Feature(_plain(), f"plain jobs beside {MANY:,} that are due in days", beside=MANY),
     "priorities": Feature(_each(lambda _, chance: {"priority": chance.randrange(10)}), "ten priorities"),
@@ -94,14 +94,14 @@ FEATURES: Final[dict[str, Feature]] = {
     "lanes": Feature(_each(lambda _, chance: {"lane": f"l{tenant(chance)}"}), "300 lanes"),
     "queues": Feature(_each(lambda number, _: {"queue": QUEUES[number % len(QUEUES)]}), "six queues"),
     "foreign": Feature(_foreign, "every other job is of a task that no worker has"),
-    # --- what is stored of it
+    # --- stored data
     "keys": Feature(_each(lambda number, _: {"key": f"k{number}"}), "a key for each"),
     "labels": Feature(_each(lambda number, _: {"labels": [f"l{number % 100}", "all"]}), "two labels for each"),
     "headers": Feature(_plain(headers={"tenant": "42"}), "a header"),
     "timeouts": Feature(_plain(timeout=60, expires=3_600), "a timeout for each run, and a deadline"),
     "results": Feature(_task("value"), "return 100 characters"),
     "progress": Feature(_task("noted"), "report progress once"),
-    # --- how it runs and ends
+    # --- runs and endings
     "threads": Feature(_task("thread"), "a function that runs in a thread"),
     "batches": Feature(lambda kit, _, __: [kit.item()], "calls of up to 50 items"),
     "retries": Feature(_task("flaky"), "fail once", weight=2),
@@ -141,7 +141,7 @@ FEATURES: Final[dict[str, Feature]] = {
         "a shared limit and a partition",
         rules=(Limit("wide", slots=1_000), Limit("twenty", slots=20)),
     ),
-    # --- jobs that wait for jobs
+    # --- dependencies
     "after": Feature(_pair, "a job, and one that waits for it", weight=2, ends=2),
     "fan-in": Feature(_fan_in, f"{FAN} jobs, and one that reads their values", weight=FAN + 1, ends=FAN + 1),
     "pass-result": Feature(_chain, "a job that gets the result of the one before", weight=2, ends=2),

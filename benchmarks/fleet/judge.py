@@ -1,11 +1,11 @@
-"""Judges recorded figures: which cells are marked, and which of the marks are known. Nothing here measures.
+"""Judges recorded figures: which cells are marked, and which of the marks are known. Measures nothing.
 
-    slow    under a third of what it is held against
-    more    slower with more workers than with the fewest that were measured
+    slow    less than a third of the baseline
+    more    slower with more workers than with the fewest measured
     stuck   jobs were left, and none of them ended for five seconds
     failed  the cell could not be measured
 
-A cell has a mark if each of its rounds has it: one slow round on a busy machine is no finding.
+A cell is marked only if each of its rounds is: one slow round on a busy machine does not count.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 SLOW: Final = 1 / 3  # of plain
-MORE: Final = 0.8  # of the rate with the fewest workers; the rest is noise
-STUCK: Final = 5.0  # s without an ending
+MORE: Final = 0.8  # of the rate with the fewest workers; smaller differences are noise
+STUCK: Final = 5.0  # seconds without an ending
 MARKS: Final = ("slow", "more", "stuck", "failed")
 
 
 class Cell(NamedTuple):
-    """What a figure is of. `concurrency` is 0 where single calls are measured."""
+    """The identity of a figure. `concurrency` is 0 for single calls."""
 
     storage: str
     row: str
@@ -39,13 +39,13 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """One round of a cell. `rate` and `plain` are jobs or calls a second; `plain` is None where nothing compares."""
+    """One round of a cell. `rate` and `plain` are jobs or calls per second; `plain` is None without a baseline."""
 
     rate: float = 0.0
     plain: float | None = None
-    left: int = 0  # jobs that had not ended when the cell was cut
-    quiet: float = 0.0  # s from the last ending to the cut
-    server: float = 0.0  # us of CPU for a plain job
+    left: int = 0  # jobs that had not ended at the cut
+    quiet: float = 0.0  # seconds from the last ending to the cut
+    server: float = 0.0  # us of CPU per plain job
     workers: float = 0.0
     error: str = ""
 
@@ -59,7 +59,7 @@ Figures = Mapping[Cell, Sequence[Figure]]  # the rounds of each cell
 
 @dataclass(frozen=True)
 class Known:
-    """Marks that have a reason. An empty field stands for all.
+    """Marks with a known reason. An empty field matches all values.
 
     `least` is the smallest ratio that the reason explains: to plain for `slow`, to the fewest workers for `more`.
     """
@@ -74,7 +74,7 @@ class Known:
     concurrency: tuple[int, ...] = ()
 
     def covers(self, cell: Cell, mark: str) -> bool:
-        """Whether it is about this mark of this cell."""
+        """Whether it explains this mark of this cell."""
         fields = (
             (self.storages, cell.storage),
             (self.rows, cell.row),
@@ -86,7 +86,7 @@ class Known:
 
 
 class Mark(NamedTuple):
-    ratio: float  # to plain, or to the fewest workers; 0 where neither is meant
+    ratio: float  # to plain, or to the fewest workers; 0 for other marks
     says: str
 
 
@@ -98,11 +98,11 @@ class Verdict(NamedTuple):
 
 
 class Misnamed(ValueError):
-    """A name that nothing has."""
+    """An unknown name."""
 
 
 def named(what: str, name: str, names: Collection[str]) -> str:
-    """The name itself. Raises Misnamed, which says the nearest, if it is none of `names`."""
+    """The name itself if it is one of `names`. Raises Misnamed, which suggests the closest one."""
     if name in names:
         return name
     close = difflib.get_close_matches(name, list(names), 1, 0.4)
@@ -111,12 +111,12 @@ def named(what: str, name: str, names: Collection[str]) -> str:
 
 
 def fewest(cell: Cell, figures: Iterable[Cell]) -> Cell:
-    """The same cell with the fewest workers that were measured."""
+    """The same cell with the fewest measured workers."""
     return min(each for each in figures if each._replace(workers=cell.workers) == cell)
 
 
 def marks_of(cell: Cell, figures: Figures) -> dict[str, Mark]:
-    """The marks of a cell, each with what was measured."""
+    """The marks of a cell, each with its figure."""
     rounds = figures[cell]
     if all(each.error for each in rounds):
         return {"failed": Mark(0.0, rounds[-1].error)}
@@ -137,7 +137,7 @@ def marks_of(cell: Cell, figures: Figures) -> dict[str, Mark]:
 
 
 def judged(figures: Figures, known: Sequence[Known]) -> list[Verdict]:
-    """All marks, in the order of the cells, each with the first reason that covers it."""
+    """All marks in the order of the cells, each with the first reason that covers it."""
     found = []
     for cell in figures:
         for name, mark in marks_of(cell, figures).items():
@@ -147,13 +147,13 @@ def judged(figures: Figures, known: Sequence[Known]) -> list[Verdict]:
 
 
 def outlived(verdicts: Sequence[Verdict], figures: Figures, known: Sequence[Known]) -> list[Known]:
-    """Reasons that covered measured cells of which none is marked any more."""
+    """Reasons that cover measured cells of which none is marked any more."""
     used = {id(each.known) for each in verdicts}
     return [each for each in known if id(each) not in used and any(each.covers(cell, each.mark) for cell in figures)]
 
 
 def load(path: Path, names: Mapping[str, Collection[str]]) -> list[Known]:
-    """The known marks of a file. `names` gives what `storages`, `rows` and `kinds` may hold. Raises Misnamed."""
+    """The known marks of a file. `names` has the values allowed in `storages`, `rows` and `kinds`. Raises Misnamed."""
     found = tomllib.loads(path.read_text(encoding="utf-8"))
     return [_known(each, names) for each in found.get("known", [])]
 

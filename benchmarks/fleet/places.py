@@ -1,4 +1,4 @@
-"""The storages of `bench fleet`, each emptied for every cell and as durable as its page in the guides advises."""
+"""The storages of `bench fleet`, emptied for every cell, with the durability that the guides recommend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.over_http import serving
 
 
 class Place(NamedTuple):
-    """What a storage is made of: a place of the harness, what its URL ends with, and whether a server is before it."""
+    """A storage: a place of the harness, the end of its URL, and whether a server is in front of it."""
 
     base: str
     query: str = ""
@@ -31,7 +31,7 @@ USUAL: Final = ("sqlite", "postgres", "valkey")
 
 @contextlib.contextmanager
 def empty(places: Places, storage: str) -> Iterator[str]:
-    """The URL of this storage, emptied; of a server over it, while that runs."""
+    """The URL of this storage, emptied; or of a server over it, which runs meanwhile."""
     made = STORAGES[storage]
     place = places.of(made.base)
     place.reset()

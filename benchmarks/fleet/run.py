@@ -1,15 +1,15 @@
-"""`python3 dev.py bench fleet`: every feature on every storage, with several worker processes, against plain jobs.
+"""`python3 dev.py bench fleet`: each feature on each storage, with several workers, compared with plain jobs.
 
-    python3 dev.py bench fleet --quick                 sqlite, postgres and valkey, a part of the cells
-    python3 dev.py bench fleet                         all cells of these three: some hours
+    python3 dev.py bench fleet --quick                 sqlite, postgres and valkey, some of the cells
+    python3 dev.py bench fleet                         all cells of these three: several hours
     python3 dev.py bench fleet --only tenants strict --url postgres --workers 1 4 --concurrency 100
     python3 dev.py bench fleet --only looks --rows 1000000
-    python3 dev.py bench fleet --resume                goes on with what is missing; failures are measured again
-    python3 dev.py bench fleet --report                only judges and prints what was measured
+    python3 dev.py bench fleet --resume                measures only what is missing or failed
+    python3 dev.py bench fleet --report                only judges and prints the kept figures
 
 The figures are kept under .bench-cache as JSON. The exit code is 1 if a cell has a mark (under a third of plain, slower
-with more workers, stuck or failed) that benchmarks/fleet/known.toml gives no reason for. A cell with a new mark is
-measured again, and the mark counts if every round has it. Ctrl-C loses only the cell that is being measured.
+with more workers, stuck or failed) without a reason in benchmarks/fleet/known.toml. A cell with a new mark is measured
+again, and the mark counts only if every round has it. Ctrl-C loses only the cell that is being measured.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ TINY: Final = Effort(noops=60, naps=1, cut=60.0, acts=40, rows=1_000, seconds=0.
 EFFORTS: Final = {"full": FULL, "quick": QUICK, "tiny": TINY}
 WORKERS: Final = {"full": [1, 2, 4], "quick": [1, 4], "tiny": [1]}
 CONCURRENCY: Final = {"full": [20, 100], "quick": [20], "tiny": [20]}
-FRESH: Final = 60.0  # s that a figure of plain jobs is held against others; then it is measured again
+FRESH: Final = 60.0  # seconds for which a figure of plain jobs is a valid baseline; then it is measured again
 START, END = "<!-- fleet: written by `dev.py bench fleet` -->\n", "<!-- /fleet -->"
-BUSY: Final = 0.3  # cores that other programs use; with more, a machine is not quiet
-ROWS: Final = {name: rows for name, (_, rows) in GROUPS.items()}  # of each group of calls
+BUSY: Final = 0.3  # cores used by other programs, above which a machine counts as busy
+ROWS: Final = {name: rows for name, (_, rows) in GROUPS.items()}  # rows of each group of calls
 KNOWN: Final = Path(__file__).with_name("known.toml")
 KEPT: Final = ("row", "kind", "workers", "concurrency")
 
 
 class Step(NamedTuple):
-    """What is measured at once: one cell of a feature, or all rows of a group of calls."""
+    """A unit of measurement: one cell of a feature, or all rows of a group of calls."""
 
     storage: str
     name: str
@@ -130,7 +130,7 @@ def _count(word: str) -> int:
 
 
 def plan(args: argparse.Namespace) -> list[Step]:
-    """Storage by storage; the features of one fleet one after the other, so that they share a figure of plain jobs."""
+    """Storage by storage. The features of one fleet are consecutive, so that they share a baseline of plain jobs."""
     steps = []
     features = [name for name in FEATURES if not args.only or name in args.only]
     if features and "plain" not in features:
@@ -148,11 +148,11 @@ def plan(args: argparse.Namespace) -> list[Step]:
 
 
 class Runner:
-    """Measures steps one after the other. A step that fails is kept with its error, and the run goes on."""
+    """Measures steps one after the other. A step that fails is kept with its error, and the run continues."""
 
     def __init__(self, results: Results, effort: Effort, places: Places) -> None:
         self.results, self.effort, self.places = results, effort, places
-        self._plain: dict[Step, tuple[float, Figure]] = {}  # when it was measured
+        self._plain: dict[Step, tuple[float, Figure]] = {}  # with the time of measurement
 
     def run(self, steps: Sequence[Step], turn: int) -> None:
         begun = time.monotonic()
@@ -172,9 +172,9 @@ class Runner:
                 figures = self._measured(step)
             kept["rows"] = {row: asdict(figure) for row, figure in figures.items()}
             kept["others"] = round(others.cores, 2)
-        except Unsupported as error:  # the storage has no such feature, and says so
+        except Unsupported as error:  # the storage lacks this feature
             kept |= {"absent": str(error), "rows": {}}
-        except Exception as error:  # of one cell; it must not end a run of hours
+        except Exception as error:  # one cell must not end a run of hours
             kept["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return kept | {"took": round(time.monotonic() - begun, 1)}
 
@@ -187,8 +187,8 @@ class Runner:
         return {step.name: replace(self._drained(step), plain=against.rate)}
 
     def _plain_of(self, step: Step, again: bool = False) -> Figure:
-        """What others are held against, measured in the last minute: the faster of two drains, for the first one on a
-        server that has rested is up to half as fast, and would hide what is slow.
+        """The baseline, measured within the last minute: the faster of two drains. The first drain on a server that was
+        idle can be down to half as fast, which would hide slow features.
         """
         at, figure = self._plain.get(step, (0.0, Figure()))
         if again or not figure.rate or time.monotonic() - at > FRESH:
@@ -216,7 +216,7 @@ def _told(kept: Mapping[str, Any]) -> str:
 
 
 def figures_of(results: Results, steps: Sequence[Step]) -> dict[Cell, list[Figure]]:
-    """The rounds of every cell of these steps that was measured."""
+    """The rounds of every measured cell of these steps."""
     found: dict[Cell, list[Figure]] = {}
     kept: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for cell in results.cells.values():
@@ -232,7 +232,7 @@ def figures_of(results: Results, steps: Sequence[Step]) -> dict[Cell, list[Figur
 
 
 def again(steps: Sequence[Step], new: Sequence[Verdict], figures: Figures) -> list[Step]:
-    """The steps of cells with a new mark, and of those with fewer workers that they were slower than."""
+    """The steps of cells with a new mark, and of the cells with fewer workers that they were slower than."""
     marked = {each.cell for each in new} | {fewest(each.cell, figures) for each in new if each.mark == "more"}
     return [step for step in steps if marked.intersection(step.cells())]
 
@@ -246,10 +246,10 @@ def measured(args: argparse.Namespace, results: Results, known: Sequence[Known])
         "effort": asdict(effort),
     }
     if not args.resume:
-        for step in steps:  # what is measured anew has no rounds of before
+        for step in steps:  # drop the earlier rounds of everything that is measured again
             for turn in range(1, 100):
                 results.cells.pop(results.key(step.storage, step.key(), turn), None)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the servers end with us
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the servers end too
     with Places() as places:
         runner, todo = Runner(results, effort, places), list(steps)
         for turn in range(1, args.rounds + 1):
@@ -297,7 +297,7 @@ def _about(results: Results) -> str:
 
 
 def _parts(path: Path) -> tuple[str, str]:
-    """What stands before the tables and behind them. Raises Misnamed if the file has no marks for them."""
+    """The text before the tables and after them. Raises Misnamed if the file has no marks for them."""
     head, start, rest = path.read_text(encoding="utf-8").partition(START)
     _, end, tail = rest.partition(END)
     if not start or not end:
@@ -318,7 +318,7 @@ def main(words: Sequence[str]) -> int:
     try:
         known = load(args.known, names)
         if args.write:
-            _parts(args.write)  # before anything is measured for it
+            _parts(args.write)  # fail before measuring
         results = Results(args.file or CACHE / f"fleet-{args.size}-{minor}.json")
         if not args.report:
             measured(args, results, known)

@@ -1,4 +1,4 @@
-"""The tables of `bench fleet`: Markdown that is readable as it is, 100 columns wide at most."""
+"""The tables of `bench fleet`: Markdown that is readable as plain text, at most 100 columns wide."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TITLES: Final = {
 
 
 def page(figures: Figures, verdicts: Sequence[Verdict]) -> str:
-    """All tables, then what each mark means."""
+    """All tables, then the meaning of each mark."""
     parts = [textwrap.fill(LEGEND, WIDTH)]
     for storage, kind in dict.fromkeys((cell.storage, cell.kind) for cell in figures):
         cells = [cell for cell in figures if (cell.storage, cell.kind) == (storage, kind)]
@@ -36,7 +36,7 @@ def page(figures: Figures, verdicts: Sequence[Verdict]) -> str:
 
 
 def grid(shown: Mapping[Cell, str]) -> str:
-    """Rows are features or calls, columns are workers and, of drains, their concurrency."""
+    """Rows are features or calls; columns are workers and, for drains, their concurrency."""
     columns = sorted({(cell.concurrency, cell.workers) for cell in shown})
     found = {(cell.row, cell.concurrency, cell.workers): text for cell, text in shown.items()}
     rows = dict.fromkeys(cell.row for cell in shown)
@@ -63,7 +63,7 @@ def _shown(cell: Cell, figures: Figures, verdicts: Sequence[Verdict]) -> str:
 
 
 def figure(rounds: Sequence[Figure]) -> str:
-    """The best ratio of the rounds, or the best rate where nothing compares."""
+    """The best ratio of the rounds, or the best rate without a baseline."""
     good = [each for each in rounds if not each.error]
     if not good:
         return "-"
@@ -72,7 +72,7 @@ def figure(rounds: Sequence[Figure]) -> str:
 
 
 def costs(figures: Figures) -> str:
-    """Tables of the CPU that a job takes, of the round in which it took least."""
+    """Tables of CPU per job, from the round with the lowest."""
     parts = [textwrap.fill(CPU_LEGEND, WIDTH)]
     for storage, kind in dict.fromkeys((cell.storage, cell.kind) for cell in figures if cell.concurrency):
         cells = [cell for cell in figures if (cell.storage, cell.kind) == (storage, kind)]

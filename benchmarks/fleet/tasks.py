@@ -1,7 +1,7 @@
-"""The tasks that jobs of `bench fleet` run, and the worker process that runs them and notes each ending.
+"""The tasks of `bench fleet`, and the worker process that runs them and records each ending.
 
-Every run and every step sleeps for the seconds it is given, 0 for jobs that do nothing: so a job of two runs costs two
-sleeps, as it counts for two in the comparison.
+Every run and every step sleeps for the given seconds, 0 for no-op jobs. So a job with two runs sleeps twice and counts
+as two jobs in the comparison.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Final
 from treadle import Abort, App, Flow, JobSpec, Retry, Worker, current, flow
 from treadle.core.events import Event
 
-MARK: Final = struct.Struct("d")  # a moment of time.monotonic, which all processes of a machine share
+MARK: Final = struct.Struct("d")  # a time of time.monotonic, which all processes of a machine share
 QUEUES: Final = tuple(f"q{number}" for number in range(6))
-FAMILY: Final = 4  # children of a parent
+FAMILY: Final = 4  # children per parent
 STEPS: Final = 3
 SCHEDULES: Final = 20
-UNCOUNTED: Final = ("parent", "keyed_parent", "tick")  # not themselves what is measured
+UNCOUNTED: Final = ("parent", "keyed_parent", "tick")  # tasks with endings that do not count
 
 
 async def nap(seconds: float) -> None:
@@ -32,13 +32,13 @@ async def nap(seconds: float) -> None:
 
 
 class Kit:
-    """Makes jobs of one app that all sleep for the same number of seconds."""
+    """Creates jobs of one app that all sleep for the same number of seconds."""
 
     def __init__(self, app: App, seconds: float) -> None:
         self._app, self._seconds = app, seconds
 
     def job(self, task: str, *args: Any, **options: Any) -> JobSpec[Any, Any]:
-        """A job with these options, which gets `args` and the seconds."""
+        """A job with these options; its arguments are `args` and the seconds."""
         return self._app.find_task(task).options(**options).job(*args, self._seconds)
 
     def foreign(self) -> JobSpec[Any, Any]:
@@ -51,7 +51,7 @@ class Kit:
 
 
 def define(app: App) -> App:
-    """Register all tasks but those of schedules."""
+    """Register all tasks except those of schedules."""
     _simple(app)
     _durable(app)
     _composed(app)
@@ -159,7 +159,7 @@ async def _child(number: int, seconds: float) -> int:
 
 
 def schedule(app: App) -> None:
-    """Twenty schedules, each of which runs a job a second."""
+    """Twenty schedules, each of which runs one job per second."""
     for number in range(SCHEDULES):
 
         async def tick() -> None: ...
@@ -168,7 +168,7 @@ def schedule(app: App) -> None:
 
 
 def note(app: App, file: int) -> None:
-    """Write to `file` the moment at which the first job starts, and that of each counted ending."""
+    """Write to `file` the time when the first job starts, and the time of each counted ending."""
     started = False
 
     def on_start(_: Event) -> None:
@@ -186,8 +186,8 @@ def note(app: App, file: int) -> None:
 
 
 def work(url: str, concurrency: int, marks: str, scheduled: bool) -> None:
-    """One worker, which starts at a line on stdin."""
-    logging.getLogger("treadle.jobs").setLevel(logging.CRITICAL)  # jobs that fail for good are measured
+    """One worker, which starts when a line arrives on stdin."""
+    logging.getLogger("treadle.jobs").setLevel(logging.CRITICAL)  # failing jobs are part of the measure
     app = define(App(url))
     if scheduled:
         schedule(app)

@@ -1,4 +1,4 @@
-"""The benchmark of everybody: one run, the same servers, the same jobs, the same clock. Start reading in run.py.
+"""The benchmark of all systems: one run with the same servers, jobs and clock. Start reading in run.py.
 
-Nothing here knows a library: what differs stands in benchmarks/adapters, one file each.
+Nothing here depends on a library: the differences are in benchmarks/adapters, one file per library.
 """

@@ -1,6 +1,6 @@
-"""What is measured in one go, and how: a cell is one of these for one system in one round.
+"""The cells of the benchmark: a cell is one measure for one system in one round.
 
-A cell answers {figure: number}. What a system has no such thing for is left out, and "-" in the tables.
+A cell returns {figure: number}. A figure that a system does not support is left out, and shows as "-" in the tables.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from benchmarks.harness.session import ROOT, CellFailed, Drained, Session, opene
 from benchmarks.harness.systems import System
 
 Figures = dict[str, float]
-RATE: Final = 50.0  # jobs/s of the measure of pick-up
+RATE: Final = 50.0  # jobs/s in the pick-up measure
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: of a quick run, of one for the goals, or of a full one.
+    """How much to measure in a quick run, a run for the goals, or a full run.
 
-    seconds   of draining, by the pace a system is known for
-    sending   s that each way of enqueueing gets
+    seconds   of draining, by the known pace of the system
+    sending   seconds for each way of enqueueing
     latency   jobs of the pick-up measure
     results   round trips
-    most      jobs of an ordinary drain, at most; least: at least
-    limit     s for one cell
+    most      most jobs of an ordinary drain
+    least     fewest jobs of an ordinary drain
+    limit     seconds for one cell
     fan       jobs of the fan-in
-    deepest   jobs of a backlog, at most
-    patience  s that working off a backlog may take, by the pace; longer ones are left out
-    churn     s of enqueueing and draining; what has ended is kept for a minute at least, so a tenth of it must be more
-              than that, or it would begin with a tenth in which there is nothing to prune yet
+    deepest   most jobs of a backlog
+    patience  seconds that a backlog may take, by the pace; slower systems are left out
+    churn     seconds of enqueueing and draining. Ended jobs are kept for at least a minute, so a tenth of this must be
+              longer: otherwise the first tenth has nothing to prune
     """
 
     seconds: float
@@ -54,12 +55,12 @@ class Size:
 QUICK: Final = Size(1.2, 0.5, 200, 100, 20_000, 300, 90.0, 1_000, 1_000_000, 10.0, 60.0)
 GOALS: Final = Size(2.0, 1.0, 400, 100, 20_000, 500, 600.0, 1_000, 1_000_000, 240.0, 900.0)
 FULL: Final = Size(5.0, 2.0, 400, 300, 20_000, 1_000, 600.0, 1_000, 1_000_000, 240.0, 300.0)
-TINY: Final = Size(0.05, 0.1, 10, 5, 200, 60, 60.0, 20, 400, 1e9, 2.0)  # to try the harness out, not to measure
+TINY: Final = Size(0.05, 0.1, 10, 5, 200, 60, 60.0, 20, 400, 1e9, 2.0)  # to test the harness, not to measure
 
 
 @dataclass(frozen=True)
 class Work:
-    """A cell about to be measured."""
+    """The parameters of a cell to measure."""
 
     system: System
     place: Place
@@ -76,7 +77,7 @@ class Work:
 
 
 def fill(session: Session, jobs: int) -> None:
-    """So many in the queue, by the fastest way there is."""
+    """Enqueue that many jobs in the fastest way available."""
     has = session.order("has")["has"]
     while session.sent < jobs:
         session.order("many" if "many" in has else "together", n=jobs - session.sent)
@@ -85,18 +86,18 @@ def fill(session: Session, jobs: int) -> None:
 
 
 def percentile(times: list[float], share: float) -> float:
-    """The smallest of them that at least this share of all does not exceed."""
+    """The smallest value that at least this share of all values do not exceed."""
     ordered = sorted(times)
     return ordered[min(len(ordered) - 1, max(0, -int(-len(ordered) * share // 1) - 1))]
 
 
 def core(work: Work) -> Figures:
-    """Enqueue in all ways, drain, memory, bytes."""
+    """Enqueue in every way, drain, memory, bytes."""
     jobs, size = work.jobs(), work.size
     figures: Figures = {}
     with opened(work.session(3 * jobs)) as session:
         has = session.order("has")["has"]
-        session.order("one", n=5)  # connections and scripts are there
+        session.order("one", n=5)  # creates connections and loads scripts
         held, wrote = work.place.stored(), work.place.written(session.pids)
         for way, name in (
             ("one", "enqueue one at a time, jobs/s"),
@@ -123,7 +124,7 @@ def core(work: Work) -> Figures:
 
 
 def pick_up(work: Work) -> Figures:
-    """How long a job is under way to an idle worker, which has worked before."""
+    """The time from enqueue to start on an idle worker that has run jobs before."""
     size = work.size
     with opened(work.session(2 * size.latency)) as session:
         fill(session, size.latency)
@@ -157,7 +158,7 @@ def _drained(drained: Drained, name: str) -> Figures:
 def drain(
     name: str, share: float = 1.0, most: int | None = None, times: int = 1, **ask: Any
 ) -> Callable[[Work], Figures]:
-    """A drain with something different about it, of more or fewer jobs than usual."""
+    """A drain with other options, of more or fewer jobs than usual."""
 
     def measure(work: Work) -> Figures:
         jobs = times * work.jobs(share) if most is None else min(most, work.jobs(share))
@@ -171,7 +172,7 @@ def drain(
 
 
 def _full(drained: Drained, name: str) -> Figures:
-    """Which of them was busy all the time: cores that each kept busy."""
+    """How many cores the workers and the server used, which shows the bottleneck."""
     if drained.worker_cpu is None:
         return {}
     figures = {f"{name}: cores the workers used": drained.worker_cpu * drained.rate}
@@ -181,7 +182,7 @@ def _full(drained: Drained, name: str) -> Figures:
 
 
 def results(work: Work) -> Figures:
-    """A drain with results stored, then how long one job and its result take."""
+    """A drain with results stored, then the time from enqueue to result of single jobs."""
     jobs = work.jobs()
     with opened(work.session(jobs + work.size.results, feature="results")) as session:
         fill(session, jobs)
@@ -196,7 +197,7 @@ def results(work: Work) -> Figures:
 
 
 def both(work: Work) -> Figures:
-    """Enqueue and work at the same time: from the first enqueue to the last settled."""
+    """Enqueue and drain concurrently: from the first enqueue to the last settle."""
     jobs = work.jobs()
     with opened(work.session(jobs + 1)) as session:
         session.start_workers()
@@ -210,7 +211,7 @@ def both(work: Work) -> Figures:
 
 
 def fan_in(work: Work) -> Figures:
-    """So many jobs and one that follows them all; from the call to the last settled, an idle worker."""
+    """Jobs and one that waits for all of them: from the call to the last settle, with an idle worker."""
     with opened(work.session(work.size.fan + 1, feature="fanin")) as session:
         session.start_workers()
         session.order("one", n=1)
@@ -241,9 +242,9 @@ def backlog(jobs: int) -> Callable[[Work], Figures]:
 
 
 def churn(work: Work) -> Figures:
-    """Enqueue and work for a long time, never more than 20,000 waiting: how fast it is at the end and at the start."""
+    """Enqueue and drain for a long time, with at most 20,000 jobs queued: the rate at the end and at the start."""
     seconds, most = work.size.churn, 20_000
-    expected = int(seconds * 5 * work.system.pace)  # room for marks; only what is used is ever stored
+    expected = int(seconds * 5 * work.system.pace)  # room for marks; only the used part is stored
     with opened(work.session(expected)) as session:
         session.end += seconds
         session.start_workers()
@@ -256,7 +257,7 @@ def churn(work: Work) -> Figures:
                 time.sleep(0.005)
         ended = time.monotonic()
         tenth = seconds / 10
-        early = session.marks.count(begun + tenth, begun + 2 * tenth)  # behind the start of the worker
+        early = session.marks.count(begun + tenth, begun + 2 * tenth)  # excludes the start of the worker
         late = session.marks.count(ended - tenth, ended)
     return {
         "churn: the second tenth, jobs/s": early / tenth,
@@ -266,7 +267,7 @@ def churn(work: Work) -> Figures:
 
 
 def hold(work: Work) -> Figures:
-    """Ours only: the longest time the event loop was held while jobs drained."""
+    """Only for Treadle: the longest time that the event loop was held while jobs drained."""
     if not work.system.ours:
         return {}
     work.place.reset()
@@ -291,10 +292,10 @@ def hold(work: Work) -> Figures:
 class Cell:
     """A measure, as `--measures` names it.
 
-    needs  what the system must be able to do, else it is "-"
-    jobs   of a backlog: whoever would need too long for so many is left out
-    quick  in a quick run: "all", "ours", "goals" (ours where a goal asks for it) or ""
-    guess  s it takes, for the first estimate of the time left
+    needs  the feature that the system must have, otherwise the figure is "-"
+    jobs   of a backlog; systems that would take too long are left out
+    quick  in a quick run: "all", "ours", "goals" (Treadle where a goal needs it) or ""
+    guess  seconds it takes, for the first estimate of the remaining time
     """
 
     name: str
@@ -305,7 +306,7 @@ class Cell:
     jobs: int = 0
 
     def fits(self, system: System, size: Size) -> bool:
-        """Whether it would be over in a sensible time."""
+        """Whether it would end in a reasonable time."""
         return min(self.jobs, size.deepest) / system.pace <= size.patience
 
 

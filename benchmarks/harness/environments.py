@@ -1,7 +1,7 @@
-"""The locked environments of the peers: made on demand under .bench-cache, from their own pins, one for each Python.
+"""The locked environments of the peers, made on demand under .bench-cache from their pins, one for each Python.
 
-Treadle's own environment is the one this runs in, or one of the same pins where another Python is asked for. A peer
-that needs a newer Python than that gets one that is found on this machine, or is reported as missing it.
+Treadle's own environment is the current one, or for another Python one with the same pins. A peer that needs a newer
+Python gets one that is found on this machine, or is reported as unavailable.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PEERS: Final = ROOT / "benchmarks/peers"
 CACHE: Final = Path(os.environ.get("BENCH_CACHE") or ROOT / ".bench-cache")
 PYTHONS: Final = ("~/.pyenv/versions/3.*/bin/python3", "~/.local/share/uv/python/cpython-3.*/bin/python3")
-SLOW: Final = 600  # s an installation may take
+SLOW: Final = 600  # seconds an installation may take
 OWN_PINS: Final = ROOT / "requirements/dev.txt"
 Version = tuple[int, int]
 OLDEST: Final[Version] = (3, 11)
 
 
 class Unavailable(RuntimeError):
-    """The environment of a peer cannot be had; the message says why."""
+    """The environment of a peer is not available; the message gives the reason."""
 
 
 def uv() -> str:
@@ -46,22 +46,22 @@ def uv() -> str:
 
 
 def peers() -> list[str]:
-    """All that have requirements."""
+    """All peers with requirements."""
     return sorted(path.stem for path in PEERS.glob("*.in"))
 
 
 def needs(peer: str) -> Version:
-    """The oldest Python a peer runs on, as the first line of its requirements says: `# python: 3.12`."""
+    """The oldest Python that a peer supports, from the first line of its requirements: `# python: 3.12`."""
     found = re.match(r"# python: (\d+)\.(\d+)", (PEERS / f"{peer}.in").read_text())
     return (int(found[1]), int(found[2])) if found else OLDEST
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python that systems are measured on, itself and not a virtual environment made of it."""
+    """A Python to measure systems on: the interpreter itself, not a virtual environment."""
 
     path: str
-    version: str  # 3.13.0
+    version: str  # such as 3.13.0
 
     @property
     def minor(self) -> str:
@@ -88,7 +88,7 @@ def _asked(path: str) -> Interpreter | None:
 
 
 def _here(minors: Iterable[int]) -> Iterator[Interpreter]:
-    """Those of this machine, of these versions of Python 3 first by their names."""
+    """The interpreters on this machine, those named after these versions of Python 3 first."""
     named = [shutil.which(f"python3.{minor}") for minor in minors]
     kept = [path for pattern in PYTHONS for path in sorted(glob.glob(os.path.expanduser(pattern)))]
     for path in (*filter(None, named), *kept):
@@ -97,7 +97,7 @@ def _here(minors: Iterable[int]) -> Iterator[Interpreter]:
 
 
 def named(word: str) -> Interpreter:
-    """By its path, or by its version: 3.13. Raises Unavailable."""
+    """The interpreter with this path, or of this version, such as 3.13. Raises Unavailable."""
     if version := re.fullmatch(r"3\.(\d+)", word):
         for found in (OURS, *_here([int(version[1])])):
             if found.minor == word:
@@ -110,7 +110,7 @@ def named(word: str) -> Interpreter:
 
 
 def newer(oldest: Version, base: Interpreter) -> Interpreter:
-    """The one asked for, if it is new enough for a peer, else the first one here that is. Raises Unavailable."""
+    """The base if it is new enough for a peer, otherwise the first one on this machine that is. Raises Unavailable."""
     if base.number >= oldest:
         return base
     for found in _here(range(oldest[1], oldest[1] + 5)):
@@ -121,7 +121,7 @@ def newer(oldest: Version, base: Interpreter) -> Interpreter:
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """Two runs must not make one environment."""
+    """Hold a lock, so that two runs do not make the same environment."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -129,9 +129,9 @@ def locked() -> Iterator[None]:
 
 
 def python(peer: str, base: Interpreter = OURS) -> str:
-    """The interpreter of a peer's environment, made if it is missing or old; "" is Treadle. Raises Unavailable.
+    """The interpreter of a peer's environment, made if it is missing or outdated; "" is Treadle. Raises Unavailable.
 
-    Treadle's own is this one, or with another Python one of the same pins.
+    For Treadle it is the current one, or with another Python one with the same pins.
     """
     if not peer and base == OURS:
         return sys.executable
@@ -165,12 +165,12 @@ def python(peer: str, base: Interpreter = OURS) -> str:
 
 
 def _uv(*words: str, path: Path | None = None) -> None:
-    """`path`: where a build finds its tools."""
+    """Run uv. `path`: folder with the build tools."""
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     if path is not None:
         environment["PATH"] = f"{path}{os.pathsep}{environment.get('PATH', '')}"
     if any(Path(ssl.get_default_verify_paths().capath or "none").glob("*")):
-        environment.setdefault("UV_SYSTEM_CERTS", "1")  # trust whom this machine trusts, as pip does
+        environment.setdefault("UV_SYSTEM_CERTS", "1")  # use the certificates of the system, as pip does
     ran = subprocess.run(
         [uv(), *words], capture_output=True, text=True, env=environment, timeout=SLOW, check=False, cwd=ROOT
     )
@@ -179,7 +179,7 @@ def _uv(*words: str, path: Path | None = None) -> None:
 
 
 def pin(names: list[str], more: list[str]) -> None:
-    """Compile the pins of these peers (none named: all): one file for all systems, with hashes, without an index."""
+    """Compile the pins of these peers (default: all): one file for all systems, with hashes, without an index."""
     for name in names or peers():
         if not (PEERS / f"{name}.in").exists():
             raise Unavailable(f"there is no {name} among {', '.join(peers())}")

@@ -1,5 +1,5 @@
-"""What the benchmark must show: each goal with the figure that was measured, the one it is held against, and whether it
-is reached. A goal says how it is computed in one line, so that nobody has to trust a table.
+"""The goals of the benchmark: each with the measured figure, the figure it is compared with, and whether it is reached.
+Each goal states its computation in one line.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PROBE: Final = "claim 256 and settle the last 256, rows kept"
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line of the table. `figure` None: not measured; `against` None: an absolute goal."""
+    """One row of the table. `figure` None: not measured; `against` None: an absolute goal."""
 
     what: str
     goal: str
     figure: float | None
     against: float | None
-    needed: float  # the ratio, or the figure itself, that is the goal
-    lower: bool = False  # whether less is better
+    needed: float  # the goal: a ratio, or the figure itself
+    lower: bool = False  # whether lower is better
     whom: str = ""
 
     @property
@@ -52,7 +52,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Goal:
-    """Ours on a storage, against what somebody else has; `against` answers the figure and whose it is."""
+    """Treadle's figure on a storage, compared with another; `against` returns that figure and its owner."""
 
     what: str
     storage: str
@@ -163,7 +163,7 @@ def count(verdicts: Sequence[Verdict]) -> str:
 
 
 def number(value: float | None) -> str:
-    """As a table shows it: three digits are enough to compare."""
+    """As shown in tables: three digits are enough to compare."""
     if value is None:
         return "-"
     if abs(value) >= 1_000:
@@ -182,7 +182,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def side_by_side(judged: dict[str, list[Verdict]]) -> str:
-    """All goals, on each Python they were measured on: the ratio, or the figure where nobody is compared with."""
+    """All goals, on each measured Python: the ratio, or the figure if there is no comparison."""
     lines = [f"| | goal | {' | '.join(f'Python {it}' for it in judged)} |", f"|---|---|{'---|' * len(judged)}"]
     for row in zip(*judged.values(), strict=True):
         cells = []
@@ -198,7 +198,7 @@ def side_by_side(judged: dict[str, list[Verdict]]) -> str:
 PLAIN: Final = ("postgres", "redis", "sqlite-normal")
 WANTED: Final[
     dict[str, tuple[Sequence[str], Sequence[str]]]
-] = {  # cell -> ours on which storages; peers, or all on one
+] = {  # cell -> storages for Treadle; peers, or all on a storage
     "core": ((*PLAIN, "sqlite-full"), ("pgqueuer@postgres", "oban@postgres", "redis", "huey@sqlite-off")),
     "pick-up": ((*PLAIN, "sqlite-full"), ("postgres", "redis")),
     "results": ((*PLAIN, "sqlite-full", "redis-aof"), ("redis-aof",)),
@@ -213,6 +213,6 @@ WANTED: Final[
 
 
 def wanted(cell: str, system: System) -> bool:
-    """Whether a goal asks for this cell of this system."""
+    """Whether a goal needs this cell of this system."""
     ours, peers = WANTED.get(cell, ((), ()))
     return system.storage in ours if system.ours else system.name in peers or system.storage in peers

@@ -1,6 +1,6 @@
-"""What has been measured, kept as JSON: a long run can be resumed, or done peer by peer, and the page is made of it.
+"""Keeps the figures as JSON: a long run can be resumed or split by peer, and the page is made from them.
 
-One file for each size of run and each Python under .bench-cache; a cell measured again replaces the older one.
+There is one file per size of run and Python under .bench-cache. A repeated cell replaces the older one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Kept = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of the rounds, and how far they lie apart."""
+    """The median of the rounds, and their range."""
 
     median: float
     low: float
@@ -32,21 +32,21 @@ class Figure:
 
     @property
     def spread(self) -> float:
-        """From the lowest to the highest, in parts of the median."""
+        """The range, as a fraction of the median."""
         return (self.high - self.low) / self.median if self.median else 0.0
 
 
 class Results:
     """Cells by system, name and round.
 
-    Each holds `figures`, or `error` (why there are none) or `absent` (the system has no such thing), and how it was
-    measured: when, how long it took, at which commit, and how busy others were.
+    Each has `figures`, or `error` (why there are none), or `absent` (the system does not support it), and how it was
+    measured: when, for how long, at which commit, and how busy other processes were.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.cells: dict[str, Kept] = {}
-        self.about: dict[str, Kept] = {}  # system -> what its adapter said
+        self.about: dict[str, Kept] = {}  # system -> the description by its adapter
         self.machine: Kept = {}
         if path.exists():
             found = json.loads(path.read_text())
@@ -61,7 +61,7 @@ class Results:
         self.save()
 
     def has(self, system: str, cell: str, turn: int) -> bool:
-        """Whether it was measured, or cannot be; a failure is tried again."""
+        """Whether it was measured or is unsupported; failures are measured again."""
         found = self.cells.get(self.key(system, cell, turn))
         return found is not None and "error" not in found
 
@@ -72,10 +72,10 @@ class Results:
         new.write_text(json.dumps(words, indent=1))
         os.replace(new, self.path)
 
-    # --- looking
+    # --- reading
 
     def values(self, system: str, figure: str) -> list[float]:
-        """One for each round that has it."""
+        """One value for each round that has it."""
         mine = (cell for cell in self.cells.values() if cell["system"] == system)
         return [cell["figures"][figure] for cell in mine if figure in cell.get("figures", ())]
 
@@ -92,7 +92,7 @@ class Results:
         return [it["error"] for it in mine if "error" in it]
 
     def took(self, system: str, cell: str) -> float | None:
-        """How long it took when it was last measured."""
+        """Seconds of the latest measurement."""
         mine = [
             it["took"] for it in self.cells.values() if it["system"] == system and it["cell"] == cell and "took" in it
         ]

@@ -1,6 +1,6 @@
-"""The marks that jobs leave when they run: how many there are by now, and when each was.
+"""The marks that jobs write when they run: how many there are, and the time of each.
 
-Without it rates would come from the libraries' own logs, which say different things.
+Rates are computed from marks, because the libraries' own logs are not comparable.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-MARK: Final = struct.Struct("dd")  # when the body ran, when it was sent; as adapters/frame.py writes it
+MARK: Final = struct.Struct("dd")  # when the body ran, when it was sent; the format of adapters/frame.py
 
 
 class Marks:
-    """When bodies ran, of all worker processes; each has a file of its own, which grows while we look.
+    """The marks of all worker processes; each process writes a file, which grows meanwhile.
 
-    To look costs a few reads however many have come, so that looking does not slow down what is looked at.
+    Counting takes a few reads whatever the number of marks, so it does not slow down the measured processes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -28,7 +28,7 @@ class Marks:
         self._counts: dict[str, int] = {}
 
     def look(self) -> int:
-        """How many there are by now."""
+        """How many there are now."""
         for name in os.listdir(self.folder):
             if name not in self._files and os.path.getsize(self.folder / name):
                 with (self.folder / name).open("rb") as file:
@@ -38,7 +38,7 @@ class Marks:
         return sum(self._counts.values())
 
     def read(self, begin: float = 0.0) -> Iterator[tuple[float, float]]:
-        """When each ran and was sent (0: nobody asked), of all that ran later than `begin`."""
+        """When each job ran and was sent (0: not recorded), for those that ran later than `begin`."""
         self.look()
         for name, mapped in self._files.items():
             for mark in MARK.iter_unpack(mapped[: self._counts[name] * MARK.size]):
@@ -46,7 +46,7 @@ class Marks:
                     yield mark
 
     def count(self, begin: float, end: float) -> int:
-        """How many ran between these moments."""
+        """How many jobs ran in this period."""
         return sum(begin <= ran < end for ran, _ in self.read(begin))
 
     def close(self) -> None:
@@ -56,11 +56,11 @@ class Marks:
 
 
 def _ends(mapped: mmap.mmap, low: int) -> int:
-    """Where the marks of a file end; the first `low` are known to be there."""
+    """The number of marks in a file; the first `low` are known to exist."""
     most, step = len(mapped) // MARK.size, 1
     while low + step <= most and MARK.unpack_from(mapped, (low + step - 1) * MARK.size)[0]:
         low, step = low + step, 2 * step
-    high = min(low + step, most + 1)  # the first that is known to be missing, counted from 1
+    high = min(low + step, most + 1)  # the first that is known not to exist, counted from 1
     while high - low > 1:
         middle = (low + high) // 2
         if MARK.unpack_from(mapped, (middle - 1) * MARK.size)[0]:

@@ -1,6 +1,6 @@
-"""docs/benchmarks.md: the parts between marks are written by the command, and nothing else on the page is touched.
+"""Writes docs/benchmarks.md: the command replaces the parts between marks and leaves the rest of the page unchanged.
 
-Without it figures would be copied by hand, and would be wrong by the next change.
+No figure is copied by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TITLES: Final = {
     "redis-aof": "Redis, appendfsync everysec",
     "sqlite": "SQLite",
 }
-PICTURES: Final = (  # file, figure, title, unit, whether less is better
+PICTURES: Final = (  # file, figure, title, unit, whether lower is better
     ("drain", goals.DRAIN, "Drain of no-op jobs", "jobs/s, counted to the last one settled; longer is better", False),
     ("backlog", goals.DEEP, "Drain of 100,000 no-op jobs", "jobs/s; longer is better; who is slow is left out", False),
     ("bulk", goals.BULK, "Enqueue in bulk", "jobs/s; longer is better; who has no bulk call is left out", False),
@@ -31,11 +31,11 @@ PICTURES: Final = (  # file, figure, title, unit, whether less is better
     ("pick-up", goals.PICK, "Pick-up by an idle worker, p99", "ms at 50 jobs/s; shorter is better", True),
     ("cpu", f"drain: {goals.CPU}", "CPU of the worker", "s for 10,000 no-op jobs; shorter is better", True),
 )
-NOISY: Final = 0.3  # cores that others kept busy, from which a figure is marked
+NOISY: Final = 0.3  # cores in use by other processes, above which a figure is marked
 
 
 def part(minor: str) -> tuple[str, str]:
-    """The marks around what was measured on a Python: each has its own part of the page."""
+    """The marks around the part of the page for one Python."""
     return f"<!-- peers on {minor}: written by `dev.py bench` -->\n", f"<!-- /peers on {minor} -->"
 
 
@@ -49,7 +49,7 @@ def groups() -> Iterable[tuple[str, list[System]]]:
 
 
 def label(system: System) -> str:
-    """As a column or a bar is called: the storage is said above it, but for SQLite's durability."""
+    """The name of a column or bar: the storage is in the heading, except for SQLite's durability."""
     if system.group != "sqlite":
         return system.peer
     way = system.storage.removeprefix("sqlite-")
@@ -65,7 +65,7 @@ def cell(results: Results, system: System, figure: str) -> str:
 
 
 def rows(results: Results, systems: Sequence[System]) -> list[str]:
-    """All figures anybody here has, in the order in which they were measured."""
+    """All figures that any of these systems has, in the order of measurement."""
     names = {it.name for it in systems}
     found: dict[str, None] = {}
     for kept in results.cells.values():
@@ -130,7 +130,7 @@ def probed(results: Results) -> str:
 
 
 def pictures(results: Results, folder: Path) -> list[str]:
-    """Writes them -> their lines in the page."""
+    """Writes the pictures -> their lines in the page."""
     lines = []
     for name, figure, title, unit, lower in PICTURES:
         panels = []
@@ -165,7 +165,7 @@ def head(results: Results) -> str:
 
 
 def unmeasured(results: Results) -> str:
-    """What the command can measure, and did not this time."""
+    """The measures that the command could make and did not."""
     seen = {kept["cell"] for kept in results.cells.values()}
     missing = [name for name in CELLS if name not in seen]
     return f"Measures left out: {', '.join(missing)}." if missing else "Every measure was taken of somebody."
@@ -186,7 +186,7 @@ def text(results: Results, folder: Path) -> str:
 
 
 def put(page: str, marks: tuple[str, str], words: str, behind: str = "") -> str:
-    """The page with these words between the marks, which are set behind a text, or at the end, if it has none yet."""
+    """The page with this text between the marks. If it has none yet, they are added after `behind`, or at the end."""
     start, end = marks
     if start in page and end in page:
         before, rest = page.split(start, 1)
@@ -196,9 +196,9 @@ def put(page: str, marks: tuple[str, str], words: str, behind: str = "") -> str:
 
 
 def write(results: Results, target: Path, others: Iterable[Results] = ()) -> str:
-    """Puts the figures into the page, and answers the table of goals for the terminal.
+    """Writes the figures into the page, and returns the table of goals for the terminal.
 
-    others  what was measured on other Pythons in a run of this size: the goals of all stand side by side
+    others  results for other Pythons in a run of this size: the goals of all are shown side by side
     """
     name = minor(results)
     target.parent.mkdir(parents=True, exist_ok=True)

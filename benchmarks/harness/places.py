@@ -1,4 +1,4 @@
-"""The servers and files that jobs are kept in: started with the durability that is measured, emptied, looked into.
+"""The servers and files that hold the jobs: started with the measured durability, emptied, and inspected.
 
 Both sides of a comparison use the same ones, one after the other. They end with this process, however it ends.
 """
@@ -25,41 +25,41 @@ Settled = str | Sequence[Sequence[str]]
 
 
 class Place(Protocol):
-    """Where a system keeps its jobs."""
+    """The storage of a system."""
 
     url: str
-    says: str  # what it is, with version and durability
+    says: str  # description with version and durability
 
     def reset(self) -> None:
-        """Empty, as new."""
+        """Empty it, as if new."""
 
     def cpu(self) -> float:
-        """Seconds of CPU of the server so far; 0 where the library works in our process."""
+        """CPU seconds of the server so far; 0 if the library works in our process."""
 
     def stored(self) -> int:
         """Bytes it holds now."""
 
     def written(self, clients: Sequence[int]) -> int | None:
-        """Bytes it has written to disk so far, itself or by these processes; None: it writes nothing."""
+        """Bytes written to disk so far, by it or by these processes; None: it writes nothing."""
 
     def left(self, settled: Settled) -> int:
-        """How many jobs are not settled, as the adapter says one sees it."""
+        """How many jobs are not settled, by the adapter's definition."""
 
     def close(self) -> None: ...
 
 
-LOG, PIECE = 1 << 29, 1 << 23  # bytes of its log a server has written before, and of one record
+LOG, PIECE = 1 << 29, 1 << 23  # bytes of log to write before measuring, and of one record
 
 
 class PostgresPlace:
     def __init__(self) -> None:
-        # the settings of a fresh installation, but for the number of connections and the size of its cache
+        # the settings of a fresh installation, except the number of connections and the size of its cache
         self.server = postgres.Postgres(durable=True, settings=("shared_buffers=256MB",)).start()
         self.says = f"{postgres.version()}, fsync and synchronous_commit on, shared_buffers 256 MB"
         self.url = self.server.url_of("bench")
         self._admin = psycopg.connect(self.server.url, autocommit=True)
         self._inside: psycopg.Connection[Any] | None = None
-        # A server that has run has files of its log to use again; to make new ones costs whoever comes first a tenth.
+        # A server that has run reuses its log files; creating new ones would cost the first system measured 10 %.
         for _ in range(LOG // PIECE):
             self._admin.execute("SELECT pg_logical_emit_message(false, 'warm', repeat('x', %s))", (PIECE,))
         self._admin.execute("CHECKPOINT")
@@ -70,7 +70,7 @@ class PostgresPlace:
             self._inside = None
         self._admin.execute("DROP DATABASE IF EXISTS bench WITH (FORCE)")
         self._admin.execute("CREATE DATABASE bench")
-        self._admin.execute("CHECKPOINT")  # what came before must not be written while we measure
+        self._admin.execute("CHECKPOINT")  # earlier changes must not be written during the measurement
 
     def _ask(self, sql: str) -> int:
         if self._inside is None or self._inside.closed:
@@ -99,8 +99,8 @@ class PostgresPlace:
 
 @functools.cache
 def allocator() -> tuple[str, str | None]:
-    """Where the server's memory comes from, and the library to put before its own: the build of the tests has glibc's,
-    whose calls get dearer with what the server holds; those of distributions, which people run, have jemalloc.
+    """The server's memory allocator, and the library to preload for it. The build of the tests has glibc's, which slows
+    down with the memory in use; the builds of distributions, which are the usual ones, have jemalloc.
     """
     own = valkey.allocator()
     found = ctypes.util.find_library("jemalloc") if own == "libc" else None
@@ -108,7 +108,7 @@ def allocator() -> tuple[str, str | None]:
 
 
 class ValkeyServer(valkey.Valkey):
-    """With jemalloc, where this machine has it."""
+    """With jemalloc, if this machine has it."""
 
     def command(self) -> Sequence[str]:
         _, library = allocator()
@@ -125,9 +125,9 @@ class ValkeyPlace:
         self._client: Any = redis.Redis.from_url(self.url)
 
     def reset(self) -> None:
-        self._client.execute_command("FLUSHALL", "SYNC")  # not beside what is measured next, which took half of it
-        if self.durable:  # a small log again, and its rewriting over before we measure
-            self._wait_for_log()  # the server may have begun to rewrite it, and then refuses to
+        self._client.execute_command("FLUSHALL", "SYNC")  # in the background it would halve the next figure
+        if self.durable:  # start with a small log, and finish its rewrite before measuring
+            self._wait_for_log()  # a rewrite that already runs would refuse another one
             self._client.bgrewriteaof()
             self._wait_for_log()
 
@@ -149,7 +149,7 @@ class ValkeyPlace:
         return sum(self._count(*words) for words in settled) if not isinstance(settled, str) else 0
 
     def _count(self, verb: str, *keys: str) -> int:
-        if verb == "GROUP":  # of a stream: what its first group has not read, and what it has not acknowledged
+        if verb == "GROUP":  # entries of a stream that its first group has not read, and those not acknowledged
             if not self._client.exists(keys[0]):
                 return 0
             group = self._client.xinfo_groups(keys[0])[0]
@@ -162,7 +162,7 @@ class ValkeyPlace:
 
 
 class SqlitePlace:
-    """A folder on the disk the system's temporary files are on; each system makes its file there."""
+    """A folder on the disk of the system's temporary files; each system creates its file there."""
 
     WAYS: ClassVar = {
         "sqlite-full": "WAL, synchronous=full",
@@ -204,7 +204,7 @@ class SqlitePlace:
 
 
 def filesystem() -> str:
-    """What the folders of servers and files are on; on tmpfs no durability would mean anything."""
+    """The file system of the servers' folders and files; tmpfs would have no durability."""
     place, found = Path(tempfile.gettempdir()).resolve(), "unknown"
     mounts = Path("/proc/mounts")
     best = -1
@@ -216,7 +216,7 @@ def filesystem() -> str:
 
 
 class Places:
-    """All that a run needs, each started when it is first asked for."""
+    """All places of a run, each started on first use."""
 
     def __init__(self) -> None:
         self._places: dict[str, Place] = {}

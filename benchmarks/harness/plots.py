@@ -1,6 +1,6 @@
-"""Bars as SVG, written by hand: one panel for each storage, one bar for each system, ours in another colour.
+"""Draws bars as SVG: one panel per storage, one bar per system, with Treadle in another colour.
 
-Bars begin at zero on a linear axis, whatever that does to the slow ones: a bar's length is what people compare.
+Bars start at zero on a linear axis, because readers compare their lengths.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from html import escape
 from benchmarks.harness.goals import number
 from benchmarks.harness.keep import Figure
 
-WIDTH, LABEL, VALUE = 760, 150, 120  # px: the picture, the names left of the bars, the figures right of them
+WIDTH, LABEL, VALUE = 760, 150, 120  # px: the picture, the names to the left of the bars, the figures to the right
 ROW, BAR, HEAD = 22, 14, 34
 OURS, THEIRS, INK, SOFT, PAPER = "#0b6e4f", "#8da0b3", "#1d2733", "#5d6b7a", "#ffffff"
 
@@ -41,7 +41,7 @@ def text(
 
 
 def panel(it: Panel, top: float) -> tuple[list[str], float]:
-    """Its parts, and where the next begins."""
+    """The elements of a panel, and where the next one begins."""
     parts = [text(16, top + 18, it.title, size=13, bold=True)]
     most = max((bar.figure.high for bar in it.bars), default=0.0) or 1.0
     room = WIDTH - LABEL - VALUE - 16
@@ -68,7 +68,7 @@ def panel(it: Panel, top: float) -> tuple[list[str], float]:
 
 
 def bars(title: str, unit: str, panels: Sequence[Panel]) -> str:
-    """The whole picture. `unit` says what the axis is, and which end is the better one."""
+    """The whole picture. `unit` describes the axis, and which end is better."""
     parts, y = [text(16, 28, title, size=17, bold=True), text(16, 46, unit, colour=SOFT)], 58.0
     for it in panels:
         made, y = panel(it, y)

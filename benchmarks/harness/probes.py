@@ -1,7 +1,7 @@
-"""The floor: what the servers and the event loops allow when there is no job library at all.
+"""The floor: the speed of the servers and event loops without any job library.
 
-Without it one could not say whether a library is slow or its server. Plain loops of the statements a library cannot do
-without: insert many, claim a batch, settle it and keep the row; commit one; a script that takes a hundred.
+It shows whether a library is slow or its server. Plain loops run the statements that every library needs: insert many
+rows, claim a batch, settle it and keep the rows; commit one row; a script that takes a hundred.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from benchmarks.harness.places import Places
 
 PAYLOAD: Final = "x" * 120
-BATCH: Final = 256  # jobs of a claim
-CALL: Final = 1_000  # rows of an insert
+BATCH: Final = 256  # jobs per claim
+CALL: Final = 1_000  # rows per insert
 COUNTS: Final = {"tiny": 512, "quick": 20_000, "goals": 20_000, "full": 60_000}
-Rates = dict[str, float]  # what -> jobs/s
+Rates = dict[str, float]  # probe -> jobs/s
 
 
 def rate(count: int, run: Callable[[], object]) -> float:
@@ -94,7 +94,7 @@ END = """UPDATE probe SET state = 3 FROM unnest(%s::text[], %s::int[]) AS out (i
 
 
 def postgres(url: str, count: int) -> Rates:
-    """One connection; a commit for each statement that a library would have to commit."""
+    """One connection, with a commit for each statement that a library would have to commit."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
@@ -106,7 +106,7 @@ def postgres(url: str, count: int) -> Rates:
                 connection.execute(FILL, [ids, list(some), [PAYLOAD] * len(ids)])
 
         def drain() -> None:
-            """Settle the last batch and claim the next in one commit and one trip."""
+            """Settle the last batch and claim the next in one commit and one round trip."""
             ended: list[Any] = []
             while True:
                 with connection.pipeline(), connection.transaction():
@@ -219,11 +219,11 @@ def sqlite(level: str, count: int) -> Rates:
     return found
 
 
-# --- all of them, in a process of their own
+# --- all of them, in their own process
 
 
 def measured(places: Places, storages: Sequence[str], size: str, python: str) -> dict[str, Rates]:
-    """Storage -> what -> jobs/s."""
+    """Storage -> probe -> jobs/s."""
     from benchmarks.harness.session import ROOT
 
     urls = {}
@@ -249,7 +249,7 @@ def measured(places: Places, storages: Sequence[str], size: str, python: str) ->
 
 
 def medians(rounds: Sequence[dict[str, Rates]]) -> dict[str, Rates]:
-    """Of what each of them measured, or some of them."""
+    """The medians over all rounds, or over those that have a probe."""
     found: dict[str, dict[str, list[float]]] = {}
     for one in rounds:
         for storage, rates in one.items():

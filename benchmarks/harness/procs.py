@@ -1,6 +1,6 @@
-"""What processes use, read from /proc: CPU time, memory, bytes written; and how busy everybody else is.
+"""Reads the resource use of processes from /proc: CPU time, memory, bytes written; and how busy other processes are.
 
-Without it the harness would need a package for four numbers. Where there is no /proc, they are unknown.
+Without /proc these figures are unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def known() -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the name, which may hold blanks: state, parent, ..."""
+    """The fields of /proc/PID/stat after the name, which may contain spaces: state, parent, ..."""
     try:
         return (PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -28,7 +28,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def tree(roots: Iterable[int]) -> list[int]:
-    """These processes and all that came of them."""
+    """These processes and all their descendants."""
     children: dict[int, list[int]] = {}
     for name in os.listdir(PROC) if known() else ():
         if name.isdigit() and (fields := _stat(int(name))):
@@ -42,17 +42,17 @@ def tree(roots: Iterable[int]) -> list[int]:
 
 
 def cpu(roots: Iterable[int]) -> float:
-    """Seconds of CPU of the trees, with those of children that have ended and were waited for."""
+    """CPU seconds of the trees, including children that have ended and were waited for."""
     return sum(sum(map(int, fields[11:15])) for pid in tree(roots) if (fields := _stat(pid))) / TICKS
 
 
 def memory(roots: Iterable[int]) -> float:
-    """MB in memory now, shared pages counted for each."""
+    """MB in memory now; shared pages count for each process."""
     return sum(int(fields[21]) for pid in tree(roots) if (fields := _stat(pid))) * PAGE / 2**20
 
 
 def written(roots: Iterable[int]) -> int:
-    """Bytes handed to write() by the trees so far."""
+    """Bytes that the trees have passed to write() so far."""
     total = 0
     for pid in tree(roots):
         try:
@@ -64,13 +64,13 @@ def written(roots: Iterable[int]) -> int:
 
 
 def _machine() -> float:
-    """Seconds of CPU that all processes of the machine have used."""
+    """CPU seconds used by all processes of the machine."""
     user, nice, system, _, _, irq, soft, steal = map(int, (PROC / "stat").read_text().split()[1:9])
     return (user + nice + system + irq + soft + steal) / TICKS
 
 
 class Others:
-    """How many cores processes that are not ours kept busy while this was open: which figures to distrust."""
+    """How many cores other processes used while this was open: shows which figures to distrust."""
 
     cores = 0.0
 

@@ -1,14 +1,14 @@
 """`python3 dev.py bench`: measures Treadle and its peers side by side, and writes docs/benchmarks.md.
 
-    python3 dev.py bench --quick                       everybody, the core measures, about a quarter of an hour
-    python3 dev.py bench --goals                       what the table of goals needs, in fifty minutes
-    python3 dev.py bench --goals --python 3.13         the same on another Python, which all systems then run on
-    python3 dev.py bench                               everybody, everything: hours, on a quiet machine
+    python3 dev.py bench --quick                       all systems, the core measures, about a quarter of an hour
+    python3 dev.py bench --goals                       the measures for the table of goals, in fifty minutes
+    python3 dev.py bench --goals --python 3.13         the same on another Python, for all systems
+    python3 dev.py bench                               all systems, all measures: hours, on a quiet machine
     python3 dev.py bench --peers treadle pgqueuer --storages postgres --measures core backlog-100000
-    python3 dev.py bench --resume                      goes on with what is missing; failures are tried again
-    python3 dev.py bench --report                      only writes the page again, from what was measured
+    python3 dev.py bench --resume                      measures only what is missing or failed
+    python3 dev.py bench --report                      only writes the page again, from the kept figures
 
-Systems take turns, round by round. Results are kept in .bench-cache; Ctrl-C loses only the cell that is running.
+Systems take turns in each round. Results are kept in .bench-cache; Ctrl-C loses only the cell that is running.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from benchmarks.harness.systems import STORAGES, NoSuch, System, chosen
 
 SIZES: Final = {"quick": QUICK, "goals": GOALS, "full": FULL, "tiny": TINY}
 ROUNDS: Final = {"quick": 2, "goals": 3, "full": 3, "tiny": 1}
-ONCE: Final = ("churn", "backlog-1000000")  # in a run for the goals: they take long, and vary little
-Step = tuple[int, Cell, System]  # the round, what, of whom
+ONCE: Final = ("churn", "backlog-1000000")  # one round in a run for the goals: they take long, and vary little
+Step = tuple[int, Cell, System]  # round, measure, system
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -82,7 +82,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def plan(systems: Sequence[System], measures: Sequence[str], rounds: int, size: str) -> list[Step]:
-    """Round by round, measure by measure, the systems in turn: what changes on the machine changes for all."""
+    """Round by round, measure by measure, with the systems in turn: changes on the machine affect all of them."""
     named = [CELLS[name] for name in measures if name in CELLS]
     steps = []
     for turn in range(1, rounds + 1):
@@ -97,13 +97,13 @@ def plan(systems: Sequence[System], measures: Sequence[str], rounds: int, size: 
                 if cell.name == "hold" and not system.ours:
                     continue
                 if cell.name == "churn" and not named and (turn > 1 or not system.ours):
-                    continue  # it takes long, and of others no goal asks; named, it is measured as often as the rest
+                    continue  # it takes long, and goals need only Treadle's; if named, it has as many rounds as others
                 steps.append((turn, cell, system))
     return steps
 
 
 def _asked(cell: Cell, system: System, size: str) -> bool:
-    """Whether a run of this size measures it, if nobody says which measures."""
+    """Whether a run of this size measures it by default."""
     if size == "goals":
         return wanted(cell.name, system)
     return size == "full" or _quick(cell, system)
@@ -111,7 +111,7 @@ def _asked(cell: Cell, system: System, size: str) -> bool:
 
 def _quick(cell: Cell, system: System) -> bool:
     if cell.name == "concurrency-16" and system.name == "huey@sqlite-off":
-        return True  # one goal compares the two
+        return True  # a goal compares the two
     goal = system.ours and system.storage in ("postgres", "redis", "sqlite-normal")
     return system.quick and (
         cell.quick == "all" or (cell.quick == "ours" and system.ours) or (cell.quick == "goals" and goal)
@@ -119,7 +119,7 @@ def _quick(cell: Cell, system: System) -> bool:
 
 
 class Progress:
-    """What is under way, and how long the rest will take, by what each cell took when it was last measured."""
+    """The current cell, and an estimate of the remaining time from each cell's latest duration."""
 
     def __init__(self, steps: Sequence[Step], results: Results) -> None:
         self.steps, self.results, self.begun = steps, results, time.monotonic()
@@ -141,7 +141,7 @@ class Progress:
 
 
 def commit() -> str:
-    """What is measured of ours, with "+" if the checkout was changed since."""
+    """The measured commit of Treadle, with "+" if the checkout has changes."""
     said = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -168,7 +168,7 @@ def machine(size: str, python: str) -> dict[str, Any]:
 
 @dataclass
 class Floor:
-    """The raw servers and loops, once in each round: they vary as much as everything else."""
+    """The servers and loops without a library, measured in every round: they vary as much as everything else."""
 
     results: Results
     places: Places
@@ -180,21 +180,21 @@ class Floor:
         print(f"round {turn}: the floor, raw servers and loops", file=sys.stderr, flush=True)
         rounds = self.results.machine.setdefault("floor", {})
         found = probes.measured(self.places, self.storages, self.size, environments.python("", self.base))
-        rounds[str(turn)] = rounds.get(str(turn), {}) | found  # of other storages what was measured before stays
+        rounds[str(turn)] = rounds.get(str(turn), {}) | found  # keeps earlier figures of other storages
         self.results.machine["probes"] = probes.medians(list(rounds.values()))
         self.results.save()
 
 
 class Runner:
-    """Measures the steps one after the other; a cell that fails is noted, and the run goes on."""
+    """Measures the steps one after the other. A failed cell is recorded, and the run continues."""
 
     def __init__(self, results: Results, size: Size, places: Places, base: Interpreter) -> None:
         self.results, self.size, self.places, self.base = results, size, places, base
         self._pythons: dict[str, str] = {}
-        self._known: dict[str, dict[str, Any] | str] = {}  # system -> what it says of itself, or why it cannot run
+        self._known: dict[str, dict[str, Any] | str] = {}  # system -> its description, or why it cannot run
 
     def about(self, system: System) -> dict[str, Any]:
-        """Raises CellFailed, the second time at once."""
+        """The description of a system. Raises CellFailed; a second call raises it at once."""
         if system.name not in self._known:
             try:
                 if system.environment not in self._pythons:
@@ -224,7 +224,7 @@ class Runner:
             kept["others"] = round(others.cores, 2)
         except CellFailed as error:
             kept["error"] = " ".join(str(error).split())
-        except Exception as error:  # of one cell; it must not end a run of hours
+        except Exception as error:  # one cell must not end a run of hours
             kept["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return kept | {"took": round(time.monotonic() - begun, 1)}
 
@@ -264,7 +264,7 @@ def measured(args: argparse.Namespace, results: Results, base: Interpreter) -> N
     if args.resume:
         steps = [step for step in steps if not results.has(step[2].name, step[1].name, step[0])]
     results.machine |= machine(args.size, base.version)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the servers end with us
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the servers end too
     with Places() as places:
         floor = None
         if "probes" in args.measures or not (args.peers or args.measures):

@@ -1,7 +1,7 @@
-"""One system at work: a producer and worker processes in its own environment, the marks its jobs leave, the moment the
-last of them is settled.
+"""One system at work: a producer and worker processes in its own environment, the marks of its jobs, and the time when
+the last of them is settled.
 
-Without it each measure would have its own way to start, wait, count and clean up, and none would be comparable.
+All measures start, wait, count and clean up in the same way, so that their figures are comparable.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from benchmarks.harness.places import Place
 from benchmarks.harness.systems import System
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-LOOK: Final = 0.002  # s between two looks at marks, and at what is left
-SLACK: Final = 20_000  # marks there is room for beyond what is expected: jobs that run twice
-STOP: Final = 3.0  # s a worker gets to stop by itself
+LOOK: Final = 0.002  # seconds between two polls of the marks and of the unsettled jobs
+SLACK: Final = 20_000  # room for marks beyond the expected number, for jobs that run twice
+STOP: Final = 3.0  # seconds a worker gets to stop by itself
 
 
 class CellFailed(RuntimeError):
-    """This figure could not be had; the message says why, and stands in the table."""
+    """A figure is not available; the message gives the reason and is shown in the table."""
 
 
 @dataclass
 class Drained:
-    """How some jobs were worked off. Moments are of the monotonic clock."""
+    """The figures of a drain. Times are of the monotonic clock."""
 
     jobs: int
-    first: float  # the first body ran
-    settled: float  # the last job was settled
-    worker_cpu: float | None  # s for one job
+    first: float  # when the first body ran
+    settled: float  # when the last job was settled
+    worker_cpu: float | None  # seconds per job
     server_cpu: float | None
     marks: list[tuple[float, float]] = field(default_factory=list)
 
@@ -54,9 +54,9 @@ class Drained:
 class Session:
     """A system on an emptied place, until closed.
 
-    about  what the adapter says of itself
-    ask    what is measured, as frame.Ask has it
-    limit  s until it is given up
+    about  the description by its adapter
+    ask    the measure, as fields of frame.Ask
+    limit  seconds until it fails
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Session:
         self._said = b""
         self._workers: list[subprocess.Popen[bytes]] = []
         self.sent = 0
-        self._seen = 0, 0.0  # marks that belong to what has finished, and the last of them
+        self._seen = 0, 0.0  # number of marks counted by earlier `finish` calls, and the time of the last one
 
     # --- its processes
 
@@ -115,7 +115,7 @@ class Session:
         return " | ".join(line.strip() for line in lines[-4:])[-400:]
 
     def setup(self) -> None:
-        """Empty the place, make tables."""
+        """Empty the place and create tables."""
         self.place.reset()
         if not self.about["setup"]:
             return
@@ -130,7 +130,7 @@ class Session:
             raise CellFailed(f"the set-up failed: {self.log('setup')}")
 
     def left(self, what: str) -> float:
-        """Seconds until the limit. Raises CellFailed when it is over."""
+        """Seconds until the limit. Raises CellFailed once it is reached."""
         rest = self.end - time.monotonic()
         if rest <= 0:
             ran = f"{self.marks.look():,} jobs had run"
@@ -142,7 +142,7 @@ class Session:
         self._answer("starting the producer")
 
     def order(self, do: str, **words: Any) -> dict[str, Any]:
-        """One order to the producer, and its answer. Raises CellFailed."""
+        """Send one order to the producer; returns its answer. Raises CellFailed."""
         assert self._producer is not None
         assert self._producer.stdin is not None
         try:
@@ -185,7 +185,7 @@ class Session:
         return [*self.worker_pids, *([self._producer.pid] if self._producer else [])]
 
     def filled(self) -> None:
-        """Before there is a worker: the adapter must see all that was sent, or it would not see the end either."""
+        """Check, before workers start, that the adapter sees all sent jobs: otherwise it would not see the end."""
         seen = self.place.left(self.about["settled"]) if self.about["settled"] else self.sent
         if seen < self.sent:
             raise CellFailed(f"of {self.sent:,} jobs that were sent, its adapter sees {seen:,} to be settled")
@@ -193,7 +193,7 @@ class Session:
     # --- waiting
 
     def finish(self, jobs: int) -> Drained:
-        """Wait until so many more than at the last time have run, and all are settled."""
+        """Wait until that many more jobs have run, and all are settled."""
         first: tuple[int, float, float] | None = None
         look = 0
         before, begun = self._seen
@@ -213,7 +213,7 @@ class Session:
         worker, server = procs.cpu(self.worker_pids), self.place.cpu()
         assert first is not None
         rest = jobs - first[0]
-        costs = rest > max(0, jobs // 3) and procs.known()  # else too few were left after the first look
+        costs = rest > max(0, jobs // 3) and procs.known()  # otherwise too few were left after the first poll
         self._seen = before + jobs, ran[-1][0]
         return Drained(
             jobs,
@@ -225,7 +225,7 @@ class Session:
         )
 
     def _settled(self, last: float) -> float:
-        """The moment nothing was left."""
+        """The time when no job was left to settle."""
         if not self.about["settled"]:
             return last
         look = 0
@@ -246,7 +246,7 @@ class Session:
                 raise CellFailed(f"a worker ended with exit code {worker.returncode}: {self.log('worker')}")
 
     def quiet(self, seconds: float = 0.5) -> None:
-        """Let an idle worker come to rest: this is about what it does when it was idle."""
+        """Let the worker become idle, for measures of an idle worker."""
         time.sleep(min(seconds, self.left("a pause")))
 
     # --- its end
@@ -257,7 +257,7 @@ class Session:
             with contextlib.suppress(OSError):
                 worker.terminate()
         _kill(self._workers, STOP)
-        for pid in family:  # children that got themselves another group
+        for pid in family:  # children that moved to another process group
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self._workers.clear()
@@ -275,7 +275,7 @@ class Session:
 
 
 def _kill(processes: Sequence[subprocess.Popen[bytes]], patience: float = 0.0) -> None:
-    """They and their groups, after so many seconds in which they may end themselves."""
+    """Kill them and their process groups, after the seconds in which they may end by themselves."""
     end = time.monotonic() + patience
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -286,7 +286,7 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]], patience: float = 0.0) -
 
 
 def about(system: System, python: str, url: str) -> dict[str, Any]:
-    """What the adapter says of itself. Raises CellFailed."""
+    """The adapter's description of a system. Raises CellFailed."""
     words = {"url": url, "storage": system.storage, "variant": system.variant}
     ran = subprocess.run(
         [python, "-m", f"benchmarks.adapters.{system.adapter}", "about"],
@@ -306,7 +306,7 @@ def about(system: System, python: str, url: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened(session: Session) -> Iterator[Session]:
-    """Set up, with a producer that has sent nothing yet; closed at the end, whatever happened."""
+    """Set it up and start its producer; close it at the end in any case."""
     try:
         session.setup()
         session.start_producer()

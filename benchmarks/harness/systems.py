@@ -1,4 +1,4 @@
-"""Who takes part: each system on each storage it is measured on. What it can and how it is set up, its adapter says.
+"""The measured systems: each library on each storage. Their features and setup are in their adapters.
 
 To add one: an adapter, a line here, and its requirements in benchmarks/peers.
 """
@@ -17,9 +17,9 @@ KIND: Final = {"sqlite-normal": "sqlite", "sqlite-full": "sqlite", "sqlite-off":
 class System:
     """One library on one storage.
 
-    storage  with its durability: sqlite-full and sqlite-normal by `PRAGMA synchronous`, sqlite-off without any fsync,
-             sqlite-own as the library sets it
-    pace     jobs/s it is known to drain, roughly: so that slow ones are given few jobs, and the run ends
+    storage  includes its durability: sqlite-full and sqlite-normal by `PRAGMA synchronous`, sqlite-off without fsync,
+             sqlite-own with the library's settings
+    pace     approximate drain rate in jobs/s: slow systems get fewer jobs, so that the run ends
     quick    whether it takes part in a quick run
     """
 
@@ -41,7 +41,7 @@ class System:
 
     @property
     def environment(self) -> str:
-        """Whose requirements it runs with; "" is our own environment."""
+        """The requirements it runs with; "" is the current environment."""
         return "" if self.adapter == "treadle" else self.adapter
 
     @property
@@ -83,11 +83,11 @@ SYSTEMS: Final = (
 
 
 class NoSuch(ValueError):
-    """A name on the command line that nobody has."""
+    """An unknown name on the command line."""
 
 
 def chosen(peers: Sequence[str], storages: Sequence[str], systems: Iterable[System] = SYSTEMS) -> list[System]:
-    """Those asked for; nothing asked is all. A peer may also be given as `peer@storage`. Raises NoSuch."""
+    """The named systems; without names, all. A peer may be given as `peer@storage`. Raises NoSuch."""
     systems = list(systems)
     for word in peers:
         if not any(word in (one.peer, one.name) for one in systems):
