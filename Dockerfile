@@ -15,4 +15,4 @@ WORKDIR /home/treadle
 # `treadle` is the main process: SIGTERM reaches it, and it stops decently.
 ENTRYPOINT ["treadle"]
 # In a container: which addresses reach it, is said when its port is published (`docker run -p 127.0.0.1:8080:8080`).
-CMD ["server", "--face", "delayed", "--host", "0.0.0.0"]
+CMD ["server", "--protocol", "delayed", "--host", "0.0.0.0"]

@@ -26,13 +26,13 @@ const tasks = {
 };
 
 class Children { // stored with the report; the job waits for them and is ended by the server, or called again
-  constructor(jobs, again = false) { this.report = { then: jobs, ...(again && { again }) }; }
+  constructor(jobs, again = false) { this.report = { followups: jobs, ...(again && { again }) }; }
 }
 const job = (task, ...args) => ({ id: "", task, payload: JSON.stringify(args) }); // the server derives the id
 const results = async (ids) => (await call("get", { ids })).records.map((row) => JSON.parse(row.result));
 
 const running = new Map(); // id -> { version, lost }
-let stopping = false, ticket = 0;
+let stopping = false, claims = 0;
 
 async function call(verb, body) {
   for (let pause = 100; ; pause = Math.min(2 * pause, 10_000)) {
@@ -51,7 +51,7 @@ async function call(verb, body) {
       if (error.final) throw error;
       console.error(`${verb}: ${error.cause?.code ?? error.message}`);
     }
-    // Every verb may be repeated: a claim under the same ticket answers the same jobs, a report says the same again.
+    // Every verb may be repeated: a claim under the same claim id returns the same jobs, a report says the same again.
     await new Promise((wake) => setTimeout(wake, pause));
   }
 }
@@ -73,9 +73,9 @@ async function run(row) {
 }
 
 async function beat() {
-  const holds = [...running].map(([id, { version }]) => ({ id, version }));
-  const worker = { worker: name, host: hostname(), pid: process.pid, tasks: Object.keys(tasks), slots, running: holds.length };
-  const { ids } = await call("heartbeat", { worker, holds, lease });
+  const renewals = [...running].map(([id, { version }]) => ({ id, version }));
+  const worker = { worker: name, host: hostname(), pid: process.pid, tasks: Object.keys(tasks), slots, running: renewals.length };
+  const { ids } = await call("heartbeat", { worker, renewals, lease });
   for (const id of ids) if (running.has(id)) running.get(id).lost = true; // cancelled, or given to somebody else
 }
 
@@ -90,7 +90,7 @@ while (!stopping) {
   if (room === 0) { await new Promise((wake) => setTimeout(wake, 10)); continue; }
   const wanted = Object.fromEntries(Object.keys(tasks).map((task) => [task, [room, lease]]));
   const { records } = await call("claim", {
-    worker: `${name}#${++ticket}`, tasks: wanted, limit: room, lease, holds: [...running.keys()],
+    worker: `${name}#${++claims}`, tasks: wanted, limit: room, lease, running: [...running.keys()],
     wait: running.size ? 0.2 : 2, max_lost: 3,
   });
   for (const row of records) {
@@ -100,4 +100,4 @@ while (!stopping) {
 }
 while (running.size) await new Promise((wake) => setTimeout(wake, 10));
 clearInterval(heart);
-await call("heartbeat", { worker: { worker: name, gone: true }, holds: [], lease });
+await call("heartbeat", { worker: { worker: name, gone: true }, renewals: [], lease });
