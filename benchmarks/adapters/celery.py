@@ -16,7 +16,7 @@ ABOUT = About(
     packages=("celery", "kombu", "redis", "hiredis"),
     settled=(["LLEN", "celery"], ["ZCARD", "unacked_index"]),
     worker="loses the jobs that run, which are acknowledged when they start (acks_late is off); "
-    "what was prefetched returns after an hour",
+    "prefetched jobs return after an hour",
     server=CRASH.get(ASK.storage, ""),
     notes="prefork with 2 children (threads when concurrency is set), prefetch multiplier 64; one borrowed producer; "
     "no bulk call",

@@ -23,7 +23,7 @@ from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Produce
 ABOUT = About(
     packages=("dramatiq", "redis", "hiredis"),
     settled=(["HLEN", "dramatiq:default.msgs"],),
-    worker="loses nothing: what a silent worker held is handed out again after about a minute",
+    worker="loses nothing: jobs of a silent worker are delivered again after about a minute",
     server=CRASH.get(ASK.storage, ""),
     notes="32 threads unless concurrency is set; no bulk call; limits by ConcurrentRateLimiter inside the job",
     can=("results", "limits", "processes", "fanin"),

@@ -27,7 +27,7 @@ ABOUT = About(
         ASK.storage, "a process loses nothing; the machine may lose the last moments (synchronous=normal)"
     ),
     notes="8 threads unless concurrency is set, scheduler_batch_size 64, polls each 2 ms, push_dispatch off; "
-    "bulk is enqueue_many; what jobs return is always kept",
+    "bulk is enqueue_many; results are always kept",
     can=("results", "limits", "processes", "fanin"),
 )
 place: dict[str, Any] = (

@@ -21,7 +21,7 @@ FSYNC = ASK.storage == "sqlite-full"
 ABOUT = About(
     packages=("huey",) if SQLITE else ("huey", "redis", "hiredis"),
     settled="SELECT count(*) FROM task" if SQLITE else (["LLEN", "huey.redis.peer"],),
-    worker="loses the jobs that run: they leave the queue when they are handed out",
+    worker="loses the jobs that run: they leave the queue when a worker takes them",
     server=("loses nothing" if FSYNC else "the machine may lose the last moments, and may damage the file")
     if SQLITE
     else CRASH.get(ASK.storage, ""),

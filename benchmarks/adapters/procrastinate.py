@@ -16,7 +16,7 @@ UVLOOP = True
 ABOUT = About(
     packages=("procrastinate", "psycopg", "uvloop"),
     settled="SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
-    worker="keeps the jobs as `doing`; a task of one's own must look for stalled ones and retry them",
+    worker="keeps the jobs as `doing`; a task of your own must find stalled ones and retry them",
     server="loses nothing",
     notes="uvloop, concurrency 16 unless set (its pool has 20), delete_jobs=always; bulk is batch_defer_async",
     can=("processes",),

@@ -17,7 +17,7 @@ coredis.Config.optimized = True
 ABOUT = About(
     packages=("streaq", "coredis", "uvloop"),
     settled=(["XLEN", "streaq:default:queues:normal"],),  # entries are deleted when their jobs end
-    worker="loses nothing: what was idle for a minute is taken by another worker",
+    worker="loses nothing: another worker takes entries that were idle for a minute",
     server=CRASH.get(ASK.storage, ""),
     notes="uvloop, concurrency 32 unless set, coredis optimised; bulk is enqueue_many; no results with ttl=0",
     can=("results", "processes", "fanin"),

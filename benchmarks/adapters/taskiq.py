@@ -26,9 +26,9 @@ CONCURRENCY = ASK.concurrency or 32
 ABOUT = About(
     packages=("taskiq", "taskiq-redis", "redis", "hiredis", "uvloop"),
     settled=(["GROUP", "taskiq"],) if STREAM else (["LLEN", "taskiq"],),
-    worker="loses nothing: unacknowledged entries are handed out again after 10 minutes"
+    worker="loses nothing: unacknowledged entries are delivered again after 10 minutes"
     if STREAM
-    else "loses the jobs that run or were prefetched: they leave the list when they are handed out",
+    else "loses the jobs that run or were prefetched: they leave the list when a worker takes them",
     server=CRASH.get(ASK.storage, ""),
     notes="uvloop, orjson, 32 tasks at once and as many prefetched unless concurrency is set; no bulk call",
     can=("results", "processes"),

@@ -22,13 +22,13 @@ ABOUT = About(
         "sqlite-normal": "SELECT count(*) FROM job WHERE queue_position IS NOT NULL OR state < 3",
         "sqlite-full": "SELECT count(*) FROM job WHERE queue_position IS NOT NULL OR state < 3",
     }.get(ASK.storage, ()),
-    worker="loses nothing: leases run out, and the jobs run again",
+    worker="loses nothing: leases expire, and the jobs run again",
     server={
         **CRASH,
         "sqlite-full": "loses nothing",
         "sqlite-normal": "a process loses nothing; the machine may lose the last moments",
     }.get(ASK.storage, ""),
-    notes="uvloop, concurrency 256; plain jobs with keep=0, with results those are kept for a day",
+    notes="uvloop, concurrency 256; plain jobs with keep=0, results kept for a day otherwise",
     can=("results", "limits", "lanes", "fanin", "processes"),
 )
 EXTRA: dict[str, dict[str, Any]] = {"limits": {"limits": ["api"]}, "results": {}, "fanin": {}}

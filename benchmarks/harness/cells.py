@@ -35,8 +35,8 @@ class Size:
     fan       jobs of the fan-in
     deepest   most jobs of a backlog
     patience  seconds that a backlog may take, by the pace; slower systems are left out
-    churn     seconds of enqueueing and draining. Ended jobs are kept for at least a minute, so a tenth of this must be
-              longer: otherwise the first tenth has nothing to prune
+    churn     seconds of enqueueing and draining; the rates of the second and the last tenth are compared. Ended jobs
+              are kept for at least a minute, so only the 900 s of `GOALS` have pruning in the second tenth
     """
 
     seconds: float

@@ -24,10 +24,10 @@ TITLES: Final = {
     "sqlite": "SQLite",
 }
 PICTURES: Final = (  # file, figure, title, unit, whether lower is better
-    ("drain", goals.DRAIN, "Drain of no-op jobs", "jobs/s, counted to the last one settled; longer is better", False),
-    ("backlog", goals.DEEP, "Drain of 100,000 no-op jobs", "jobs/s; longer is better; who is slow is left out", False),
-    ("bulk", goals.BULK, "Enqueue in bulk", "jobs/s; longer is better; who has no bulk call is left out", False),
-    ("together", goals.TOGETHER, "Enqueue from 100 coroutines", "jobs/s, each awaits its own; longer is better", False),
+    ("drain", goals.DRAIN, "Drain of no-op jobs", "jobs/s until the last job is settled; longer is better", False),
+    ("backlog", goals.DEEP, "Drain of 100,000 no-op jobs", "jobs/s; longer is better; slow systems are left out", False),
+    ("bulk", goals.BULK, "Enqueue in bulk", "jobs/s; longer is better; only systems with a bulk call", False),
+    ("together", goals.TOGETHER, "Enqueue from 100 coroutines", "jobs/s, each awaits its own call; longer is better", False),
     ("pick-up", goals.PICK, "Pick-up by an idle worker, p99", "ms at 50 jobs/s; shorter is better", True),
     ("cpu", f"drain: {goals.CPU}", "CPU of the worker", "s for 10,000 no-op jobs; shorter is better", True),
 )
@@ -97,11 +97,11 @@ def failures(results: Results) -> str:
 def noisy(results: Results) -> str:
     marked = [kept for kept in results.cells.values() if kept.get("others", 0.0) > NOISY]
     if not marked:
-        return "At no time did other processes keep more than 0.3 cores busy."
+        return "Other processes never kept more than 0.3 cores busy."
     systems = sorted({kept["system"] for kept in marked})
     return (
         f"**In {len(marked)} of {len(results.cells)} cells other processes kept more than 0.3 cores busy** "
-        f"({max(kept['others'] for kept in marked):.1f} at most); distrust the figures of {', '.join(systems)}."
+        f"({max(kept['others'] for kept in marked):.1f} at most). The figures of {', '.join(systems)} are unreliable."
     )
 
 
@@ -165,10 +165,10 @@ def head(results: Results) -> str:
 
 
 def unmeasured(results: Results) -> str:
-    """The measures that the command could make and did not."""
+    """Name the measures that this run left out."""
     seen = {kept["cell"] for kept in results.cells.values()}
     missing = [name for name in CELLS if name not in seen]
-    return f"Measures left out: {', '.join(missing)}." if missing else "Every measure was taken of somebody."
+    return f"Measures left out: {', '.join(missing)}." if missing else "No measure was left out."
 
 
 def text(results: Results, folder: Path) -> str:
@@ -179,8 +179,8 @@ def text(results: Results, folder: Path) -> str:
         *pictures(results, folder),
         *(f"#### On {title}\n\n{table(results, systems)}" for title, systems in groups()),
         f"#### The floor\n\nRaw loops without any job library, the median of the rounds.\n\n{probed(results)}",
-        f"#### Who takes part\n\n{about(results)}",
-        f"#### What failed, what was left out\n\n{failures(results)}\n\n{unmeasured(results)}",
+        f"#### Systems measured\n\n{about(results)}",
+        f"#### Failures and omissions\n\n{failures(results)}\n\n{unmeasured(results)}",
     ]
     return "\n\n".join(parts)
 

@@ -83,8 +83,8 @@ class PubSub(Protocol):
         """Call the listener for each text published from now on. Returns a function that ends this. After a lost
         connection it subscribes again by itself.
 
-        An exception of the listener is logged. It reaches neither the publisher nor other listeners, and the listener
-        is called for the next text too.
+        An exception of the listener is logged. It does not reach the publisher or other listeners, and the listener
+        still receives the next text.
         """
         ...
 

@@ -1,6 +1,6 @@
 """Calls the listeners of a pub/sub port, alike for all of them.
 
-A listener is an observer: its exception is logged, and reaches neither the publisher nor the other listeners.
+An exception of a listener is logged. It does not reach the publisher or the other listeners.
 """
 
 from __future__ import annotations

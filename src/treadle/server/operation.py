@@ -84,7 +84,7 @@ class Operation(Struct, frozen=True, kw_only=True):
 
 
 Old = Callable[[], Awaitable[str | None]]
-"""What a person must know of a storage whose jobs live elsewhere; None: nothing."""
+"""Returns a warning if the jobs of this storage have been moved elsewhere, otherwise None."""
 
 
 def routes(operations: Sequence[Operation], most: int, old: Old) -> list[Route]:

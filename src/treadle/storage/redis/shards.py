@@ -289,7 +289,7 @@ class ShardedRedis:
         )
 
     async def recount(self, correct: bool = True) -> list[tuple[str, int, int]]:
-        """As `RedisStorage.recount`, for each shard."""
+        """Do `RedisStorage.recount` on each shard and return all differences."""
         return [each for told in await together(shard.recount(correct) for shard in self._shards) for each in told]
 
     async def health(self) -> list[Health]:

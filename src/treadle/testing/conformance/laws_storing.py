@@ -1,4 +1,4 @@
-"""What is asked is stored as it was asked: large calls, any text. Beyond the laws."""
+"""Laws of storing: calls of any size and texts of any kind are stored unchanged. They belong to no numbered law."""
 
 from __future__ import annotations
 

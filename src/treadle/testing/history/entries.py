@@ -45,26 +45,26 @@ What = Literal[
     "clock",
     "note",
 ]
-"""What an entry says.
+"""The kinds of entries.
 
-asked      a process is about to enqueue this job; `facts` of the spec, see `facts_of`
-stored     the call that asked for it was answered; `name` is the id of the row that answers, if it is another
-refused    the call raised an error after which nothing is stored
-claimed    a worker's claim of this version was applied; only who sees the storage's side can tell
+asked      a process is about to enqueue this job; `facts` are those of its spec, see `facts_of`
+stored     the enqueue returned; `name` is the id of the existing row that answered, if any
+refused    the enqueue raised an error after which nothing is stored
+claimed    the storage has applied a worker's claim of this version; written only where the storage's side is visible
 began      a run of this version begins
-ended      it has ended; `how`, with `text` the encoded value
-settled    a worker was told that its ending was applied; `how` is the state
+ended      that run has ended; `how` it ended, and `text`, its encoded value
+settled    the storage has confirmed the outcome to the worker; `how` is the state
 step       the function of the step `name` is about to run, in the run of this version
-kept       that step has returned in its run, so its value `text` is stored
-signal     a process is about to give the signal `name` with the encoded value `text`
-signalled  it was answered
-received   a run of the job has received the signal `name`: `text`
-act        somebody is about to do `name` (cancel, retry, delete ...) to the job; without an id, to many
-acted      it was answered
-stalled    the actor has stood still for `seconds` until now
-crashed    the actor does nothing any more
+kept       the step has returned in that run, so its value `text` is stored
+signal     a process is about to send the signal `name` with the encoded value `text`
+signalled  sending the signal returned
+received   a run of the job has received the signal `name` with the value `text`
+act        a process is about to do `name` (cancel, retry, delete ...) to the job; without an id, to many
+acted      that call returned
+stalled    the actor did not run for `seconds` until now
+crashed    the actor has ended and writes no more entries
 clock      the clock of the storage steps by `seconds`
-note       for people
+note       a text for people
 """
 
 How = Literal["returned", "composed", "raised", "left", "succeeded", "failed", "cancelled"]

@@ -13,9 +13,9 @@ Kind = Literal["kill", "stop", "stall", "before", "lost", "twice", "cut", "clock
 KINDS: tuple[Kind, ...] = ("kill", "stop", "stall", "before", "lost", "twice", "cut", "clock")
 """The kinds of faults.
 
-kill    the worker does nothing more, after so many steps; another one starts in its place
-stop    the worker is asked to stop, with a second's grace; another one starts in its place
-stall   the worker stands still for `seconds`
+kill    the worker ends without any cleanup, after so many steps; another one starts in its place
+stop    the worker stops, with a second's grace; another one starts in its place
+stall   the worker does not run for `seconds`
 before  one call is not applied, and raises StorageUnavailable
 lost    one call is applied, and raises StorageUnavailable
 twice   one call is applied twice
