@@ -92,7 +92,7 @@ async def life(storage: Storage) -> list[Any]:
     [later] = await storage.get(["promise"])
     if later is not None and not later.state.final:
         told.append(await said(storage, done(later)))
-    told.append(await states(storage, "fan chain unknown doomed parent child waits behind dies kept-1 kept-2 beside"))
+    told.append(await states(storage, "fan chain unknown doomed parent child waits behind dies kept-1 kept-2 sibling"))
     told.append((await storage.stats()).limits)
     return told
 

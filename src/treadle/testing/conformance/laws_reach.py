@@ -80,13 +80,13 @@ def asking(kind: type[TreadleError], **options: Any) -> Act:
 
     async def act(storage: Storage, name: str) -> None:
         with pytest.raises(kind) as caught:
-            await storage.enqueue([mine("beside"), mine(**{"id": "m", **of(options, name)})])
+            await storage.enqueue([mine("sibling"), mine(**{"id": "m", **of(options, name)})])
         assert "secret" not in str(caught.value)
         if isinstance(caught.value, KeyHeld):
             assert caught.value.id == ""
         if isinstance(caught.value, IdTaken):
             assert caught.value.task is None
-        assert await states(storage, "beside m") == [None, None]
+        assert await states(storage, "sibling m") == [None, None]
 
     return act
 
@@ -156,7 +156,7 @@ ACTS: dict[str, Act] = {
     "after, with a timeout": asking(UnknownUpstream, after=("other-%s",), wait_timeout=60.0),
     "root": asking(UnknownUpstream, root="other-%s"),
     "parent": asking(UnknownUpstream, root="other-%s", parent="other-%s"),
-    "root beside a parent of mine": asking(UnknownUpstream, root="other-%s", parent="beside"),
+    "root, with a parent of mine": asking(UnknownUpstream, root="other-%s", parent="sibling"),
     "settle": settling(),
     "settle, cancel": settling(state=CANCELLED, reason="asked"),
     "settle, retry": settling(state=READY),

@@ -78,7 +78,7 @@ async def zoo(storage: Storage, clock: HandClock) -> None:
             job("bad"),
             job("parent"),
             job("a-run", limits=(("one", 1),), headers=(("a", "b"),)),
-            job("beside", limits=(("one", 1),)),
+            job("sibling", limits=(("one", 1),)),
             job("kept-1", limits=(("kept", 1),)),
             job("kept-2", limits=(("kept", 1),)),
             *jobs("pace-1 pace-2 pace-3", limits=(("pace", 1),)),
