@@ -1,6 +1,6 @@
 """The JSON of the native API: the request that enqueues a job, and the job as answers show it.
 
-Durations are seconds, moments are seconds since 1970. Arguments and results are JSON values, not the texts of the
+Durations are in seconds, times in seconds since 1970. Arguments and results are JSON values, not the texts of the
 codec.
 """
 

@@ -182,11 +182,11 @@ def check_changes(changes: Iterable[LimitChange]) -> None:
 
 
 def _without(odd: Mapping[int, Settled], items: Sequence[T]) -> list[T]:
-    """The items of a call without the odd ones."""
+    """The items of a call without the refused ones."""
     return [item for number, item in enumerate(items) if number not in odd]
 
 
 def among(odd: Mapping[int, Settled], others: Sequence[Settled]) -> list[Settled]:
-    """The results of all outcomes of a call in order, with the odd ones refused."""
+    """The results of all outcomes of a call in order: those in `odd`, and for the rest those in `others`."""
     rest = iter(others)
     return [odd[number] if number in odd else next(rest) for number in range(len(odd) + len(others))]

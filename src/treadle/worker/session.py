@@ -224,7 +224,7 @@ class WorkerSession:
         failures, retry = 0, self.config.recovery
         while True:
             started_at = self.loop.time()
-            # A loop that reports no answer itself counts as answered when it has run for this long.
+            # Not every loop reports an answer of the storage: one that has run for this long had an answer.
             healthy = self.loop.call_later(HEALTHY, self.outage.answered, name) if failures else None
             try:
                 return await loop()
