@@ -33,33 +33,37 @@ class Sentence(NamedTuple):
 
 
 class Rule(NamedTuple):
-    says: str
+    """The words to find, and what to write instead."""
+
+    write: str
     pattern: re.Pattern[str]
 
 
-def _rule(says: str, pattern: str, flags: int = re.IGNORECASE) -> Rule:
-    return Rule(says, re.compile(pattern, flags))
+def _rule(write: str, pattern: str, flags: int = re.IGNORECASE) -> Rule:
+    return Rule(write, re.compile(pattern, flags))
 
 
 RULES = (
-    _rule("begin with a noun, not with a clause", r"^(Who|Whoever|Whatever|What|Whichever)\b(?!.*\?$)", 0),
     _rule(
-        "name the actor and use the field's verb",
+        "the actor as the subject: 'the enqueuing process stores', not 'who stores'",
+        r"^(Who|Whoever|Whatever|What|Whichever)\b(?!.*\?$)",
+        0,
+    ),
+    _rule(
+        "the actor and its verb: send, publish, notify, return, raise, store, read, write, poll, wait, wake",
         r"\b(is|are|was|were|be|been|being|gets?) (told|said|asked|heard|handed)\b",
     ),
-    _rule("things are `it`", r"\b(he|his|him|himself)\b"),
+    _rule("'it' for a thing, 'they' for a person", r"\b(he|his|him|himself)\b"),
     _rule(
-        "plain register",
+        "the plain word: must, or, wrong, next to, read, repaired",
         r"\b(shall|nor|dear|amiss|beside|heeded|mended|in earnest|unto|thereby|hitherto|lest|alas|befalls?)\b",
     ),
     _rule(
-        "not our metaphor",
+        "the field's term: queue, queue position, blocked, maintenance, unit of work, notifier (see the glossary)",
         r"\b(goes? home|in line|stands? in|steps? aside|the line|tend(s|ed)?( to)? due|on the desk|rings?|bells?)\b",
     ),
-    _rule("no formula: say what it does", r"^(Without it|Without this|Else)\b", 0),
-    _rule(
-        "write because, not for", r"[,;:] for (it|he|they|there|nobody|nothing|this|that|these|no|one|each|every) \w+"
-    ),
+    _rule("what it does, not what would happen without it", r"^(Without it|Without this|Else)\b", 0),
+    _rule("'because'", r"[,;:] for (it|he|they|there|nobody|nothing|this|that|these|no|one|each|every) \w+"),
 )
 
 _CODE = re.compile(r"``.*?``|`[^`]*`", re.DOTALL)
@@ -253,19 +257,23 @@ def files(given: Sequence[str]) -> list[Path]:
 
 
 def broken(sentence: Sentence) -> list[str]:
-    """The rules that a sentence breaks, with the matching words."""
+    """For each rule that a sentence breaks: file, line, the words found, and what to write."""
     bare = _CODE.sub("`", sentence.text)
     if sentence.kind in STRINGS:
         bare = bare[:1].upper() + bare[1:]  # an error text begins in lower case
-    return [f"{rule.says} ({found.group(0)!r})" for rule in RULES if (found := rule.pattern.search(bare))]
+    return [
+        f"{sentence.where}: found {found.group(0)!r}; write {rule.write}: {sentence.text}"
+        for rule in RULES
+        if (found := rule.pattern.search(bare))
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.prose")
-    parser.add_argument("paths", nargs="*", metavar="PATH")
-    parser.add_argument("--draw", type=int, metavar="N")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="Files, folders. [default: docs, changes, src, *.md]")
+    parser.add_argument("--draw", type=int, metavar="N", help="Print N random sentences instead of checking.")
+    parser.add_argument("--seed", type=int, default=0, help="With --draw: seed of the choice. [default: 0]")
+    parser.add_argument("--kind", choices=KINDS, help="With --draw: the kind of sentences.")
     given = parser.parse_args(arguments)
     if given.draw:
         long = [one for one in sentences(files(given.paths)) if one.kind == given.kind and len(one.text.split()) > 4]
@@ -274,9 +282,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     count = 0
     for one in sentences(files(given.paths)):
-        for why in broken(one):
+        for finding in broken(one):
             count += 1
-            print(f"{one.where}: {why}: {one.text}")
+            print(finding)
     print(f"{count} to rewrite", file=sys.stderr)
     return 1 if count else 0
 

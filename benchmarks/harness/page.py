@@ -25,9 +25,21 @@ TITLES: Final = {
 }
 PICTURES: Final = (  # file, figure, title, unit, whether lower is better
     ("drain", goals.DRAIN, "Drain of no-op jobs", "jobs/s until the last job is settled; longer is better", False),
-    ("backlog", goals.DEEP, "Drain of 100,000 no-op jobs", "jobs/s; longer is better; slow systems are left out", False),
+    (
+        "backlog",
+        goals.DEEP,
+        "Drain of 100,000 no-op jobs",
+        "jobs/s; longer is better; slow systems are left out",
+        False,
+    ),
     ("bulk", goals.BULK, "Enqueue in bulk", "jobs/s; longer is better; only systems with a bulk call", False),
-    ("together", goals.TOGETHER, "Enqueue from 100 coroutines", "jobs/s, each awaits its own call; longer is better", False),
+    (
+        "together",
+        goals.TOGETHER,
+        "Enqueue from 100 coroutines",
+        "jobs/s, each awaits its own call; longer is better",
+        False,
+    ),
     ("pick-up", goals.PICK, "Pick-up by an idle worker, p99", "ms at 50 jobs/s; shorter is better", True),
     ("cpu", f"drain: {goals.CPU}", "CPU of the worker", "s for 10,000 no-op jobs; shorter is better", True),
 )

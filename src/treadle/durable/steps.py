@@ -298,7 +298,7 @@ class Durable:
 
     async def concluded(self, outcome: Outcome) -> Outcome:
         """The outcome with the checkpoints that are not known to be stored. If the attempt failed, its marks are
-        released first: after a crash in between, nobody could get them until they expire."""
+        released first: after a crash in between, no job could get them until they expire."""
         failed = outcome.state is State.FAILED
         if (
             self._marks

@@ -68,7 +68,7 @@ class Client:
         self.layers: list[middleware.Middleware] = []
         self.names: Names | None = None  # checks calls that may use a new name
         self.moved: Moved | None = None  # warns, while a caller waits, if the jobs were moved
-        self.orphans: Waited | None = None  # records waits, while somebody listens for workflows without waiters
+        self.orphans: Waited | None = None  # records waits, while a listener for workflows without waiters exists
         self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # runs inline jobs in this process
 
     def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:

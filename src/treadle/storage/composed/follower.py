@@ -15,7 +15,7 @@ RELOADS: Final = 100  # tries to find a base whose parts exist; each time anothe
 
 
 class Follower:
-    """The rows as of `replica.position`. A reload replaces `replica`, so nobody keeps it over an await."""
+    """The rows as of `replica.position`. A reload replaces `replica`, so do not keep it across an await."""
 
     def __init__(self, log: Log, namespace: str, waiters: TopicWaiters) -> None:
         self._log, self._namespace, self._waiters = log, namespace, waiters

@@ -1,6 +1,6 @@
 """Receives what the scripts publish, on one connection that reconnects by itself.
 
-It unsubscribes from channels for which nobody waits. Messages are only hints: polling finds the same changes later.
+It unsubscribes from channels without waiters. Messages are only hints: polling finds the same changes later.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ How = Literal["returned", "composed", "raised", "left", "succeeded", "failed", "
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One action of an actor, or one answer that it got.
 
-    at     seconds by one clock that all actors share and nobody sets (`time.monotonic` on one machine)
+    at     seconds by one clock that all actors share and that is never set (`time.monotonic` on one machine)
     actor  the process; a restarted process is another actor
     how    returned: a value; composed: jobs that continue it; raised; left: interrupted, to sleep or to wait
     """
