@@ -202,7 +202,7 @@ class Stale(TreadleError):
 
     def __init__(self, id: str, found: str) -> None:
         self.id, self.found = id, found
-        super().__init__(f"job {id} has moved on: it is {found}")
+        super().__init__(f"job {id} has changed: it is {found}")
 
 
 class BadStep(TreadleError, ValueError):

@@ -690,10 +690,10 @@ def specs(app: App) -> list[JobSpec[Any]]:
 async def test_a_fault_before_a_call_and_one_after_it(specs: list[JobSpec[Any]]) -> None:
     storage = faults.Faulty(connect("memory://"), [faults.before("enqueue", 1), faults.lost("enqueue", 2)])
     new = [spec.new for spec in specs]
-    with pytest.raises(StorageUnavailable, match="enqueue, call 1: made to fail before"):
+    with pytest.raises(StorageUnavailable, match="enqueue, call 1: injected failure before"):
         await storage.enqueue(new)
     assert await storage.get([new[0].id]) == [None]
-    with pytest.raises(StorageUnavailable, match="enqueue, call 2: made to lose its answer"):
+    with pytest.raises(StorageUnavailable, match="enqueue, call 2: injected loss of its answer"):
         await storage.enqueue(new)
     assert (await storage.get([new[0].id]))[0] is not None
     assert len(await storage.enqueue(new)) == 3

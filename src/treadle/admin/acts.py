@@ -70,7 +70,7 @@ class Acts:
         if left:
             await check_stays(storage)
         if left and raising:
-            raise Stale(left[0].job.id, f"it moved on {TRIES} times during this call; repeat the call")
+            raise Stale(left[0].job.id, f"it changed {TRIES} times during this call; repeat the call")
         return acted
 
     def _tell(self, row: Record, out: Outcome) -> None:

@@ -140,12 +140,12 @@ class Faulty(StorageProxy):
             return await call(self.storage)
         self.faults.append(fault)
         if fault.how == "before":
-            raise StorageUnavailable(f"{verb}, call {fault.call}: made to fail before it was applied")
+            raise StorageUnavailable(f"{verb}, call {fault.call}: injected failure before it was applied")
         if fault.until is not None:
             await fault.until.wait()
         answer = await call(self.storage)
         if fault.how == "lost":
-            raise StorageUnavailable(f"{verb}, call {fault.call}: made to lose its answer")
+            raise StorageUnavailable(f"{verb}, call {fault.call}: injected loss of its answer")
         return await call(self.storage) if fault.how == "twice" else answer
 
 

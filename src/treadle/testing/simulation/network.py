@@ -69,12 +69,12 @@ class Network(StorageProxy):
         await self._travel()
         if fault == "before":
             self.faults += 1
-            raise StorageUnavailable(f"{verb}: made to fail before it was applied")
+            raise StorageUnavailable(f"{verb}: injected failure before it was applied")
         answer = await self._served(call, twice=fault == "twice")
         await self._travel()
         self.faults += fault is not None
         if fault == "lost":
-            raise StorageUnavailable(f"{verb}: made to lose its answer")
+            raise StorageUnavailable(f"{verb}: injected loss of its answer")
         return answer
 
     async def _travel(self) -> None:
