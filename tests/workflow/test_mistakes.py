@@ -73,7 +73,7 @@ async def test_at_the_place_where_it_is_written(bare: App) -> None:
             r"found 5 .* by name: late\.job\(m=\.\.\.\)",
         ),
         (lambda: chain(one, 5), BadOption, "expected specs"),
-        (lambda: bare.task(name="x", reduce="most")(lambda: None), BadOption, "no reducer"),
+        (lambda: bare.task(name="x", reduce="most")(lambda: None), BadOption, "unknown reducer"),
         (lambda: bare.reducer("sum")(sum), BadOption, "already"),
     ]
     for build, kind, match in wrong:
