@@ -52,7 +52,7 @@ def measure(url: str, folder: Path, port: int, jobs: int, seconds: float) -> dic
         while ready < ROLES.count(",") + 1:
             line = up.stderr.readline()
             assert line, "it did not start"
-            ready += "at once" in line
+            ready += "1 slot" in line
         submit = [*TREADLE, "submit-jobs", "--json", "--endpoint", f"http://127.0.0.1:{port}"]
         done = subprocess.run(
             [*submit, "--count", str(jobs), "--offset", str(seconds)], capture_output=True, text=True, check=True

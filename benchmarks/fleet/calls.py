@@ -39,7 +39,7 @@ LONGEST: Final = 10.0  # seconds for all calls of one kind
 LOOKS: Final[dict[str, Callable[[App], Awaitable[object]]]] = {
     "stats": lambda app: app.queues.stats(),
     "list": lambda app: app.jobs.list(limit=50),
-    "list-line": lambda app: app.jobs.list(state="ready", order="line", limit=50),
+    "list-queue": lambda app: app.jobs.list(state="ready", order="queue", limit=50),
     "list-label": lambda app: app.jobs.list(label="rare", limit=2),
     "list-none": lambda app: app.jobs.list(state="failed", limit=50),
     "get": lambda app: app.jobs.get(_id(FEW // 2)),

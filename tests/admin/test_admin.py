@@ -325,7 +325,7 @@ async def test_waiting_given_twice_is_refused(app: App) -> None:
     async def t() -> None: ...
 
     up = await t.enqueue()
-    with pytest.raises(BadOption, match="of its own already"):
+    with pytest.raises(BadOption, match="already has an after="):
         await app.enqueue(t.options(after=up).job(), after="x")
     with pytest.raises(BadOption, match="after="):
         await app.enqueue(t.job(), when=all_done())

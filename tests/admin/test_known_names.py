@@ -128,11 +128,13 @@ async def test_an_unknown_schedule_is_answered_with_the_nearest(app: App) -> Non
 
     await app.schedules.upsert("nightly", report.job(), cron="@daily")
     for act in (app.schedules.get, app.schedules.pause, app.schedules.delete, app.schedules.trigger):
-        with pytest.raises(UnknownSchedule, match=r"there is no schedule 'nigthly'; did you mean 'nightly'\?") as found:
+        with pytest.raises(
+            UnknownSchedule, match=r"no schedule 'nigthly' is stored; did you mean 'nightly'\?"
+        ) as found:
             await act("nigthly")
         assert found.value.like == "nightly"
     with pytest.raises(UnknownSchedule) as found:
         await app.schedules.get("other")
     assert found.value.like is None
-    with pytest.raises(BadOption, match="'nigthly' is new; did you mean 'nightly'"):
+    with pytest.raises(BadOption, match=r"'nigthly' is not stored \(did you mean 'nightly'\?\)"):
         await app.schedules.upsert("nigthly", cron="@hourly")

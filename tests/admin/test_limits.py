@@ -409,7 +409,7 @@ async def test_a_limit_without_a_rule_is_told_when_a_worker_starts(app: App, cap
     async with work(app, queues=["mial"]):
         pass
     assert [each for each in caplog.messages if "stmp" in each] == [
-        "task send: its limit 'stmp' has no rule and limits nothing; did you mean 'smtp'?"
+        "task send: its limit 'stmp' has no rule, so it limits nothing; did you mean 'smtp'?"
     ]
     assert [each.partition(": ")[2] for each in caplog.messages if "mial" in each] == [
         "no task of this app uses the queue 'mial'; did you mean 'mail'?"

@@ -73,7 +73,7 @@ def test_the_look_ups_are_named_and_documented_as_the_calls_they_make(plain: App
 
 
 async def test_a_look_up_on_its_own_loop_says_to_await(app: App) -> None:
-    with pytest.raises(EventLoopError, match="await it"):
+    with pytest.raises(EventLoopError, match="await the method of the app"):
         app.sync.jobs.get("nobody")
 
 
@@ -116,7 +116,7 @@ async def test_a_call_on_its_own_loop_is_an_error_and_no_deadlock(app: App) -> N
     async def t() -> None: ...
 
     await t.enqueue()
-    with pytest.raises(EventLoopError, match="await it"):
+    with pytest.raises(EventLoopError, match="await the method of the app"):
         app.sync.enqueue(t.job())
 
 

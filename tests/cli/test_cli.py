@@ -601,7 +601,7 @@ def test_schedules(cli: Run, here: Path) -> None:
     assert "report" in cli("jobs", "show", out.strip())[1]
     assert cli("schedules", "delete", "nightly")[0] == 0
     code, _, err = cli("schedules", "pause", "nightly")
-    assert (code, "there is no schedule" in err) == (1, True)
+    assert (code, "no schedule" in err) == (1, True)
 
 
 @shows("`treadle top` prints its figures as often as asked")

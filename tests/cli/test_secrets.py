@@ -234,7 +234,7 @@ def test_no_output_log_or_process_list_of_a_run_shows_a_secret(tmp_path: Path) -
         )
         with Command(*words, cwd=tmp_path, TREADLE_TOKEN=token, PYTHONPATH=str(tmp_path)) as up:
             url = up.wait_for("http://").partition("treadle: ")[2].split()[0]
-            up.wait_for("at once")
+            up.wait_for("1 slot")
             for call in provoked(planted):
                 status, _ = ask(url, *call)
                 assert status >= 400, call

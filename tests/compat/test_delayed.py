@@ -88,8 +88,8 @@ async def test_a_job_is_stored_until_it_is_due_and_its_payload_arrives_as_it_was
         ({"payload": "x", "dueTime": True}, "dueTime"),
         ({"payload": "x", "dueTime": [1]}, "dueTime"),
         ({"payload": "x", "dueTime": (NOW + 10) * 1000}, "milliseconds"),
-        ([], "does not fit"),
-        ("text", "does not fit"),
+        ([], "invalid body"),
+        ("text", "invalid body"),
     ],
 )
 async def test_what_cannot_be_scheduled_is_refused_and_not_stored(call: Delayed, body: Any, words: str) -> None:

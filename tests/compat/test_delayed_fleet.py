@@ -44,7 +44,7 @@ async def test_a_leader_and_two_followers_share_the_jobs_and_survive_the_leader(
     words = ("up", "shop.py:app", "--protocol", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
     async with command(tmp_path, *words, "--quiet") as up:
         url = await up.url()
-        await up.says("1 at once", 3)
+        await up.says("1 slot", 3)
         # More at once than two workers can do before the third has looked, and at distances that the way from a
         # request's clock to the commit cannot blur.
         sent = await post(url, [2.5 + 0.5 * (number // 10) for number in range(30)])
@@ -89,7 +89,7 @@ async def test_thirty_jobs_within_ten_seconds(tmp_path: Path) -> None:
     words = ("up", "shop.py:app", "--protocol", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
     async with command(tmp_path, *words, "--quiet") as up:
         url = await up.url()
-        await up.says("1 at once", 3)
+        await up.says("1 slot", 3)
         sent = await post(url, [random.randint(2, 11) for _ in range(30)])
         await handled(tmp_path, 30)
         check(tmp_path, sent)
@@ -157,7 +157,7 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
         tmp_path, "up", "--protocol", "delayed", "--roles", "leader", **names, TREADLE_URL="sqlite:///own.db"
     ) as up:  # our own name wins: nobody asks for that Redis
         url = await up.url()
-        await up.says("1 at once")
+        await up.says("1 slot")
         found = await answer(tmp_path, "submit-jobs", API_ENDPOINT=url, JOB_COUNT="5", TIME_OFFSET_SEC="1.5")
         assert (found["jobs"], found["completed"]) == (5, 5)
         assert 0 <= found["late_p50"] <= found["late_p99"] <= found["late_max"]

@@ -258,7 +258,7 @@ async def test_at_its_timeout_the_whole_group_is_killed_before_it_is_tried_again
     async with app, Worker(app, poll=0.05):
         job = await app.stub("delayed.job", queue="delayed", retry=Retry(attempts=1)).enqueue("x")
         family = await pids(tmp_path / "pids")
-        await fails(job, "longer than 1 s")
+        await fails(job, "was killed after 1 s")
         assert not is_there(family[0])
         await gone(*family)
 

@@ -211,7 +211,7 @@ def test_what_the_environment_may_say() -> None:
     assert place({}) == (None, 5353)
     assert place({"TREADLE_MDNS": "10.0.0.1"}) == ("10.0.0.1", 5353)
     assert place({"TREADLE_MDNS": "10.0.0.1:99"}) == ("10.0.0.1", 99)
-    with pytest.raises(BadOption, match="network card"):
+    with pytest.raises(BadOption, match="network interface"):
         place({"TREADLE_MDNS": "eth0"})
 
 

@@ -205,7 +205,7 @@ async def test_one_name_in_two_branches_is_refused(app: App, ledger: Ledger) -> 
 
     job = await t.enqueue()
     await drain(app)
-    assert "give each a name of its own" in await error_of(app, job)
+    assert "give each its own name" in await error_of(app, job)
 
 
 async def test_a_function_that_failed_and_was_caught_may_go_another_way(app: App, ledger: Ledger) -> None:

@@ -365,7 +365,7 @@ async def test_a_signal_is_received_once(app: App) -> None:
     job = await t.enqueue()
     await app.jobs.signal(job, "a")
     await drain(app)
-    assert "received already" in await error_of(app, job)
+    assert "already received the signal" in await error_of(app, job)
 
 
 async def test_a_signal_read_as_a_type(app: App) -> None:

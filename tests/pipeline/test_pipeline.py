@@ -150,7 +150,7 @@ async def test_a_next_step_that_is_none_fails_the_run_and_says_so(app: App) -> N
 
     async with p.worker(poll=0.01):
         run = await p.start()
-        with pytest.raises(Exception, match="no step 'elsewhere'"):
+        with pytest.raises(Exception, match="unknown step 'elsewhere'"):
             await run.result(timeout=30)
 
 
@@ -309,7 +309,7 @@ def test_what_cannot_be_a_pipeline(tmp_path: Any) -> None:
         ([], "at least one"),
         ([Step("a"), Step("a")], "two steps"),
         ([Step("a:b")], "colon"),
-        ([Step("a", next="z")], "no step"),
+        ([Step("a", next="z")], "unknown step"),
         ([Step("a", on_child_failure="explode")], "on_child_failure"),  # type: ignore[arg-type]
         ([Step("a", children="discord")], "children"),
         (["a"], "Step"),
@@ -318,11 +318,11 @@ def test_what_cannot_be_a_pipeline(tmp_path: Any) -> None:
         with pytest.raises(BadOption, match=match):
             Pipeline("p", steps, app=app)
     p = Pipeline("p", [Step("a", children=["x"]), Step("b")], app=app)
-    with pytest.raises(BadOption, match="no step 'c'"):
+    with pytest.raises(BadOption, match="has no step 'c'"):
         p.handler("c")
     with pytest.raises(BadOption, match="a:y"):
         p.handler("a:y")
-    with pytest.raises(BadOption, match="a:x, b lack"):
+    with pytest.raises(BadOption, match="need a handler: a:x, b"):
         p.worker()
 
 

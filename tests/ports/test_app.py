@@ -64,9 +64,9 @@ def fleet(backend: Any, size: int, ran: Counter[str]) -> list[App]:
 def test_fewer_than_three_ports_say_why() -> None:
     with pytest.raises(BadOption, match="give all three"):
         App(ports=(MemoryQueue(), MemoryStore()))
-    with pytest.raises(BadOption, match="one of a url, a storage and ports"):
+    with pytest.raises(BadOption, match="only one of url=, storage= and ports="):
         App("memory://", ports=memory_backend())
-    with pytest.raises(BadOption, match="goes with ports="):
+    with pytest.raises(BadOption, match="needs ports="):
         App("memory://", namespace="x")
     with pytest.raises(BadOption, match="up to 100 characters"):
         App(ports=memory_backend(), namespace="a b")

@@ -66,7 +66,7 @@ async def test_what_is_set_aside_goes_to_the_other_queue_with_its_reason() -> No
     [
         ({"url": "name", "dead": "http://x/d"}, "URL of a queue"),
         ({"url": "http://x/q", "dead": "d"}, "URL of a queue"),
-        ({"url": "http://x/q.fifo", "dead": "http://x/d"}, "standard kind"),
+        ({"url": "http://x/q.fifo", "dead": "http://x/d"}, "a standard queue"),
         ({"url": "http://x/q", "dead": "http://x/d", "wait": 21}, "0 to 20"),
     ],
 )

@@ -351,7 +351,7 @@ async def test_calls_that_cannot_be(app: App, path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         with pytest.raises(BadOption, match="inline"):
             await app.enqueue(spec(app, "ada", inline=True), within=db)
-        with pytest.raises(BadOption, match="call that sends"):
+        with pytest.raises(BadOption, match="call that enqueues"):
             spec(app, "ada", within=db)
         with pytest.raises(BadOption, match="None"):
             spec(app, "ada", within=None)

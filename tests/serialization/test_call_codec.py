@@ -405,7 +405,7 @@ def test_the_first_argument_may_come_later() -> None:
     assert CallCodec("s", lambda *many: None).decode_call("[2]", first=1) == ((1, 2), {})
     with pytest.raises(BadArgument, match="'a' expected int, got str"):
         task.decode_call(text, first="x")
-    with pytest.raises(BadArgument, match="'a' is given here"):
+    with pytest.raises(BadArgument, match="'a' is given, but its value is the result"):
         task.encode_call((), {"a": 1}, first_later=True)
     with pytest.raises(BadArgument, match="'b' expected int"):
         task.encode_call(("x",), {}, first_later=True)

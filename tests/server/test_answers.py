@@ -189,10 +189,10 @@ async def test_a_client_of_a_queue_reads_a_bounded_answer(
                 client.put(file),
             ]
             for call in calls:
-                with pytest.raises(StorageUnavailable, match=r"at most 1,048,576 bytes|no answer in time|eader"):
+                with pytest.raises(StorageUnavailable, match=r"at most 1,048,576 bytes|no response in time|eader"):
                     await call
             with pytest.raises(
-                (StorageUnavailable, TooBig, Corrupt), match=r"no answer in time|1,048,576|eader|expected"
+                (StorageUnavailable, TooBig, Corrupt), match=r"no response in time|1,048,576|eader|expected"
             ):
                 await client.fetch("a" * 64, tmp_path / "in", 2**20)
 

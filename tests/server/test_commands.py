@@ -111,7 +111,7 @@ def test_it_does_not_open_itself_to_other_machines_unasked(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert treadle([*words, "--host", "0.0.0.0", "--url", "memory://"]) == 2
-    assert "is open to other machines" in capsys.readouterr().err
+    assert "can be reached from other machines" in capsys.readouterr().err
 
 
 def test_the_help_says_who_is_exempt(capsys: pytest.CaptureFixture[str]) -> None:

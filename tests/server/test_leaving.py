@@ -122,7 +122,7 @@ async def test_a_client_reads_a_bounded_answer(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("treadle.wasi.client.ANSWERS", 1000)
     with Listener(200, None, b'"' + b"x" * 5000 + b'"') as hostile:
         async with Client(hostile.url, patient=False) as client:
-            with pytest.raises(StorageUnavailable, match="an answer of at most 1,000 bytes"):
+            with pytest.raises(StorageUnavailable, match="a response of at most 1,000 bytes"):
                 await client.ping()
             with pytest.raises(TooBig, match="1,000"):
                 await client.fetch("a" * 64, tmp_path / "blob", 1000)

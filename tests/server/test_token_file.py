@@ -56,7 +56,7 @@ def test_a_word_or_value_that_is_not_known_is_an_error(line: str, said: str) -> 
         (GOOD.replace(digest("s"), "\u00e9" * 64), "64 characters 0-9 a-f"),
         (GOOD.replace(digest("s"), "0" * 63), "64 characters 0-9 a-f"),
         (GOOD.replace('"web"', '"a/b"'), "name: expected 1-64"),
-        (GOOD + GOOD.replace(digest("s"), digest("t")), "two tokens named 'web'"),
+        (GOOD + GOOD.replace(digest("s"), digest("t")), "two tokens are named 'web'"),
         (GOOD + GOOD.replace('"web"', '"other"'), "'web' and 'other' have the same digest"),
         (GOOD.replace("[[token]]", "[[tokens]]"), "unknown field 'tokens'; did you mean 'token'?"),
         (GOOD.replace("[[token]]", "[token]"), "expected tables that begin with [[token]]"),

@@ -191,7 +191,7 @@ async def test_a_message_that_is_no_position_is_ignored(text: str, caplog: pytes
     ports = Ports(*memory_backend())
     storage = ComposedStorage(ports)
     await storage.open()
-    await ports.pubsub.publish(storage._channel, text)
+    await ports.pubsub.publish(f"{storage.namespace}:log", text)
     assert caplog.records == []
     await storage.close()
 

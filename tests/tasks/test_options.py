@@ -159,7 +159,7 @@ def test_a_wrong_value_is_refused_where_it_is_written(option: str, value: Any) -
 def test_an_option_that_does_not_exist_is_named() -> None:
     t: Any = make()
     for wrong in (lambda: t.options(prio=3), lambda: make(prio=3)):
-        with pytest.raises(BadOption, match=r"no such option; did you mean priority=\?; there are .*priority"):
+        with pytest.raises(BadOption, match=r"unknown option; did you mean priority=\?; expected one of .*priority"):
             wrong()
 
 

@@ -94,7 +94,7 @@ async def test_drain_raises_where_the_storage_stays_away(monkeypatch: pytest.Mon
         await one.enqueue()
         with pytest.raises(StorageUnavailable) as caught:
             await drain(app)
-        assert "commit it before the drain" in caught.value.__notes__[0]
+        assert "commit that before the drain" in caught.value.__notes__[0]
 
 
 async def test_drain_follows_children_into_queues_no_task_names(app: App) -> None:

@@ -115,7 +115,7 @@ async def test_functions_that_ignore_the_clock_are_refused(app: App, tmp_path: P
     def anew(clock: Clock) -> Storage:
         return MemoryStorage(clock)
 
-    with pytest.raises(BadOption, match="a storage of its own at each call"):
+    with pytest.raises(BadOption, match="makes a separate storage at each call"):
         await app.testing(storage=anew).__aenter__()
     assert app.url == "memory://"
 

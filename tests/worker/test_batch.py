@@ -542,7 +542,7 @@ def test_what_cannot_be_a_batch() -> None:
         with pytest.raises(BadTask):
             app.batch()(wrong)  # type: ignore[call-overload]
     ok = app.batch(name="ok")(lambda items: items)
-    with pytest.raises(BadTask, match="is a task already"):
+    with pytest.raises(BadTask, match="is already a task"):
         app.batch()(ok)
 
 

@@ -314,7 +314,7 @@ async def test_what_cannot_be_found_is_an_error_of_that_job(pool: ProcessPool, m
         await pool.run(task, record(task, 1))
     monkeypatch.setattr(work.double, "__module__", work.__name__)
     monkeypatch.setattr(work.double, "__qualname__", "nowhere")
-    with pytest.raises(RemoteFailure, match=f"{BadTask.__name__}.*there is no nowhere at the top of"):
+    with pytest.raises(RemoteFailure, match=f"{BadTask.__name__}.*has no nowhere at its top level"):
         await pool.run(task, record(task, 1))
 
 

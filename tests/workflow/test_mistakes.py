@@ -47,7 +47,7 @@ async def test_at_the_place_where_it_is_written(bare: App) -> None:
         (lambda: flow(one, far.job()), BadOption, "another app"),
         (lambda: flow(one, 5), BadOption, "expected specs"),
         (lambda: flow("one"), BadOption, "expected specs"),
-        (lambda: flow(one, reduce="most"), BadOption, "no reducer 'most'"),
+        (lambda: flow(one, reduce="most"), BadOption, "unknown reducer 'most'"),
         (lambda: flow(one, when="all"), BadOption, "all_succeeded"),
         (lambda: flow(one, when=at_least(2)), BadOption, "at most as many"),
         (lambda: flow(one).then(more, when=at_least(2)), BadOption, "at most as many"),
@@ -73,7 +73,7 @@ async def test_at_the_place_where_it_is_written(bare: App) -> None:
             r"found 5 .* by name: late\.job\(m=\.\.\.\)",
         ),
         (lambda: chain(one, 5), BadOption, "expected specs"),
-        (lambda: bare.task(name="x", reduce="most")(lambda: None), BadOption, "no reducer"),
+        (lambda: bare.task(name="x", reduce="most")(lambda: None), BadOption, "unknown reducer"),
         (lambda: bare.reducer("sum")(sum), BadOption, "already"),
     ]
     for build, kind, match in wrong:

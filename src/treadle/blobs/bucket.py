@@ -224,4 +224,4 @@ class Bucket:
             if number + 1 < TRIES:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause *= 2
-        raise StorageUnavailable(f"blobs in {self}: {str(why) or 'no answer in time'}") from why
+        raise StorageUnavailable(f"blobs in {self}: {str(why) or 'no response in time'}") from why

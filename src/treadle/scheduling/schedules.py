@@ -240,7 +240,7 @@ class Schedules(
                 entry = await self._entry(name)
             except UnknownSchedule as error:
                 if spec is None or timing is None:
-                    like = "" if error.like is None else f"; did you mean {error.like!r}?"
+                    like = "" if error.like is None else f" (did you mean {error.like!r}?)"
                     what = f"{name!r} is not stored{like}; a new one needs the job of each tick, and cron= or every="
                     raise BadOption("upsert", what) from None
                 definition = Definition(name, timing, spec.new.task, catch_up or "one", overlap or "allow", spec.new)

@@ -131,7 +131,8 @@ class Batches:
 
     def _new(self, key: tuple[str, Hashable], task: BatchTask[Any, Any]) -> BatchGathering:
         gathering = self._open[key] = BatchGathering(task, self._loop.time())
-        gathering.timer = self._loop.call_later(task.max_wait, self._begin, key, gathering)
+        if self._patient:
+            gathering.timer = self._loop.call_later(task.max_wait, self._begin, key, gathering)
         self._on_wait(task.max_wait)
         return gathering
 
