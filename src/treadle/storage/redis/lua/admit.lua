@@ -302,7 +302,7 @@ local function ahead_of(id, rule, back)
   return sum
 end
 
--- Note the moment at which the rate admits the first blocked job of some queue.
+-- Note the time at which the rate admits the first blocked job of some queue.
 function A.set_opening(key)
   local rule, moment = A.rule(key), nil
   for _, queue in ipairs(rule and rule.rate and A.queues(key) or {}) do

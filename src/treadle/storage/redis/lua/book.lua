@@ -1,6 +1,6 @@
--- Caches the rows of a call, and keeps the views in step with them: queues, blocked jobs, due moments, slots in use.
+-- Caches the rows of a call, and keeps the views in step with them: queues, blocked jobs, due times, slots in use.
 -- `put` updates the views from the values they have of a row to its new ones; rows are written at the end.
--- Changes of the sorted sets of moments and of the sets of claim ids are collected and written list by list (`flush`),
+-- Changes of the sorted sets of times and of the sets of claim ids are collected and written list by list (`flush`),
 -- because each command costs a script about as much as the work in it.
 B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {},
             new = {}, made = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {}, gone = {} }

@@ -1,6 +1,6 @@
 -- ARGV: now, ..., the claim as msgpack. A claim over several shards adds `tended` (due rows are advanced already) and
 -- `more` (claim even if the claim id has jobs here).
--- Returns { now, next moment or '', again, body, row, ... }, the moments as 8 bytes.
+-- Returns { now, next due time or '', again, body, row, ... }, the times as 8 bytes.
 -- again: 1 if the claim is repeated, 2 if there are more jobs to check. Without jobs, 2 may be followed by how far it
 -- has looked, which the next call passes as `passed`.
 do
@@ -16,7 +16,7 @@ local ASIDE_MOST = 500                   -- jobs blocked in one call, during whi
 local aside = 0
 local bodies, rows, n = {}, {}, 0
 
--- --- due rows, and the next due moment
+-- --- due rows, and the next due time
 
 local limited = not quiet and call('EXISTS', RULES, OPENS) > 0
 local due = tonumber(call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2])
@@ -65,7 +65,7 @@ local function go_slowly()
   slowly()
   A.some, S = ruled, {}
 
-  -- the moment at which the rate of a claimed queue admits its next job
+  -- the time at which the rate of a claimed queue admits its next job
   function S.next_of_queues()
     local queues, moment = {}, nil
     for _, each in ipairs(ask.queues) do queues[each[1]] = true end
@@ -206,7 +206,7 @@ for _, id in ipairs(ask.running) do holds[id] = true end
 
 local hot_ids, hot_set, hot_due, hot = {}, {}, {}, 0
 local HEAD = struct.pack('>BBI4i4i4I4I4I4', RUNNING, PLAIN, 1, 0, 0, 0, 0, 0)
-local moments = {}                       -- by lease: due_at to expires_at as bytes, the score, the moment
+local moments = {}                       -- by lease: due_at to expires_at as bytes, the score, the time
 local versions = {}                      -- by version as bytes: the start of a row with the next version
 
 local function moments_of(task)

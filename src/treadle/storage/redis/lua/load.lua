@@ -1,6 +1,6 @@
 -- ARGV: now, the mark, number of facts, kind name value ..., number of rates, name rate ..., then for each job:
--- id, job with its moment, row or '', '1' if it holds its key, former holder it waits for or '', edges as msgpack.
--- rate: { { moment, cost } ..., no moment twice; tokens or false, at }. edge: { up, open, soft, version }.
+-- id, job with its time, row or '', '1' if it holds its key, former holder it waits for or '', edges as msgpack.
+-- rate: { { time, cost } ..., no time twice; tokens or false, at }. edge: { up, open, soft, version }.
 -- Stores them unchanged: advances no due rows, counts no endings and publishes nothing. A known id is left as it is.
 -- Returns '', or the stored mark if the new one may not replace it; then nothing is stored.
 do

@@ -1,6 +1,6 @@
 -- ARGV: now, the claim as msgpack, seconds after which another process may finish a call. Advances due rows and
--- returns { now, '1' if this claim id has jobs here already, '1' if there is an operation to finish, next moment or '',
--- { index of the queue, rank, position, id, ... } }: the first jobs of each queue, up to the limit of the claim.
+-- returns { now, '1' if this claim id has jobs here already, '1' if there is an operation to finish, next due time or
+-- '', { index of the queue, rank, position, id, ... } }: the first jobs of each queue, up to the limit of the claim.
 do
   local mark = away()
   if mark then return mark end
