@@ -46,7 +46,7 @@ def tool(module: str, *args: str) -> list[str]:
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a step may see of the caller's environment: tests that need more of it pass on one machine only."""
+    """The variables that a step gets from the caller's environment. Tests that need more pass on one machine only."""
     return {
         name: text
         for name, text in environment.items()
@@ -121,7 +121,7 @@ def make_venv() -> str:
         must("no virtual environment", "set-up: .venv", [BASE, "-m", "venv", "--clear", str(VENV)])
         must("is the package index reachable?", "set-up: uv", tool("pip", "install", *pinned))
         return UV
-    site = BOOT / "site"  # Debian without python3-venv: pip may still install beside itself
+    site = BOOT / "site"  # Debian without python3-venv: pip may still install into a folder
     uv = shutil.which("uv") or str(site / "bin" / f"uv{EXE}")
     if not Path(uv).exists():
         pip = [BASE, "-m", "pip", "install", "--target", str(site), *pinned]
@@ -230,7 +230,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "docs": (docs, "build the documentation into site/, with the reference from the docstrings"),
     "bench": (
         lambda args: call(tool("benchmarks", *args), inherit=True)[0],
-        "measure Treadle beside its peers; `bench engine`: Treadle alone",
+        "measure Treadle and its peers; `bench engine`: Treadle alone",
     ),
     "simulate": (
         lambda args: call(tool("tests.simulate.run", *args))[0],
@@ -240,7 +240,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "licenses": (lambda args: call(tool("piplicenses", *args))[0], "list the licences of all that is installed"),
     "changelog": (
         lambda args: call(tool("towncrier", "build", *(args or DRAFT)))[0],
-        "what changes/ adds to CHANGELOG.md",
+        "print what changes/ adds to CHANGELOG.md",
     ),
     "pins": (
         lambda args: call([UV, *PIN_DEV.split(), *args])[0] or call([UV, *PIN_IMAGE.split(), *args])[0],

@@ -36,7 +36,7 @@ def main(words: list[str]) -> None:
     for size in args.sizes:
         with Valkey() as server:
             print(deleting(server, size), flush=True)
-    print("\n| jobs | B a job, in line | B a job, ended and kept |\n|---|---|---|", flush=True)
+    print("\n| jobs | B a job, queued | B a job, ended and kept |\n|---|---|---|", flush=True)
     for payload in ("[]", "[" + "1," * 100 + "1]"):
         with Valkey() as server:
             line, kept = asyncio.run(a_job(server, args.jobs, payload))

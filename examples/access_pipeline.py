@@ -1,11 +1,11 @@
-"""Who may enter which server, as a pipeline over named queues: steps, children of steps, one state for each run.
+"""Access to servers, granted by a pipeline over named queues: steps, children of steps, one state for each run.
 
     treadle worker examples/access_pipeline.py:app
     python examples/access_pipeline.py
 
 preparation -> access-check (children) -> access-logic -> prepare-manage-reward -> manage-reward (children) ->
-access-result. The checks are made beside each other, at most five in five seconds for each server; the run goes on when
-all of them have ended, also when one of them failed.
+access-result. The checks run concurrently, at most five in five seconds for each server. The run continues when all of
+them have ended, even if one of them failed.
 """
 
 from __future__ import annotations

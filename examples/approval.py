@@ -1,4 +1,4 @@
-"""An order in durable code: charged once whatever happens, then asleep, then waiting for a person, without a worker.
+"""An order in durable code: it is charged once, sleeps, and waits for a person. Both waits occupy no worker.
 
 treadle worker examples/approval.py:app
 python examples/approval.py
@@ -29,14 +29,14 @@ def charge(order: int) -> str:
 def pack(order: int) -> None:
     write_down(f"packed order {order}")
     if LEDGER.read_text(encoding="utf-8").count("packed") == 1:
-        raise OSError("no box left")  # a failed try: what was charged stays charged
+        raise OSError("no box left")  # the attempt fails; its charge is not repeated
 
 
 @app.task(retry=Retry(attempts=5, base=0.05))
 async def order(number: int) -> str:
     here = current()
     receipt = await here.step("charge", charge, number)
-    await here.sleep(0.2)  # in earnest: three days
+    await here.sleep(0.2)  # in production: three days
     await here.step("pack", pack, number)
     approved_by = await here.wait_for("approved", timeout=3600)
     async with here.once(f"mail:{number}") as first:
@@ -48,7 +48,7 @@ async def order(number: int) -> str:
 async def main(with_worker: bool) -> None:
     async with app:
         job = await order.options(id="order-7").enqueue(7)
-        await app.jobs.signal(job, "approved", "Ada")  # it may come before the job asks
+        await app.jobs.signal(job, "approved", "Ada")  # it may arrive before the job waits for it
         if with_worker:
             async with Worker(app):
                 receipt = await job.result(timeout=60)

@@ -1,4 +1,4 @@
-"""A fan-in: count words in many texts side by side, then add up what was counted, even if some texts were unreadable.
+"""A fan-in: count words in many texts concurrently, then add up the counts, even if some texts are unreadable.
 
 treadle worker examples/census.py:app
 python examples/census.py
@@ -23,7 +23,7 @@ def count_words(path: str) -> dict[str, int]:
 
 @app.task
 async def add_up() -> dict[str, int]:
-    """The results of the jobs it waited for are there to be read; of one that failed, the exception."""
+    """Reads the results of the jobs that it waited for; for a failed one, the exception."""
     total: Counter[str] = Counter()
     for counted in await current().upstream():
         if not isinstance(counted, Exception):
@@ -43,12 +43,12 @@ async def main(folder: Path, with_worker: bool) -> None:
     counts = [count_words.job(str(folder / name)) for name in (*texts, "missing.txt")]
 
     async with app:
-        # One call: all of it is stored, or nothing. Whatever ends last lets the others go.
+        # One call stores all of it, or nothing. The last ending releases the jobs that wait.
         *_, total, early, strict = await app.enqueue(
             *counts,
             add_up.options(after=counts, when=all_done()).job(),
             publish.options(after=counts, when=at_least(2)).job(),  # two good counts are enough for this
-            publish.options(after=counts).job(),  # wants all four to succeed: cannot be
+            publish.options(after=counts).job(),  # needs all four to succeed, which is impossible
         )
         if with_worker:
             async with Worker(app):

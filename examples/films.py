@@ -1,4 +1,4 @@
-"""FastAPI: a request posts a job and is answered at once, a stream tells how far it is.
+"""FastAPI: a request enqueues a job and returns at once; a stream of events reports its progress.
 
     pip install fastapi uvicorn
     treadle worker examples/films.py:app
@@ -44,14 +44,14 @@ web = FastAPI(lifespan=life)
 
 @web.post("/films", status_code=202)
 async def order(title: str, frames: int = 50) -> dict[str, str]:
-    """Stored when it answers. A second click on the same title is the same job while that runs."""
+    """The job is stored before the response. While it runs, a second request for the title returns the same job."""
     job = await render.options(key=title).enqueue(title, frames)
     return {"id": job.id, "follow": f"/films/{job.id}"}
 
 
 @web.get("/films/{id}")
 async def follow(id: str) -> StreamingResponse:
-    """Server-sent events: one for each step heard of, the last with the result."""
+    """Server-sent events: one for each progress step, the last one with the result."""
     try:
         row = await app.jobs.get(id)
     except UnknownJob:
@@ -70,7 +70,7 @@ async def steps(job: Job[object]) -> AsyncIterator[str]:
             yield f"event: {row.state}\ndata: {row.result or json.dumps(row.error)}\n\n"
             return
         with suppress(TimeoutError):
-            await job.ended(timeout=0.2)  # its ending is heard at once; progress is looked for
+            await job.ended(timeout=0.2)  # a notification reports the ending at once; progress is polled
 
 
 async def main(frames: int) -> None:

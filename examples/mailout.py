@@ -1,4 +1,4 @@
-"""A newsletter to many addresses: retried when the server stumbles, never faster than it allows, never twice to one.
+"""A newsletter to many addresses: retried after errors, no faster than the server allows, once for each address.
 
     treadle worker examples/mailout.py:app          # in one terminal
     python examples/mailout.py 200                  # in another
@@ -18,7 +18,7 @@ app = App()
 
 
 class ServerBusy(Exception):
-    """What a real server says with code 421."""
+    """The server is busy: code 421 of a real server."""
 
 
 async def smtp_send(address: str, message_id: str) -> None:
@@ -30,7 +30,7 @@ async def smtp_send(address: str, message_id: str) -> None:
 
 
 def classify(error: BaseException, info: object) -> Abort | None:
-    """An address that does not exist will not exist in ten minutes either."""
+    """Do not retry an address that does not exist."""
     return Abort() if isinstance(error, LookupError) else None
 
 
@@ -43,14 +43,14 @@ def classify(error: BaseException, info: object) -> Abort | None:
     options=lambda issue, address: {"id": f"mail:{issue}:{address}", "labels": [f"issue-{issue}"]},
 )
 async def send(issue: int, address: str) -> str:
-    # The job's id is the same at every try: with it a server can drop what it has taken already.
+    # The job's id is the same in every attempt, so the server can drop a mail that it has accepted before.
     await smtp_send(address, message_id=f"<{current().id}>")
     return address
 
 
 @app.task(queue="mail")
 async def report(issue: int) -> dict[str, int]:
-    """Runs when every mail has ended, however."""
+    """Runs when every mail has ended, whether sent or failed."""
     found = {}
     for state in ("succeeded", "failed"):
         found[state] = (await app.jobs.list(label=f"issue-{issue}", state=state, limit=0, count=True)).total or 0
@@ -62,7 +62,7 @@ async def main(count: int, with_worker: bool) -> None:
         await app.limits.set(Limit("smtp", slots=20, rate=500, per=1))
         addresses = [f"reader{number}@example.org" for number in range(count - 1)] + ["nobody@example.org"]
         mails = await app.enqueue(send.job(7, address) for address in addresses)
-        again = await send.enqueue(7, addresses[0])  # asked twice, sent once: the id is known
+        again = await send.enqueue(7, addresses[0])  # enqueued twice, sent once: the id is known
         assert again == mails[0]
         last = await report.options(after=mails, when=all_done()).enqueue(7)
         if with_worker:

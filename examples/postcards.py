@@ -18,7 +18,7 @@ CODES = {"Paris": "75001", "Lyon": "69001", "Roma": "00118", "Milano": "20121"}
 
 @app.batch(size=20, max_wait=0.2, by=lambda address: address[0], retry=Retry(attempts=2, base=0.05))
 async def find_code(addresses: Sequence[tuple[str, str]]) -> Sequence[str | Exception]:
-    """One call for all addresses of a country; a town nobody knows fails alone."""
+    """Look up all addresses of a country in one call; an unknown town fails alone."""
     print(f"looking up {len(addresses)} of {addresses[0][0]} for {len(current_batch())} jobs", flush=True)
     return [CODES.get(town) or LookupError(f"no town {town}") for _, town in addresses]
 

@@ -38,7 +38,7 @@ class Photo(models.Model):
 
 @app.task
 def make_thumbnail(photo: int) -> None:
-    """A plain function: in a test it runs in the thread that drains, on the connection of the test."""
+    """A plain function: in a test it runs in the thread that calls `drain`, on the connection of the test."""
     Photo.objects.filter(pk=photo).update(thumbnails=models.F("thumbnails") + 1)
 
 
@@ -61,7 +61,7 @@ class Uploads(TestCase):
                 photo = upload("sea.jpg")
             t.assert_enqueued(make_thumbnail, photo.pk)
             assert t.drain(raise_errors=True) == 1
-            photo.refresh_from_db()  # the job has seen the row, and the test sees what the job has done
+            photo.refresh_from_db()  # the job reads the row, and the test reads what the job has written
             assert photo.thumbnails == 1
 
     def test_an_upload_that_is_rolled_back_enqueues_nothing(self) -> None:

@@ -1,9 +1,9 @@
-"""Work that computes: each job in a process of its own, so that it uses all cores and can be stopped.
+"""CPU-bound work: each job runs in its own process, so the worker uses all cores and can stop a job.
 
     treadle worker examples/thumbnails.py:app --concurrency 4
     python examples/thumbnails.py
 
-There is no picture library here: an "image" is a square of grey values, and shrinking it is honest arithmetic.
+There is no picture library here: an "image" is a square of grey values, and shrinking it is plain arithmetic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def shrink(picture: str, side: int, factor: int) -> list[list[int]]:
 
 @app.task(kind="process", timeout=0.5, retry=Retry(attempts=1))
 def endless(picture: str) -> None:
-    """A broken picture that a decoder never gets out of. A thread could not be stopped; a process is killed."""
+    """A broken picture with which a decoder never ends. A thread could not be stopped; a process is killed."""
     while True:
         pass
 

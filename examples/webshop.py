@@ -22,19 +22,19 @@ app = App()
 
 @app.task(queue="orders")
 def confirm(order: int, address: str) -> str:
-    """Runs in a thread of the worker: blocking libraries are welcome here."""
+    """Runs in a thread of the worker, so it may use blocking libraries."""
     time.sleep(0.05)
     return f"order {order} confirmed to {address}"
 
 
 def place_order(order: int, address: str) -> dict[str, str]:
-    """A view: stored when it answers, so the browser may be told so. A second click is the same job."""
+    """A view: the job is stored before the response. A second click returns the same job."""
     job = app.sync.enqueue(confirm.options(id=f"order-{order}").job(order, address))
     return {"job": job.id}
 
 
 def order_state(id: str) -> dict[str, str | None]:
-    """A view that a browser asks now and then."""
+    """A view that a browser polls."""
     try:
         row = app.sync.jobs.get(id)
     except UnknownJob:

@@ -4,8 +4,8 @@
     python -m tools.prose --draw 30 --seed 7 --kind KIND    print 30 sentences of a kind (see `KINDS`)
 
 It reads `docs/`, `changes/` and the pages at the root, and the docstrings, comments and strings of `src/`. Code blocks
-and `quoted code` are left out. Where a list is wrong about a sentence, a comment on the same line or on the line before
-says so: `prose: ok` and the reason.
+and `quoted code` are left out. If a list is wrong about a sentence, put a comment at its end or just above it:
+`prose: ok` and the reason.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ FEATURES: Final[dict[str, Feature]] = {
     "plain": Feature(_plain(), "a function without arguments of its own, no options"),
     # --- order and time
     "delays": Feature(_plain(delay=0.1), "due a tenth of a second after the enqueue"),
-    "later": Feature(_plain(), f"plain jobs beside {MANY:,} that are due in days", beside=MANY),
+    "later": Feature(_plain(), f"plain jobs, with {MANY:,} more that are due in days", beside=MANY),
     "priorities": Feature(_each(lambda _, chance: {"priority": chance.randrange(10)}), "ten priorities"),
     "ageing": Feature(
         _each(lambda _, chance: {"priority": chance.randrange(10), "aging": 60}), "ten priorities that rise with time"
@@ -106,7 +106,7 @@ FEATURES: Final[dict[str, Feature]] = {
     "batches": Feature(lambda kit, _, __: [kit.item()], "calls of up to 50 items"),
     "retries": Feature(_task("flaky"), "fail once", weight=2),
     "failures": Feature(_task("doomed"), "fail for good"),
-    "schedules": Feature(_plain(), "plain jobs beside 20 schedules that run each second", scheduled=True),
+    "schedules": Feature(_plain(), "plain jobs, with 20 schedules that run each second", scheduled=True),
     # --- limits
     "slots": Feature(_plain(limits=["wide"]), "one limit that never blocks", rules=(Limit("wide", slots=WIDE),)),
     "rate": Feature(_plain(limits=["pace"]), "one rate that never blocks", rules=(Limit("pace", rate=WIDE, per=60.0),)),

@@ -116,7 +116,7 @@ def newer(oldest: Version, base: Interpreter) -> Interpreter:
     for found in _here(range(oldest[1], oldest[1] + 5)):
         if found.number >= oldest:
             return found
-    raise Unavailable(f"needs Python {oldest[0]}.{oldest[1]} or newer, and none was found beside {base.version}")
+    raise Unavailable(f"needs Python {oldest[0]}.{oldest[1]} or newer, and found only {base.version}")
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--python",
         default="",
         metavar="PATH",
-        help="what all Python systems run on, or its version: 3.13; default: ours",
+        help="Python for all Python systems, or its version, such as 3.13; default: the running one",
     )
     parser.add_argument("--rounds", type=int, help="how often each cell is measured; default: 3, quick 2")
     size = parser.add_mutually_exclusive_group()
@@ -65,7 +65,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         dest="size",
         action="store_const",
         const="goals",
-        help="what the goals ask for, of whom they are held against; also the backlogs of a million and a churn",
+        help="the cells that the goals need, of Treadle and of the peers compared with it",
     )
     size.add_argument(
         "--tiny", dest="size", action="store_const", const="tiny", help="a rehearsal; its figures mean nothing"
@@ -74,7 +74,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument("--report", action="store_true", help="measure nothing, only write the page")
     parser.add_argument("--churn", type=float, metavar="MINUTES", help="default: 5, for the goals 15")
-    parser.add_argument("--page", type=Path, help="default: docs/benchmarks.md; a rehearsal writes beside its results")
+    parser.add_argument("--page", type=Path, help="default: docs/benchmarks.md; with --tiny: next to its results")
     args = parser.parse_args(words)
     if args.rounds is not None and args.rounds < 1:
         parser.error(f"--rounds: found {args.rounds}, expected 1 or more")

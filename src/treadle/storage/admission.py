@@ -139,7 +139,7 @@ def rate_use(rule: Limit, usage: Usage, now: float) -> tuple[int, float | None]:
 
 
 def counted(rule: Limit, left: float) -> int:
-    """The number of starts that count against a rate, of which `left` remain. A partly refilled token counts as used."""
+    """The number of starts that a rate counts if `left` remain. A partly refilled token counts as used."""
     return max(0, math.ceil(capacity(rule) - left - 1e-9))
 
 
