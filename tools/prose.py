@@ -229,7 +229,6 @@ STRINGS = ("errors", "logs", "help", "texts")  # texts: all others, for example 
 KINDS = ("guides", "internals", "docstrings", "comments", *STRINGS, "changelog")
 SHORTEST = 3  # words of a string that is read; shorter ones are names
 LEVELS = ("debug", "info", "warning", "error", "exception")
-SKIPPED = ("docs/internals/defects.md",)  # rows of figures
 
 
 def sentences(paths: Iterable[Path]) -> Iterator[Sentence]:
@@ -239,7 +238,7 @@ def sentences(paths: Iterable[Path]) -> Iterator[Sentence]:
             yield from of_python(path, where)
         elif path.suffix in (".sql", ".lua"):
             yield from _comment_lines(path, where, "--")
-        elif where not in SKIPPED:
+        else:
             yield from _of_text(kind_of(path), where, path.read_text())
 
 
