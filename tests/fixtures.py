@@ -1,4 +1,4 @@
-"""What the folders of tests of the engine share: an app on each storage, real servers among them.
+"""Fixtures for the tests of the engine: an app on each storage, real servers among them.
 
 A folder's conftest imports the fixtures it wants. `KINDS` is where a storage is added to all of them.
 """
@@ -92,7 +92,7 @@ def told(app: App) -> Told:
 
 @pytest.fixture
 def swept(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What the test leaves behind is found here, and not in whichever test comes next."""
+    """Leftovers of the test are found here, not in the next test."""
     yield
     gc.collect()
     said = [each.getMessage() for when in ("setup", "call", "teardown") for each in caplog.get_records(when)]

@@ -1,4 +1,4 @@
-"""What the tests of the engine share: a storage that counts and fails on command, and waiting for events."""
+"""Shared parts of the tests of the engine: a storage that counts and fails on command, and waiting for events."""
 
 from __future__ import annotations
 

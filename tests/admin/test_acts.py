@@ -48,7 +48,7 @@ def person(between: Between, clock: HandClock) -> App:
 
 
 async def jobs_of(app: App, many: int, state: str = "ready") -> None:
-    """So many jobs of a queue of their own, in line, due later, or dead."""
+    """This many jobs of a queue of their own: queued, due later, or dead."""
 
     @app.task(name="work", queue="many", retry=Retry(attempts=1))
     async def work() -> None:
@@ -79,7 +79,7 @@ ACTS: dict[str, tuple[str, Act]] = {
 async def test_two_people_who_act_at_once_are_told_apart(
     app: App, person: App, between: Between, told: Told, name: str
 ) -> None:
-    """The second one has seen the same rows and is too late: the first one is told of all jobs, the second of none."""
+    """The second one has seen the same rows and is too late: the first call reports all jobs, the second none."""
     state, act = ACTS[name]
     await jobs_of(app, 20, state)
     first: list[int] = []

@@ -55,7 +55,7 @@ async def test_another_process_sees_what_becomes_of_jobs(app: App, spy: Spy, clo
 
 
 async def test_new_jobs_are_told_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
-    """A job was created an hour ahead; those created before that moment are told all the same, and each once."""
+    """A job was created an hour ahead; the feed still reports those created before that time, each once."""
 
     @app.task(name="f")
     async def f(n: int) -> None: ...

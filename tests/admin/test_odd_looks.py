@@ -150,7 +150,7 @@ class Place:
             return json.loads(answer.read())
 
     def cli(self, *words: str) -> str:
-        """What a command prints; it must succeed."""
+        """The output of a command, which must succeed."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run([*words, "--url", self.url])

@@ -71,7 +71,7 @@ def _count(app: App) -> int:
 
 
 def _at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """What these calls answer, made by a thread each from the same moment on."""
+    """The results of these calls, which one thread each makes at the same time."""
     barrier = threading.Barrier(len(calls))
 
     def one(call: Callable[[], Any]) -> Any:
@@ -704,7 +704,7 @@ def test_threads_that_close_app_sync_while_others_call(stored: App) -> None:
 
 
 def test_a_composed_storage_goes_on_where_a_loop_left_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever that loop had under way stands still for ever; nobody waits for it."""
+    """Calls in progress on that loop never end, and no caller waits for them."""
     app = _with_task(App(storage=ComposedStorage(memory_backend())))
     for n in range(3):
         loop = asyncio.new_event_loop()

@@ -56,7 +56,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Store:
-    """A bucket of its own for each test, with objects of others beside ours."""
+    """A bucket of its own for each test, with objects of others next to ours."""
 
     def __init__(self, endpoint: str) -> None:
         self.url = f"s3://test-{os.urandom(6).hex()}/some/place?endpoint={endpoint}"

@@ -1,4 +1,4 @@
-"""What is typed, what is answered: parsing, messages, exit codes, JSON. In this process, in a fresh folder."""
+"""The command line: parsing, messages, exit codes, JSON. In this process, in a fresh folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ctrl-C in the middle of a look found: the storage closes under a thread that still reads."""
+"""Ctrl-C during a read: the storage closes while a thread still reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator reads: the line of an error, its traceback in the log, the steps of a job, a moved storage."""
+"""The output for operators: the summary of an error, its traceback in the log, the steps of a job, a moved storage."""
 
 from __future__ import annotations
 

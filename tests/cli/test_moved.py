@@ -1,4 +1,4 @@
-"""What a person finds at the old place after a move: acts are refused, looks say that they are old."""
+"""The command line at the old storage after a move: acts are refused, and reads warn about old rows."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ SIGNS = {"postgres": ("broken", "permission denied"), "redis": ("WRONGTYPE", "no
 
 
 def here(call: Callable[[], Awaitable[Any]]) -> Any:
-    """What a call answers in the loop of the servers."""
+    """The result of a call, made in the loop of the servers."""
 
     async def called() -> Any:
         return await call()
@@ -94,7 +94,7 @@ def here(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 class Said:
-    """All that was said: errors with their causes, answers, output and logs."""
+    """All output: errors with their causes, answers, output and logs."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
         self._capfd, self._caplog = capfd, caplog

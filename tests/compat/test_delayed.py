@@ -72,7 +72,7 @@ async def test_a_job_is_stored_until_it_is_due_and_its_payload_arrives_as_it_was
         "attempts": 0,
         "lastError": None,
     }
-    assert (await call("GET", "/v1/queues"))[1]["queues"][0]["name"] == "delayed"  # the API is there beside it
+    assert (await call("GET", "/v1/queues"))[1]["queues"][0]["name"] == "delayed"  # the API is served too
 
 
 @shows("a past, missing or malformed due time gets 400 and stores nothing")

@@ -63,7 +63,7 @@ async def fails(job: Job[Any, Any], words: str) -> None:
 
 
 class Hook:
-    """A receiver that keeps what it got, and answers what it is told, the last for ever."""
+    """A receiver that keeps the requests, and returns the given answers in order, the last one for ever."""
 
     def __init__(self, *answers: web.Response | float) -> None:
         self.answers, self.got = list(answers), list[tuple[bytes, dict[str, str]]]()
@@ -333,7 +333,7 @@ async def test_a_line_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("hostile", ["a[$(touch pwned)]", "nan", "-inf", "é"])
 async def test_a_due_time_of_a_sender_is_a_number_or_is_left_out(hostile: str) -> None:
-    """`$((TREADLE_DUE_TIME + 1))` in bash would run what stands in the brackets."""
+    """`$((TREADLE_DUE_TIME + 1))` in bash would run the text in the brackets."""
     app = App("memory://")
     deliver(app, Delivery(how="command", target=("printenv", "TREADLE_DUE_TIME")))
     async with app, Worker(app, poll=0.05):

@@ -1,4 +1,4 @@
-"""What the processes of test_forks run: tasks whose functions fork."""
+"""The tasks that the processes of test_forks run: their functions fork."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ async def pool() -> AsyncIterator[ProcessPool]:
 
 
 def said_by_a_child(function: Callable[[], str]) -> str:
-    """What a forked copy of this process answers."""
+    """The answer of a forked copy of this process."""
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
         os.write(writing, function().encode())

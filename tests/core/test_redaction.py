@@ -1,4 +1,4 @@
-"""What may be shown of a URL and of a sender's text."""
+"""The parts of a URL and of a sender's text that may be shown."""
 
 import json
 
@@ -30,7 +30,7 @@ URLS = {
     f"sqlite://u:{SECRET}@h/a.db": "sqlite://u:***@h/a.db",
     f"sqlite://u:{SECRET}/a@b.db": "sqlite://...",
     f"host=h password={SECRET}": "...",
-    # What is no secret stays: people need it.
+    # Parts that are not secret are shown: people need them.
     "postgresql://ann@[::1]:5432/db?schema=x&pool=3": "postgresql://ann@[::1]:5432/db?schema=x&pool=3",
     "sqlite:////var/a@b/jobs.db?synchronous=full": "sqlite:////var/a@b/jobs.db?synchronous=full",
     "jobs.db": "jobs.db",

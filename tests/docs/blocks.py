@@ -1,6 +1,6 @@
 """The code blocks of a Markdown page, with what the comments above them ask for.
 
-Without it the documentation would be prose: nothing would notice when an example stops working.
+A test thus notices when an example stops working.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Executes the blocks of one page, in order, in the current folder: `python drive.py PAGE < blocks as JSON`.
 
-A process of its own, so that a page can neither see nor break the tests. Blocks share one namespace and one event
+A process of its own, so that a page cannot see or break the tests. Blocks share one namespace and one event
 loop; `await` may stand outside a function. The first failure ends it with exit code 1, naming page and line.
 """
 
@@ -23,7 +23,7 @@ STOP = 10.0  # s in which a background command must have ended after SIGTERM
 
 
 class Page:
-    """What the blocks of a page share."""
+    """The names that the blocks of a page share."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -22,7 +22,7 @@ TIMEOUT = 60.0  # s for a whole page
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a page: `error` is empty if all is well, `not_run` names each block left out, and why."""
+    """The result of a page: `error` is empty if all is well, `not_run` names each block left out, and why."""
 
     error: str
     output: str

@@ -1,4 +1,4 @@
-"""What the tests of durable code share: functions that count their runs and fail when told, and what became of jobs."""
+"""Shared parts of the tests of durable code: functions that count their runs and fail on command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AGAIN = Retry(attempts=5, base=0)
 
 
 class Ledger:
-    """What ran, and how often; a function that fails as often as it is told."""
+    """Counts the runs of each function; a function fails as often as requested."""
 
     def __init__(self) -> None:
         self.function_done: Counter[str] = Counter()

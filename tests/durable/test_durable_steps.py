@@ -513,7 +513,7 @@ async def test_processes_take_no_steps(app: App) -> None:
 
 
 async def test_a_parent_takes_steps_before_it_fans_out(app: App, clock: HandClock, ledger: Ledger) -> None:
-    """The plan of a flow is remembered beside the steps, and neither takes the other for its own."""
+    """The plan of a flow is stored next to the steps, and the two are not confused."""
 
     @app.task
     async def child(n: int) -> int:

@@ -80,7 +80,7 @@ async def test_writes_ending_and_jobs_within_are_one_commit(app: App, path: Path
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_children_are_of_the_commit(app: App, path: Path, fails: bool) -> None:
-    """What the task returns is stored with its writes; refused, all of it is rolled back and the attempt failed."""
+    """The task's result is stored with its writes; refused, all of it is rolled back and the attempt failed."""
 
     @app.task
     async def child(number: int) -> int:
@@ -288,7 +288,7 @@ async def test_what_cannot_be_nested(app: App, path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_block_that_takes_too_long(app: App, path: Path, kind: str) -> None:
-    """All is rolled back, the connection refuses, others go on; the function is told at the end of the block."""
+    """All is rolled back, the connection refuses, others go on; the function gets the error at the end of the block."""
     told: list[BaseException] = []
 
     async def in_coroutine() -> None:
@@ -380,7 +380,7 @@ async def test_many_at_once_take_turns(app: App, path: Path) -> None:
 async def test_a_commit_whose_answer_is_lost(
     app: App, path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    """The row says what became of it: it is not done twice, nor said to be done when it is not."""
+    """The row says what became of it: it is not done twice, and not reported as done when it is not."""
     real, calls = RunTransaction.commit, []
 
     async def commit(self: RunTransaction) -> None:

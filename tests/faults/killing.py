@@ -17,7 +17,7 @@ from treadle import State, Worker
 
 
 class Found:
-    """What the ledgers and the storage say after the killing."""
+    """Compares the ledgers and the storage after the kills."""
 
     def __init__(self) -> None:
         self.stored: set[str] = set()
@@ -26,7 +26,7 @@ class Found:
         self.kills = self.server_kills = self.acknowledged = 0
         self.missing: list[str] = []
         self.unfinished: list[str] = []
-        self.foreign: list[str] = []  # the stored result is not that of the run that was told it had settled
+        self.foreign: list[str] = []  # the stored result is not that of the run whose settle was confirmed
 
 
 CLIENTS = (("worker1",), ("producer",), ("worker1", "producer"), ("worker1", "worker2", "producer"))

@@ -179,7 +179,7 @@ def _durable_postgres() -> Postgres:
     return made
 
 
-# A full disk, as a statement is told of it; a real one would be that of the machine.
+# A full disk, simulated for one statement; a real one would affect the whole machine.
 FULL: tuple[LiteralString, ...] = (
     "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS"
     " $$BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END$$",

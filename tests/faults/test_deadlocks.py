@@ -1,7 +1,7 @@
-"""Deadlocks, real ones, between a call of ours and a user's transaction: ours gives way and is made again, unheard.
+"""Real deadlocks between our call and a user's transaction: ours is rolled back and repeated, without an error.
 
-The other transaction holds what our call needs second, and then asks for what our call holds already. Whoever began to
-wait first is undone by the server; that is made to be us.
+The other transaction holds what our call needs second, and then asks for what our call holds already. The server rolls
+back the transaction that began to wait first; the tests make that ours.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def deadlock(
     ours: Callable[[], Awaitable[Any]],
     second: Callable[..., Awaitable[Any]],
 ) -> Any:
-    """The user does the first thing, then we begin, then he does the second and commits -> our answer."""
+    """The user does the first thing, then we begin, then the user does the second and commits -> our answer."""
     async with (
         await psycopg.AsyncConnection.connect(stage.direct, autocommit=True) as looking,
         await psycopg.AsyncConnection.connect(stage.direct) as theirs,
@@ -75,7 +75,7 @@ async def deadlock(
 
 
 async def test_two_who_enqueue_with_the_same_keys() -> None:
-    """Both answers are the user's jobs, who was first; no error is heard."""
+    """Both answers are the user's jobs, who was first; no error is raised."""
     async with shop() as (it, stage), it.app, it.worker():
         for attempt in range(ATTEMPTS):
             low, high = (it.sell.options(key=f"{attempt} {name}") for name in ("a", "b"))

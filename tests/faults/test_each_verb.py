@@ -46,7 +46,7 @@ _names = (f"v{os.getpid()}-{n}" for n in itertools.count())
 
 
 class Scene:
-    """What a verb finds: job `a` runs under version 1, `b` stands in line, `old` has ended and may go.
+    """What a verb finds: job `a` runs under version 1, `b` is queued, `old` has ended and may go.
 
     storage  whose network fails
     beside   the same storage over a sound one

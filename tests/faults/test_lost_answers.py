@@ -40,7 +40,7 @@ async def inner(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 
 
 class Scene:
-    """An app on a storage that fails, tasks that count their runs, and what was told."""
+    """An app on a storage that fails, tasks that count their runs, and the emitted events."""
 
     def __init__(self, storage: Storage, script: Any = (), *, fused: bool = True, kind: type[Faulty] = Faulty) -> None:
         self.storage = kind(storage, script, fused=fused)

@@ -27,12 +27,12 @@ OUTAGE = ("worker.error", "worker.recovered")
 
 
 class Shop:
-    """An app with a task that counts its runs, what was acknowledged, and what was told."""
+    """An app with a task that counts its runs, the acknowledged jobs, and the emitted events."""
 
     def __init__(self, url: str, bound: float = 4 * PATIENCE) -> None:
         self.app, self.bound = App(url), bound
         self.runs: Counter[str] = Counter()
-        self.settled: Counter[str] = Counter()  # by job: how often a worker was told that its outcome is stored
+        self.settled: Counter[str] = Counter()  # by job: how often the storage confirmed its outcome to a worker
         self.stored: set[str] = set()  # acknowledged
         self.refusals: list[StorageError] = []
         self.outages: list[str] = []
@@ -79,11 +79,11 @@ class Shop:
         return Worker(self.app, **{"concurrency": 8, "poll": 0.05, "recovery": SOON, "grace": 5, **options})
 
     async def all_ended(self) -> None:
-        """Whoever was acknowledged has ended well, once."""
+        """Every acknowledged job has succeeded, once."""
         await self.until(lambda: self.stored <= self.settled.keys())
 
     async def nothing_lost_nothing_twice(self, url: str) -> None:
-        """What is stored, looked at by somebody else."""
+        """The stored rows, read over another connection."""
         other = App(url)
         async with other:
             rows = {row.job.id: row async for row in other.jobs.iterate()}

@@ -18,7 +18,7 @@ CHILDREN = 3
 
 
 def total(n: int) -> int:
-    """What workflow n comes to: its children, and those of its inner workflow."""
+    """The value of workflow n: its children, and those of its inner workflow."""
     return sum(10 * n + each for each in range(CHILDREN)) + sum(range(CHILDREN))
 
 

@@ -1,4 +1,4 @@
-"""The line that sums up a stored error: the type of the exception and the first line of its message."""
+"""The summary line of a stored error: the type of the exception and the first line of its message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a run. All of it pure: a row in, an outcome out."""
+"""The outcome of a run by its result or error. All of it pure: a row in, an outcome out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever ends the task that writes: each caller gets an answer or an error, and the next call works."""
+"""If the task that writes ends in any way, each caller gets an answer or an error, and the next call works."""
 
 from __future__ import annotations
 

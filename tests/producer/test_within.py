@@ -206,7 +206,7 @@ async def in_thread(call: Any) -> Any:
 
 
 async def test_from_a_plain_thread_on_its_own_connection(app: App, path: Path) -> None:
-    """No other thread touches the connection, neither the app's loop nor a portal's; middleware sees the call."""
+    """No other thread uses the connection, not even the app's loop or a portal's; middleware sees the call."""
     seen = []
 
     @app.middleware
@@ -381,7 +381,7 @@ async def test_others_wait_for_it_and_go_on(app: App, path: Path) -> None:
 
 
 def test_a_file_with_tables_of_the_users(tmp_path: Path) -> None:
-    """Only when it is asked for, and only if no name is taken."""
+    """Only on request, and only if no name is taken."""
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE client (name TEXT)")

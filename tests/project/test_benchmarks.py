@@ -202,7 +202,7 @@ def test_the_page_of_the_documentation_has_the_marks() -> None:
 
 
 def test_a_run_for_the_goals_measures_what_each_of_them_is_computed_of() -> None:
-    """Who is compared is there, with the same cell; and what takes long is measured once."""
+    """Every system in a goal is measured with the same cell; long cells are measured once."""
     steps = run.plan(SYSTEMS, [], 2, "goals")
     ours = {(cell.name, system.storage) for _, cell, system in steps if system.ours}
     peers = {(cell.name, system.name) for _, cell, system in steps if not system.ours}

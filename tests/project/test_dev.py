@@ -23,7 +23,7 @@ def dev() -> Any:
 
 
 class Pytest:
-    """Stands in for `dev.call`: answers each run of pytest with the next exit code and output."""
+    """Replaces `dev.call`: answers each run of pytest with the next exit code and output."""
 
     def __init__(self, *runs: tuple[int, str]) -> None:
         self.runs, self.commands = list(runs), list[list[str]]()

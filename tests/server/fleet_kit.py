@@ -92,7 +92,7 @@ async def command(folder: Path, *words: str, **environment: str) -> AsyncIterato
 
 
 async def answer(folder: Path, *words: str, **environment: str) -> Any:
-    """What a command says as JSON."""
+    """The JSON output of a command."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -135,7 +135,7 @@ async def handled(folder: Path, number: int) -> list[tuple[str, str, float]]:
 
 
 async def leader(folder: Path, *words: str, but: int = 0) -> Any:
-    """Whoever leads, once somebody does who is not process `but`."""
+    """The leader, once a process other than `but` leads."""
     async with asyncio.timeout(60):
         while True:
             found = [each for each in await answer(folder, "workers", *words) if each["leads"] and each["pid"] != but]

@@ -13,7 +13,7 @@ PATIENCE = 30.0  # s
 
 
 class Answer(NamedTuple):
-    """What came back. `body` is read as JSON where it is JSON."""
+    """The response. `body` is read as JSON where it is JSON."""
 
     status: int
     headers: dict[str, str]

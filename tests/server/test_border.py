@@ -173,7 +173,7 @@ async def test_its_own_pages_may_call_it(site: Site) -> None:
 
 
 async def test_what_a_proxy_says_of_the_host_is_not_believed(site: Site) -> None:
-    """Whoever reaches the port may say it."""
+    """Every client that reaches the port may send it."""
     for name in ("x_forwarded_host", "x_host", "x_original_host", "forwarded"):
         answer = await site(WAYS["jobs"], host="evil.example", **{name: "localhost"})
         assert answer.status == 403

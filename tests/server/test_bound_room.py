@@ -1,4 +1,4 @@
-"""What a token of one queue may not take from another queue: room of its limit, and the wake of a runner that waits."""
+"""A token of one queue cannot take from another queue: slots of its limit, or the hint of a waiting runner."""
 
 from __future__ import annotations
 

@@ -419,7 +419,7 @@ async def probe(call: Client, operation: str, probes: list[Probe], name: str) ->
 
 @pytest.mark.parametrize("name", [each.name for each in TOKENS if each.queues])
 async def test_nothing_crosses(sites: Sites, name: str) -> None:
-    """Of the other queues nothing is told, and nothing changes: no row, limit, pause, schedule or worker."""
+    """Calls reveal nothing of the other queues, and change nothing: no row, limit, pause, schedule or worker."""
     await furnish(sites)
     before = await sites.others()
     assert SECRET in before

@@ -1,4 +1,4 @@
-"""Odd values by every call of the worker protocol, the native API and both compatible protocols, beside ordinary jobs.
+"""Odd values by every call of the worker protocol, the native API and both compatible protocols, next to ordinary jobs.
 
 Seeded: a failure is found again. docs/guides/server.md tells how many calls each run makes. TEST_FUZZ_SEED and
 TEST_FUZZ_TIMES choose other ones, and more.
@@ -349,7 +349,7 @@ class Dice:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Where a value stands in a body: the dict or list, and the name or number."""
+    """The location of a value in a body: the dict or list, and the name or number."""
     for name, each in value.items() if isinstance(value, dict) else enumerate(value):
         yield value, name
         if isinstance(each, dict | list):

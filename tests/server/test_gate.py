@@ -432,7 +432,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
 
 
 async def test_odd_rows_break_no_list(session: aiohttp.ClientSession, stored: App) -> None:
-    """A number of 24,000 bits, half of a character, no JSON: each is shown by its words, beside the others."""
+    """A number of 24,000 bits, half of a character, no JSON: each is shown as text, next to the others."""
     app = stored
     url = host().add(app, tokens(*SCOPES))
     payloads = {

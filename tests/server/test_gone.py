@@ -56,7 +56,7 @@ class Gone:
                 await asyncio.sleep(0.01)
 
     async def next_one(self) -> list[Any]:
-        """What a runner that is there is given."""
+        """The job that a connected runner gets."""
         answer: Answer = await asyncio.to_thread(
             ask, self.serving.url, "POST", "/v1/work/claim", body(99), content_type="application/json"
         )

@@ -1,4 +1,4 @@
-"""What leaves us: tokens, jobs and bodies go to the origin that was named, and to no other."""
+"""Outgoing requests: tokens, jobs and bodies go to the origin that was named, and to no other."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def served(bounds: Bounds | None = None, settings: Settings | None = None,
 
 
 def said(url: str, *pieces: bytes) -> Answer:
-    """What the server answers to these bytes before it ends the connection by itself."""
+    """The server's answer to these bytes, before it closes the connection."""
     with connected(url) as found:
         with contextlib.suppress(ConnectionError):
             for piece in pieces:
@@ -180,7 +180,7 @@ async def test_a_body_is_read_to_its_end_after_a_refusal_but_not_for_ever() -> N
 
 
 async def test_headers_behind_a_body_are_no_headers() -> None:
-    """Nothing looked at them; nor may they be without end."""
+    """They had no check and no limit."""
     body = b'3\r\n{"t\r\n9\r\nask":"t"}\r\n0\r\n'
 
     def send(trailer: bytes, count: int = 1) -> Answer:

@@ -1,4 +1,4 @@
-"""What one asks of any server: statuses when the storage is away, a line for each request, TLS, stopping well."""
+"""Basic behaviour of a server: statuses when the storage is away, a line for each request, TLS, stopping well."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_each_request_is_a_line_of_the_log(
     with caplog.at_level(logging.INFO, "treadle.access"):
         await call("GET", "/v1/jobs", token="web", headers={"X-Request-Id": "mine-1"})
         await call("GET", "/v1/jobs", headers={"X-Request-Id": "mine-2"})
-        async with asyncio.timeout(PATIENCE):  # the line is written once the answer is out
+        async with asyncio.timeout(PATIENCE):  # the log entry is written once the answer is sent
             while sum("mine-" in each.getMessage() for each in list(caplog.records)) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     first, second = sorted(

@@ -1,4 +1,4 @@
-"""What a server does by itself, where no worker in Python is about."""
+"""Maintenance by a server without a Python worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of tokens: a slip in it gives no right, a token may end, and what each may do is said in words."""
+"""The file of tokens: a typo in it grants nothing, a token may expire, and its rights are listed in words."""
 
 from __future__ import annotations
 

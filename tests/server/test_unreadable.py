@@ -176,7 +176,7 @@ async def test_so_is_one_of_the_native_api(session: aiohttp.ClientSession, retry
 async def test_a_body_with_two_mistakes_is_refused_all_the_same(
     session: aiohttp.ClientSession, path: str, body: str
 ) -> None:
-    """The first of them is said without reading the rest."""
+    """The first of them is reported without reading the rest."""
     call = Client(memory_url(None), session)
     status, answer = await call("POST", path, raw=body.encode(), headers={"Content-Type": "application/json"})
     assert 400 <= status < 500 or answer["settled"][0]["status"] == "stale", answer

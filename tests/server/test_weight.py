@@ -33,7 +33,7 @@ def post(url: str, path: str, body: bytes) -> Answer:
 
 
 class Made:
-    """How many objects the decoder was asked to make of large bodies."""
+    """The number of objects that the decoder makes from large bodies."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []

@@ -31,7 +31,7 @@ ALWAYS = ("max_connections=200", "max_prepared_transactions=10", "listen_address
 SYSTEM = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
 UP = 60.0  # s until a server must answer
 
-# Started beside each server, with a pipe from us: when we are gone, so is the server.
+# Runs next to each server, with a pipe from us: it stops the server when we have ended.
 GUARD = """cat >/dev/null
 pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$pid" 2>/dev/null
 for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$pid" 2>/dev/null || break; sleep 0.2; done
@@ -75,7 +75,7 @@ class Postgres:
         VERSIONS.add(f"{version()} ({binaries()})")
         self._environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
         self.port = free_port()
-        self._known = False  # whether its port has been told to anybody
+        self._known = False  # whether a caller has its port
         self._initialise()
 
     @property
@@ -169,7 +169,7 @@ class Postgres:
             )
             return found
         package, copy = found.parent.parent, self.folder / "copy"
-        for part in (package, package.with_name(package.name + ".libs")):  # the wheel's own libraries stand beside it
+        for part in (package, package.with_name(package.name + ".libs")):  # the wheel's own libraries are next to it
             if part.exists():
                 shutil.copytree(part, copy / part.name, symlinks=True, ignore=shutil.ignore_patterns("include"))
         return copy / found.relative_to(package.parent)

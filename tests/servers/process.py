@@ -1,6 +1,6 @@
 """A server as a process that can be stopped, killed, frozen and started again, on the port and the data it had.
 
-Without it each kind of server would have its own way to wait for a port and to clean up after itself.
+All kinds of servers wait for a port and clean up in the same way.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Self
 VERSIONS: set[str] = set()  # what has been started in this process; the report of the run ends with it
 PATIENCE = 60.0  # s until a server must be there
 
-# Beside each server, with a pipe from us: when we are gone, however that came, so is the server.
+# Runs next to each server, with a pipe from us: it stops the server when we have ended in any way.
 GUARD = 'cat >/dev/null; kill -9 "$1"; rm -rf "$2"'
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses, nor the one 10,000 above it (the bus of a cluster's node).
+    """A free port of 127.0.0.1; the one 10,000 above it is free too (the bus of a cluster's node).
 
     Not one that the system gives to outgoing connections: while our server is down, one of those could take it, or be
     connected to itself.
@@ -68,7 +68,7 @@ class ServerFailed(RuntimeError):
 
 
 class Process:
-    """One server. What differs: the command, and how one sees that it answers.
+    """One server. The parts that differ: the command, and the check that it answers.
 
     port, folder  kept over restarts
     """

@@ -17,7 +17,7 @@ MASTER = "main"  # what the Sentinels call the pair
 
 
 class Sentinel(Valkey):
-    """One of the watchers: it is told at once of the replica and of its peers, so that nothing has to be found out."""
+    """One of the watchers: it gets the replica and its peers at once and need not discover them."""
 
     name = "sentinel"
 

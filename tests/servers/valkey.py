@@ -48,7 +48,7 @@ def version() -> str:
 
 
 def allocator() -> str:
-    """What it was built to take its memory from: "libc", or such as "jemalloc-5.3.0"."""
+    """The allocator it was built with: "libc", or such as "jemalloc-5.3.0"."""
     return next((word.removeprefix("malloc=") for word in _said() if word.startswith("malloc=")), "unknown")
 
 

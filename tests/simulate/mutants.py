@@ -39,7 +39,7 @@ def step_not_stored(patch: Patch) -> None:
 
 
 def strict_order_lost(patch: Patch) -> None:
-    """O-3: a claim read the line before it had the limit's lock, and passed over its head (on PostgreSQL)."""
+    """O-3: a claim read the queue before it had the limit's lock, and skipped its head (on PostgreSQL)."""
     taking: Any = MEMORY.claim.__globals__["Taking"]
     real, number = taking._wanted, count(1)
 

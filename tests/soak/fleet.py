@@ -15,7 +15,7 @@ from treadle.core.clock import wall
 from treadle.testing.history import History
 
 BEGIN = 120.0  # s until a process must have begun: starting Python takes long on a busy machine
-END = 40.0  # s a process that was told to end may take: more than its grace and its calls
+END = 40.0  # s that a stopping process may take: more than its grace and its calls
 
 
 class Fleet:

@@ -1,4 +1,4 @@
-"""What is done to a fleet: a seed chooses faults, their order and how long each lasts.
+"""The faults of a fleet: a seed chooses faults, their order and how long each lasts.
 
 Two run side by side: one harms processes, one harms the server and the network. Each ends what it began.
 """
@@ -54,7 +54,7 @@ class Nemesis:
             group.create_task(self._go_on(self._around, self.around))
 
     async def heal(self) -> None:
-        """Whatever may still be broken is whole."""
+        """Repairs everything that may still be broken."""
         if hasattr(self._stage, "proxy"):
             proxy = self._stage.proxy
             proxy.forget()
@@ -166,6 +166,6 @@ async def _finished(work: Awaitable[Any]) -> None:
 
 
 async def _ended(beginning: asyncio.Future[None], end: Callable[[], Awaitable[Any]]) -> None:
-    """Whatever has begun ends, also if it begins late."""
+    """Every fault that has begun ends, even if it begins late."""
     await beginning
     await end()

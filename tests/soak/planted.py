@@ -114,7 +114,7 @@ def ticked_twice(it: Any) -> None:
 
 
 def checkpoints_lost(it: Any) -> None:
-    """What a step returned is not stored, and the worker is told that it was."""
+    """A step's result is not stored, but the storage confirms it."""
     heartbeat = it.heartbeat
 
     async def forgetful(worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:

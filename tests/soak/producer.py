@@ -1,4 +1,4 @@
-"""A producer of the soak: it enqueues, cancels, signals and forks until it is told to stop, and records all of it."""
+"""A producer of the soak: it enqueues, cancels, signals and forks until it is stopped, and records all of it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Producer:
         await give(self._app, self._history, spec.id, self._next())
 
     async def _fork(self) -> None:
-        """A copy of this process enqueues beside it."""
+        """A copy of this process enqueues at the same time."""
         self._forks += 1
         self._history.add("note", text="fork")
         pid = os.fork()

@@ -1,4 +1,4 @@
-"""A process whose clock is wrong. Without it no soak would show that only the storage's clock decides.
+"""A process whose clock is wrong. The soak thus shows that only the storage's clock decides.
 
 Treadle keeps the clock it finds when it is imported, so `tests.soak.skewed` calls `set_wrong` before that.
 """

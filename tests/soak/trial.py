@@ -34,7 +34,7 @@ UNFINISHED = ("waiting", "ready", "running")
 
 
 class Verdict(Struct):
-    """What a trial came to.
+    """The result of a trial.
 
     counts      what was done: jobs acknowledged, runs, settled, and faults by name
     violations  promises that were not kept

@@ -1,4 +1,4 @@
-"""What the histories and the rows of a trial say: the shipped checker, and rules that know the tasks of the soak."""
+"""The verdict on the histories and rows of a trial: the shipped checker, and rules that know the tasks of the soak."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _expected(app: App, rows: Iterable[Record], acted: set[str]) -> Iterator[tup
 
 
 def _as_asked(it: Evidence) -> Iterator[Violation]:
-    """What is stored is what was asked for."""
+    """The stored rows are those that were requested."""
     for id, row in it.rows.items():
         asked = it.asked.get(id)
         if asked is None:
@@ -141,5 +141,5 @@ def _tables(it: Evidence, tables: Mapping[str, Sequence[str]]) -> Iterator[Viola
 
 
 def summary(counts: Mapping[str, Any]) -> str:
-    """What was done, in one line."""
+    """A summary of the trial in one line."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)

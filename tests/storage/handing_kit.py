@@ -1,4 +1,4 @@
-"""Workers that are handed jobs, on any storage that can: how many at once, who hears nothing, who stops and pauses.
+"""Hand-off on any storage that supports it: how many jobs at once; workers that miss messages, stop or pause.
 
 A module of tests gives the fixtures `storage` and `asks`, and takes all that is here.
 """
@@ -124,7 +124,7 @@ async def test_a_slot_is_kept_for_what_may_be_handed(app: App, spy: Spy, storage
 
 
 class Unheard(Spy):
-    """A storage from which nothing arrives that is said at an address."""
+    """A storage whose messages to an address never arrive."""
 
     def post(self, take: Callable[[str, Record], None]) -> Post | None:
         return super().post(lambda claim_id, row: None)

@@ -147,7 +147,7 @@ class Play:
         return [self.outcome() for _ in range(self.dice.choice([1, 2, 4, 8]))] if self.rows else []
 
     def acts(self) -> list[Outcome]:
-        """What a person does to many jobs."""
+        """The acts of a person on many jobs."""
         dice, kind = self.dice, self.dice.choice(["cancel", "run now", "retry", "delete", "any"])
         outs = []
         for row in dice.sample(list(self.rows.values()), min(len(self.rows), dice.choice(self.acts_at_once))):

@@ -1,4 +1,4 @@
-"""What a namespace of several shards does not promise, and how the suite is run on one."""
+"""The guarantees that a namespace of several shards lacks, and how the suite runs on one."""
 
 from __future__ import annotations
 

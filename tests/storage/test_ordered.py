@@ -1,4 +1,4 @@
-"""The line of the memory storage, held against a sorted list."""
+"""The queue of the memory storage, compared with a sorted list."""
 
 from __future__ import annotations
 

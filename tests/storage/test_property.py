@@ -28,7 +28,7 @@ class Forgetful(MemoryStorage):
 
 
 class Unfair(MemoryStorage):
-    """Hands back to the end of the line."""
+    """Releases jobs to the end of the queue."""
 
     async def settle(self, outcomes):
         return await super().settle([replace(out, delay=1e-3) if out.state is State.READY else out for out in outcomes])

@@ -1,4 +1,4 @@
-"""Options: what is allowed, which one wins, and what of them stands in the row."""
+"""Options: their ranges, which one wins, and which ones the row stores."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _names = (f"testing{os.getpid()}-{n}" for n in itertools.count())
 
 @contextmanager
 def a_given(kind: str, folder: Path) -> Iterator[Given]:
-    """What to give as `storage=` for an empty storage of this kind."""
+    """The value of `storage=` for an empty storage of this kind."""
     if kind == "shards":
         yield f"{valkey.url()}?ns={next(_names)}&shards=3"
     elif kind == "ports":

@@ -1,4 +1,4 @@
-"""The TCP proxy that fails as it is told, in front of a server that repeats each line in capitals."""
+"""The TCP proxy that fails on command, in front of a server that repeats each line in capitals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT = 1 << 20  # bytes of a line
 
 
 class Echo:
-    """What was asked, and a proxy before it."""
+    """The requests of a server, and a proxy in front of it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

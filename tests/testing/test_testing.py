@@ -1,4 +1,4 @@
-"""What we offer to other people's tests, tested."""
+"""The test helpers for users' tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker sees of batch tasks and durable code. Only type checkers read it."""
+"""The types that a type checker infers for batch tasks and durable code. Only type checkers read it."""
 
 from __future__ import annotations
 

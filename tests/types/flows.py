@@ -1,4 +1,4 @@
-"""What a user's editor and mypy --strict see of compositions: the own result and the value of the workflow of each."""
+"""The types that a user's editor and mypy --strict infer for workflows: each one's own result and value."""
 
 from __future__ import annotations
 

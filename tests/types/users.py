@@ -1,4 +1,4 @@
-"""What a user's editor and mypy --strict see. Only type checkers read it: a broken promise fails `dev.py check`."""
+"""The types that a user's editor and mypy --strict infer. Type checkers read it in `dev.py check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a child of test_django runs: a program with a Django of its own."""
+"""The program that a child of test_django runs, with a Django of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the children of test_processes run: plain functions and tasks a child finds by name."""
+"""The functions and tasks that the children of test_processes find by name and run."""
 
 from __future__ import annotations
 

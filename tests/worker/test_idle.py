@@ -50,7 +50,7 @@ class Holding(Spy):
 
 
 class Dear(Spy):
-    """A storage on which trips are dear: how many brought jobs while another was under way."""
+    """A storage with expensive trips: counts those that brought jobs while another was in progress."""
 
     capabilities = Capabilities(one_trip_up_to=8)
 
@@ -165,7 +165,7 @@ async def test_what_ends_while_a_claim_is_under_way_is_settled_at_once(storage: 
 
 
 async def test_a_job_leaves_nothing_to_the_garbage_collector(app: App, told: Told) -> None:
-    """What only the collector can find is found some day by a full collection, which holds the loop."""
+    """Objects that only the collector can free are freed by a full collection, which holds the loop."""
 
     @app.task(keep=0)
     async def t(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Rows stored past every check: workers go on beside them, and `treadle doctor --repair` takes them away."""
+"""Rows stored without any check: workers continue in spite of them, and `treadle doctor --repair` removes them."""
 
 from __future__ import annotations
 

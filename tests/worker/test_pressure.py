@@ -1,4 +1,4 @@
-"""What a worker does under pressure: slow down, say so; and a workflow nobody waits for is told of."""
+"""A worker under pressure slows down and reports it; an event reports a workflow without waiters."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_busy_is_not_behind(app: App, told: Told) -> None:
         alarm = BacklogMonitor(said.append, 60.0, None, slots, app.storage, ["default"])
         assert slots.demand.behind_since is not None  # it took as much as it could
         await alarm.look(slots.demand.behind_since + 61)
-        assert slots.demand.behind_since is None  # and nothing stands in line
+        assert slots.demand.behind_since is None  # and nothing is queued
         go.set()
     assert said == []
 

@@ -72,7 +72,7 @@ async def run(pool: ProcessPool, function: Callable[..., Any], *args: Any, **fie
 
 
 async def until(condition: Callable[[], Any]) -> Any:
-    """What a child did is seen from outside only: children cannot set our events."""
+    """Tests see the effects of a child only from outside: children cannot set our events."""
     while not (found := condition()):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     return found

@@ -1,4 +1,4 @@
-"""What cannot be composed, and where one hears of it."""
+"""Expressions that cannot be composed, and where the error is raised."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ async def app() -> AsyncIterator[App]:
 
 
 async def fill(app: App, state: str) -> None:
-    """Jobs in line, some of them with a limit, due later, running, or dead."""
+    """Jobs that are queued (some with a limit), due later, running, or dead."""
     delay = 60.0 if state == "later" else 0.0
     await app.storage.enqueue(
         [

@@ -120,7 +120,7 @@ def test_a_transaction_somebody_forgot(url: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_role_that_owns_nothing(url: str, role: str) -> None:
-    """It works, and is told what it cannot do."""
+    """It works, and doctor reports what it cannot do."""
     run("migrate", "--url", url)
     execute(
         url,

@@ -1,4 +1,4 @@
-"""Where claims begin to look while somebody's old snapshot keeps dead rows at the head of the line."""
+"""Where claims begin to scan while an old snapshot keeps dead rows at the head of the queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treadle.storage.postgres import scan_floor as heads
 from treadle.storage.postgres.scan_floor import HELD, ScanFloor
 from treadle.testing.clock import HandClock
 
-LONG = heads.SELDOM + 0.1  # s after which all of the line is looked at again
+LONG = heads.SELDOM + 0.1  # s after which the whole queue is read again
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_higher_priority_is_next_at_once(storage: PostgresStorage) -> No
 
 
 async def test_who_comes_back_to_a_turn_before_it(storage: PostgresStorage, looks: HandClock) -> None:
-    """He is found when all of the line is looked at: after a while, or when there are too few behind the floor."""
+    """It is found when the whole queue is read: after a while, or when there are too few behind the floor."""
     for id in "abcdefgh":
         await storage.enqueue([job(id)])
     [a] = await claim(storage)

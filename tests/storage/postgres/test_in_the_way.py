@@ -55,7 +55,7 @@ async def soon(storage: PostgresStorage, *rows: Record) -> list[Settled]:
 async def test_who_is_waited_for_in_an_open_transaction(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any]
 ) -> None:
-    """He keeps his lease, and can end when they have committed; until then his ending alone is refused."""
+    """It keeps its lease, and can end when they have committed; until then only its outcome is refused."""
     await storage.enqueue([job("a"), job("b")])
     rows = await claimed(storage, 1)
     await storage.within(theirs).enqueue([job("join", after=("a",))])

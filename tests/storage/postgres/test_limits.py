@@ -81,7 +81,7 @@ async def test_who_keeps_a_slot_over_a_retry_takes_no_second_one(storage: Postgr
 
 
 async def test_a_job_behind_many_of_a_full_task_is_found_soon(storage: PostgresStorage) -> None:
-    """A claim that has filled a task looks a thousand rows further; every eighth looks through all of the line."""
+    """A claim that has filled a task looks a thousand rows further; every eighth reads the whole queue."""
     await storage.enqueue([job(f"full{n:05}", task="full") for n in range(2_500)])
     await storage.enqueue([job("other", task="other")])
     found = list[str]()

@@ -163,7 +163,7 @@ async def test_functions_of_long_ago_go(database: str, monkeypatch: pytest.Monke
 
 
 async def test_a_schema_that_was_dropped_is_made_anew(database: str) -> None:
-    """What was in it is gone; who has it open goes on."""
+    """Its contents are gone; a storage that has it open continues."""
     storage = await opened(database)
     await life(storage, "a")
     execute(database, "DROP SCHEMA treadle CASCADE")

@@ -1,4 +1,4 @@
-"""What the planner believes must not matter: it is asked when a table was swept empty, and used when it is full."""
+"""The planner's estimates must not matter: plans are made when a table is empty, and used when it is full."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ async def play(kind: type[Play], seed: int, schema: str, steps: int) -> None:
         # Plain ones of a call stand in line before those in lanes are placed: where age moves places, it can be seen.
         game.taste["aging"] = 0.0
         # Slots that a call frees let jobs back in at its end, since gates are locked last; in memory, before an ending
-        # releases jobs. The first job of an empty lane joins at the head of the line, where that can be seen.
+        # releases jobs. The first job of an empty lane joins at the head of the queue, where a test can see it.
         if kind is Crowd:
             game.taste["lane" if seed % 2 else "after"] = 0.0
         await same(game, clock, postgres, memory, steps)

@@ -1,4 +1,4 @@
-"""What happens between us and the server: it goes away, is slow, refuses; somebody else is in the way."""
+"""Failures between Treadle and the server: it is away, is slow, refuses, or another program holds a lock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def end_connections(schema: str, which: str = "true") -> int:
 
 @pytest.fixture
 async def named(schema: str) -> AsyncIterator[PostgresStorage]:
-    """Its connections can be told from others by the name of the schema."""
+    """The name of the schema distinguishes its connections from others."""
     made = PostgresStorage(support.url_of(schema, application_name=schema))
     await made.open()
     yield made
@@ -74,7 +74,7 @@ async def test_the_clock_is_the_servers(storage: PostgresStorage) -> None:
 
 
 async def test_idle_connections_that_died_are_replaced(named: PostgresStorage, schema: str) -> None:
-    """Nobody is told: every verb may be repeated."""
+    """No caller gets an error: every verb may be repeated."""
     await asyncio.gather(*(named.enqueue([job(id)]) for id in "abc"))
     assert end_connections(schema) > 1
     await named.enqueue([job("d")])

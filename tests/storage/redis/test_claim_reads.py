@@ -44,7 +44,7 @@ def ask(number: int) -> Claim:
 
 @pytest.mark.parametrize("kind", ["ahead", "between"])
 async def test_a_claim_reads_few_rows_of_other_tasks(storage: RedisStorage, kind: str) -> None:
-    """Ahead: the head of the line, and its own rows. Between: more, for each claim passes the foreign jobs of all
+    """Ahead: the head of the queue, and its own rows. Between: more, for each claim passes the foreign jobs of all
     claims before it, until there are enough to remember."""
     tasks = ["other"] * AHEAD + ["mine"] * 100 if kind == "ahead" else ["other", "mine"] * 100
     await storage.enqueue(line(tasks))

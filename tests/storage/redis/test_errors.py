@@ -57,7 +57,7 @@ VERBS: dict[str, Call] = {
 
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_each_verb_raises_each_error(shards: int) -> None:
-    """Whatever the server says instead of an answer, to whichever verb."""
+    """Every error of the server, in reply to any verb."""
     port = urlsplit(valkey.url()).port
     assert port is not None
     async with Proxy("127.0.0.1", port) as proxy:

@@ -1,4 +1,4 @@
-"""Workers that are handed jobs, on a real server: what all such storages are held to, and who is gone or cut off."""
+"""Hand-off on a real server: the shared tests, and workers that are gone or cut off."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_nothing_is_handed_to_a_process_that_is_gone(storage: RedisStorage
 
 
 async def test_asks_leave_nothing_behind(app: App, storage: RedisStorage, waits: Waits) -> None:
-    """Whoever asked, and how often."""
+    """The open claims, and how often each was made."""
 
     @app.task
     async def t() -> None: ...

@@ -74,7 +74,7 @@ async def test_one_node_named_is_enough(clustered: RedisStorage) -> None:
 
 
 async def test_a_slot_that_moved(clustered: RedisStorage) -> None:
-    """The old node says who has it; nobody is told, and hints go on."""
+    """The old node redirects; no caller gets an error, and hints continue."""
     cluster = shared()
     slot = cluster.slot(f"{clustered._tag}:job")
     await clustered.enqueue(jobs("a", 300))
@@ -163,7 +163,7 @@ async def test_a_fail_over_is_found_by_itself(sentinels: Sentinels) -> None:
 
 
 async def test_a_primary_that_is_killed(sentinels: Sentinels) -> None:
-    """What the replica had is there, and settled once."""
+    """The rows of the replica are there, and settled once."""
     storage = connect(url_of(sentinels))
     await storage.open()
     await storage.enqueue(jobs("a", 50))

@@ -1,4 +1,4 @@
-"""What happens between us and the server: it goes away, forgets, is full, is too new; two programs share it."""
+"""Failures between Treadle and the server: it is away, forgets, is full or too new; two programs share it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_the_clock_is_the_servers(storage: RedisStorage) -> None:
 
 
 async def test_idle_connections_that_died_are_replaced(storage: RedisStorage) -> None:
-    """Nobody is told: every script may be repeated."""
+    """No caller gets an error: every script may be repeated."""
     await storage.enqueue([job("a")])
     await storage._pool.command("CLIENT", "KILL", "TYPE", "normal")
     await storage.enqueue([job("b")])

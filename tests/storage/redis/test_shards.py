@@ -1,7 +1,7 @@
-"""What takes more than one shard, cut off at every trip: a call over several shards, a workflow that goes to the first.
+"""Operations over several shards, cut off at every trip: calls, and workflows that move to the first shard.
 
-Somebody dies before or after any trip of it; then another goes on. What was asked for is there as a whole or not at
-all, and once.
+A process dies before or after any trip, and another one continues. The call is stored as a whole or not at all, and
+once.
 """
 
 from __future__ import annotations
@@ -458,7 +458,7 @@ def test_a_chosen_id_is_stored_once_whichever_workflows_ask_for_it(id: str) -> N
 
 @pytest.mark.parametrize("id", [*CHOSEN, *DERIVED])
 def test_the_server_and_we_agree_on_which_ids_are_derived(id: str) -> None:
-    """The script keeps a derived one beside its parent, and sends the workflow of a chosen one to the first shard."""
+    """The script keeps a derived one in its parent's shard, and moves the workflow of a chosen one to the first."""
 
     async def law(town: Town) -> None:
         storage, root = await town.process(), random_id(1, 1)
@@ -572,7 +572,7 @@ def test_a_pointer_goes_when_there_is_nothing_left_to_point_at() -> None:
         town.clock.advance(90_000)  # its row has gone long ago
         assert await pointers() == [id, other]
         town.clock.advance(100)
-        assert await pointers() == [id, other]  # not at once: somebody may just be on his way
+        assert await pointers() == [id, other]  # not at once: a transfer may be in progress
         town.clock.advance(100)
         assert await pointers() == [other]
 
