@@ -247,7 +247,7 @@ async def test_what_a_step_found_is_not_lost_with_a_run_that_is_cut_short(inner:
 
 
 async def test_a_mark_is_held_by_the_row_and_not_by_who_asks_late(inner: Storage, clock: HandClock) -> None:
-    """A worker without its lease asks for the mark its job may still win: the error comes here, not after the effect."""
+    """A worker without its lease asks for the mark its job may still win: the error comes here, not afterwards."""
     app = App(storage=inner, random=lambda: 0.0)
     began, go, effects = asyncio.Event(), asyncio.Event(), list[bool]()
 
