@@ -102,6 +102,17 @@ class Sentinels:
                 return False
         return True
 
+    def whole(self) -> None:
+        """Wait until every Sentinel agrees and the replica follows, as after one of them was started again."""
+
+        def well() -> bool:
+            try:
+                return self.agreed() and self.replica.info("replication")["master_link_status"] == "up"
+            except (redis.RedisError, KeyError):  # one of them is starting, or still takes itself for a primary
+                return False
+
+        until(well, "the Sentinels did not agree on a primary with a replica")
+
     def settled(self) -> None:
         """Wait until the replica has all that the primary has acknowledged."""
         primary = self.primary

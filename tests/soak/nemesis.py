@@ -15,15 +15,20 @@ import psycopg
 
 from tests.faults.stages import PostgresStage, RedisStage, ShardsStage, SqliteStage, Stage
 from tests.soak.clusters import ClusterStage
+from tests.soak.failover import SentinelStage, StandbyStage
 from tests.soak.fleet import Fleet
+from tests.soak.full_disk import SmallDiskStage
 from tests.soak.tasks import LEASE
 
 Fault = Callable[[], Awaitable[None]]
 STAGES: dict[str, type[Stage]] = {
     "sqlite": SqliteStage,
+    "small disk": SmallDiskStage,
     "postgres": PostgresStage,
+    "standby": StandbyStage,
     "valkey": RedisStage,
     "shards": ShardsStage,
+    "sentinel": SentinelStage,
     "cluster": ClusterStage,
 }
 
@@ -41,7 +46,7 @@ class Nemesis:
         self.around: dict[str, Fault] = {way: self._outage(way) for way in stage.ways}
         if hasattr(stage, "proxy"):
             self.around |= {"cuts": self._cuts, "reset": self._reset, "slow": self._slow, "half-open": self._half_open}
-        if isinstance(stage, PostgresStage):
+        if isinstance(stage, PostgresStage) and getattr(stage, "cancels", True):
             self.around |= {"terminated": self._terminated, "cancelled statements": self._cancelled}
         for faults in (self.processes, self.around):
             for name in [name for name in faults if only and name not in only]:

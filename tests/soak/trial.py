@@ -81,7 +81,7 @@ async def trial(
     database = _database(stage)
     app, history = make(direct, "judge", str(folder / "judge.jsonl"))
     await app.open()
-    _make_tables(stage)
+    await asyncio.to_thread(_make_tables, stage)
     # a file has no clock but that of its processes
     skewed = clocks and not isinstance(stage, SqliteStage) and (not only or CLOCKS in only)
     fleet = Fleet(folder, url, database, seed, PATIENCE, plant, skewed=skewed)
@@ -99,7 +99,7 @@ async def trial(
             read(*fleet.paths),
             rows,
             await app.limits.list(),
-            _tables(stage),
+            await asyncio.to_thread(_tables, stage),
             ordered=not isinstance(stage, PostgresStage | ShardsStage),
         )
         stage.check()
