@@ -66,14 +66,11 @@ class Pair:
 
     def in_step(self) -> bool:
         """Whether the standby is the synchronous one and has all that was written up to this call."""
+        caught_up: LiteralString = (
+            "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= %s::pg_lsn"
+        )
         try:
-            written = self._one("SELECT pg_current_wal_flush_lsn()::text")
-            return bool(
-                self._one(
-                    "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= %s::pg_lsn",
-                    written,
-                )
-            )
+            return bool(self._one(caught_up, self._one("SELECT pg_current_wal_flush_lsn()::text")))
         except psycopg.OperationalError:
             return False
 

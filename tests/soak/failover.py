@@ -48,9 +48,7 @@ class StandbyStage(PostgresStage):
         database = await asyncio.to_thread(self.server.database)
         for proxy in (self.proxy, self._past):
             await proxy.accept()
-        self.url, self.direct = (
-            re.sub(r":\d+/", f":{proxy.port}/", database) for proxy in (self.proxy, self._past)
-        )
+        self.url, self.direct = (re.sub(r":\d+/", f":{proxy.port}/", database) for proxy in (self.proxy, self._past))
 
     async def close(self) -> None:
         await self.proxy.close()

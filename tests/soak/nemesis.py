@@ -18,6 +18,7 @@ from tests.soak.clusters import ClusterStage
 from tests.soak.failover import SentinelStage, StandbyStage
 from tests.soak.fleet import Fleet
 from tests.soak.full_disk import SmallDiskStage
+from tests.soak.moving import MovingStage
 from tests.soak.tasks import LEASE
 
 Fault = Callable[[], Awaitable[None]]
@@ -30,6 +31,7 @@ STAGES: dict[str, type[Stage]] = {
     "shards": ShardsStage,
     "sentinel": SentinelStage,
     "cluster": ClusterStage,
+    "moving": MovingStage,
 }
 
 
@@ -48,6 +50,8 @@ class Nemesis:
             self.around |= {"cuts": self._cuts, "reset": self._reset, "slow": self._slow, "half-open": self._half_open}
         if isinstance(stage, PostgresStage) and getattr(stage, "cancels", True):
             self.around |= {"terminated": self._terminated, "cancelled statements": self._cancelled}
+        if isinstance(stage, MovingStage):
+            self.around["moved"] = self._moved
         for faults in (self.processes, self.around):
             for name in [name for name in faults if only and name not in only]:
                 del faults[name]
@@ -141,6 +145,15 @@ class Nemesis:
         await asyncio.sleep(0.5)
         self._stage.proxy.forget()
         self._fleet.done["half-open"] += 1
+
+    # --- moves
+
+    async def _moved(self) -> None:
+        """All jobs move to another storage; then each process is started anew, with the new URL."""
+        self._fleet.done["kill of a move"] += await self._stage.move(self._around)
+        self._fleet.done["moved"] += 1
+        self._fleet.url = self._stage.url
+        await asyncio.gather(*(self._fleet.kill(role) for role in self._fleet.roles))
 
     # --- PostgreSQL's own
 
