@@ -97,7 +97,8 @@ class Sentinels:
                     watcher.do("SENTINEL", "SENTINELS", MASTER),
                 )
             )
-            flags = [row["flags"] for row in (*primary, *replicas, *peers)]
+            # what a peer said of the primary last stays in its flags, long after that primary has been replaced
+            flags = [row["flags"].removesuffix(",master_down") for row in (*primary, *replicas, *peers)]
             if flags != ["master", "slave", "sentinel", "sentinel"]:
                 return False
         return True

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import re
 from typing import ClassVar
-
-import redis
 
 from tests.faults.stages import PostgresStage, Stage
 from tests.servers.sentinel import MASTER, Sentinels
@@ -17,7 +14,7 @@ from tests.servers.standby import Pair
 from tests.servers.valkey import Valkey
 from treadle.testing.proxy import Proxy
 
-PAUSE = 20_000  # ms for which a primary may take no writes, until its replica has them all
+PAUSE = 120_000  # ms for which a primary takes no writes at most: until it is a replica, or killed
 _numbers = itertools.count()
 
 
@@ -112,8 +109,15 @@ class SentinelStage(Stage):
         await asyncio.to_thread(self.sentinels.close)
 
     async def _demote(self) -> None:
-        await asyncio.to_thread(self._paused)
+        old = await asyncio.to_thread(self._paused)
         await asyncio.to_thread(self.sentinels.fail_over)
+        await asyncio.to_thread(self._follow, old)
+
+    def _follow(self, old: Valkey) -> None:
+        """It becomes a replica at once; the Sentinels would tell it some 8 s later."""
+        old.do("REPLICAOF", "127.0.0.1", self.sentinels.primary.port)
+        old.do("CLIENT", "KILL", "TYPE", "normal")
+        old.do("CLIENT", "UNPAUSE")
 
     async def _kill_primary(self) -> None:
         self._down = old = await asyncio.to_thread(self._paused)
@@ -142,11 +146,5 @@ class SentinelStage(Stage):
         await self._settle()
 
     async def _settle(self) -> None:
-        """Return when every Sentinel sees two servers that are well, and neither is paused."""
-        await asyncio.to_thread(self._whole)
-
-    def _whole(self) -> None:
-        for server in self.sentinels.servers:
-            with contextlib.suppress(redis.RedisError):
-                server.do("CLIENT", "UNPAUSE")
-        self.sentinels.whole()
+        """Return when every Sentinel sees a primary and a replica that follows it."""
+        await asyncio.to_thread(self.sentinels.whole)

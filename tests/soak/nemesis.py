@@ -43,6 +43,7 @@ class Nemesis:
 
     def __init__(self, fleet: Fleet, stage: Stage, seed: int, only: tuple[str, ...] = ()) -> None:
         self._fleet, self._stage = fleet, stage
+        self._move: asyncio.Task[None] | None = None
         self._on_processes, self._around = random.Random(f"{seed} processes"), random.Random(f"{seed} around")
         self.processes: dict[str, Fault] = {"kill": self._kill, "kill two": self._kill_two, "stall": self._stall}
         self.around: dict[str, Fault] = {way: self._outage(way) for way in stage.ways}
@@ -64,6 +65,8 @@ class Nemesis:
 
     async def heal(self) -> None:
         """Whatever may still be broken is whole."""
+        if self._move is not None:
+            await self._move
         if hasattr(self._stage, "proxy"):
             proxy = self._stage.proxy
             proxy.forget()
@@ -149,7 +152,12 @@ class Nemesis:
     # --- moves
 
     async def _moved(self) -> None:
-        """All jobs move to another storage; then each process is started anew, with the new URL."""
+        """All jobs move to another storage; then each process is started anew, with the new URL. A move that has begun
+        ends, also after this is cancelled."""
+        self._move = asyncio.create_task(self._move_all())
+        await asyncio.shield(self._move)
+
+    async def _move_all(self) -> None:
         self._fleet.done["kill of a move"] += await self._stage.move(self._around)
         self._fleet.done["moved"] += 1
         self._fleet.url = self._stage.url
