@@ -97,10 +97,22 @@ class Sentinels:
                     watcher.do("SENTINEL", "SENTINELS", MASTER),
                 )
             )
-            flags = [row["flags"] for row in (*primary, *replicas, *peers)]
+            # what a peer said of the primary last stays in its flags, long after that primary has been replaced
+            flags = [row["flags"].removesuffix(",master_down") for row in (*primary, *replicas, *peers)]
             if flags != ["master", "slave", "sentinel", "sentinel"]:
                 return False
         return True
+
+    def whole(self) -> None:
+        """Wait until every Sentinel agrees and the replica follows, as after one of them was started again."""
+
+        def well() -> bool:
+            try:
+                return self.agreed() and self.replica.info("replication")["master_link_status"] == "up"
+            except (redis.RedisError, KeyError):  # one of them is starting, or still takes itself for a primary
+                return False
+
+        until(well, "the Sentinels did not agree on a primary with a replica")
 
     def settled(self) -> None:
         """Wait until the replica has all that the primary has acknowledged."""

@@ -7,12 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 import redis
 
 from tests.servers.cluster import Cluster
 from tests.servers.process import ServerFailed
 from tests.servers.sentinel import Sentinels
+from tests.servers.standby import Pair
 from tests.servers.valkey import Valkey, binary
 
 
@@ -88,3 +90,18 @@ def test_a_replica_is_promoted() -> None:
         old.kill()
         sentinels.promoted(new)
         assert (sentinels.primary, new.do("GET", "a")) == (new, "7")
+
+
+def test_a_standby_takes_over_with_all_that_was_committed() -> None:
+    with Pair() as pair:
+        old = pair.primary
+        with psycopg.connect(old.url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
+        pair.fail_over()
+        assert pair.primary is not old
+        pair.restore()
+        with psycopg.connect(pair.primary.url, autocommit=True) as connection:
+            connection.execute("UPDATE kept SET n = n + 1")  # waits for the new standby
+        pair.fail_over()
+        with psycopg.connect(pair.primary.url, autocommit=True) as connection:
+            assert connection.execute("SELECT n FROM kept").fetchone() == (8,)

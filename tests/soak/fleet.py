@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from treadle.core.clock import wall
@@ -39,6 +39,7 @@ class Fleet:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._actors: dict[str, str] = {}
         self._killed: set[str] = set()
+        self._busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # two faults may choose one role
         self._serial = 0
         self._read: dict[Path, int] = {}
 
@@ -85,6 +86,10 @@ class Fleet:
 
     async def kill(self, role: str) -> None:
         """kill -9, and start another in its place."""
+        async with self._busy[role]:
+            await self._kill(role)
+
+    async def _kill(self, role: str) -> None:
         process = self._processes[role]
         if process.returncode is None:
             self._killed.add(self._actors[role])
@@ -104,6 +109,10 @@ class Fleet:
 
     async def stall(self, role: str, seconds: float) -> None:
         """SIGSTOP, and SIGCONT so much later."""
+        async with self._busy[role]:
+            await self._stall(role, seconds)
+
+    async def _stall(self, role: str, seconds: float) -> None:
         process = self._processes[role]
         if process.returncode is not None:
             return self._note_death(role)

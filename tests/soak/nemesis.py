@@ -15,16 +15,23 @@ import psycopg
 
 from tests.faults.stages import PostgresStage, RedisStage, ShardsStage, SqliteStage, Stage
 from tests.soak.clusters import ClusterStage
+from tests.soak.failover import SentinelStage, StandbyStage
 from tests.soak.fleet import Fleet
+from tests.soak.full_disk import SmallDiskStage
+from tests.soak.moving import MovingStage
 from tests.soak.tasks import LEASE
 
 Fault = Callable[[], Awaitable[None]]
 STAGES: dict[str, type[Stage]] = {
     "sqlite": SqliteStage,
+    "small disk": SmallDiskStage,
     "postgres": PostgresStage,
+    "standby": StandbyStage,
     "valkey": RedisStage,
     "shards": ShardsStage,
+    "sentinel": SentinelStage,
     "cluster": ClusterStage,
+    "moving": MovingStage,
 }
 
 
@@ -36,13 +43,16 @@ class Nemesis:
 
     def __init__(self, fleet: Fleet, stage: Stage, seed: int, only: tuple[str, ...] = ()) -> None:
         self._fleet, self._stage = fleet, stage
+        self._move: asyncio.Task[None] | None = None
         self._on_processes, self._around = random.Random(f"{seed} processes"), random.Random(f"{seed} around")
         self.processes: dict[str, Fault] = {"kill": self._kill, "kill two": self._kill_two, "stall": self._stall}
         self.around: dict[str, Fault] = {way: self._outage(way) for way in stage.ways}
         if hasattr(stage, "proxy"):
             self.around |= {"cuts": self._cuts, "reset": self._reset, "slow": self._slow, "half-open": self._half_open}
-        if isinstance(stage, PostgresStage):
+        if isinstance(stage, PostgresStage) and getattr(stage, "cancels", True):
             self.around |= {"terminated": self._terminated, "cancelled statements": self._cancelled}
+        if isinstance(stage, MovingStage):
+            self.around["moved"] = self._moved
         for faults in (self.processes, self.around):
             for name in [name for name in faults if only and name not in only]:
                 del faults[name]
@@ -55,6 +65,8 @@ class Nemesis:
 
     async def heal(self) -> None:
         """Repairs everything that may still be broken."""
+        if self._move is not None:
+            await self._move
         if hasattr(self._stage, "proxy"):
             proxy = self._stage.proxy
             proxy.forget()
@@ -136,6 +148,20 @@ class Nemesis:
         await asyncio.sleep(0.5)
         self._stage.proxy.forget()
         self._fleet.done["half-open"] += 1
+
+    # --- moves
+
+    async def _moved(self) -> None:
+        """All jobs move to another storage; then each process is started anew, with the new URL. A move that has begun
+        ends, also after this is cancelled."""
+        self._move = asyncio.create_task(self._move_all())
+        await asyncio.shield(self._move)
+
+    async def _move_all(self) -> None:
+        self._fleet.done["kill of a move"] += await self._stage.move(self._around)
+        self._fleet.done["moved"] += 1
+        self._fleet.url = self._stage.url
+        await asyncio.gather(*(self._fleet.kill(role) for role in self._fleet.roles))
 
     # --- PostgreSQL's own
 

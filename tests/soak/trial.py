@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from tests.faults.stages import PostgresStage, ShardsStage, SqliteStage, Stage
 from tests.soak.fleet import Fleet
+from tests.soak.moving import MovingStage
 from tests.soak.nemesis import Nemesis
 from tests.soak.producer import give
 from tests.soak.tasks import TABLES, make
@@ -79,11 +80,10 @@ async def trial(
     folder = Path(tempfile.mkdtemp(prefix=f"treadle-soak-{seed}-"))
     url, direct = _shared(stage, stage.url), _shared(stage, stage.direct)
     database = _database(stage)
-    app, history = make(direct, "judge", str(folder / "judge.jsonl"))
-    await app.open()
-    _make_tables(stage)
+    async with make(direct, "first", str(folder / "first.jsonl"))[0]:  # the storage is there, with its limits
+        await asyncio.to_thread(_make_tables, stage)
     # a file has no clock but that of its processes
-    skewed = clocks and not isinstance(stage, SqliteStage) and (not only or CLOCKS in only)
+    skewed = clocks and not isinstance(stage, SqliteStage | MovingStage) and (not only or CLOCKS in only)
     fleet = Fleet(folder, url, database, seed, PATIENCE, plant, skewed=skewed)
     nemesis = Nemesis(fleet, stage, seed, only)
     try:
@@ -91,6 +91,16 @@ async def trial(
         await _torment(fleet, nemesis, seconds, say)
         await nemesis.heal()
         await fleet.end("producer")
+        return await _judged(stage, fleet, say, drain)
+    finally:
+        await fleet.close()
+
+
+async def _judged(stage: Stage, fleet: Fleet, say: Callable[[str], None], drain: float) -> Verdict:
+    """Let the fleet end what is left, and hold its histories against the rows."""
+    app, history = make(_shared(stage, stage.direct), "judge", str(fleet.folder / "judge.jsonl"))
+    try:
+        await app.open()
         await _drain(app, history, fleet, say, drain)
         await fleet.end("worker")
         rows = [row async for row in app.jobs.iterate()]
@@ -99,19 +109,18 @@ async def trial(
             read(*fleet.paths),
             rows,
             await app.limits.list(),
-            _tables(stage),
-            ordered=not isinstance(stage, PostgresStage | ShardsStage),
+            await asyncio.to_thread(_tables, stage),
+            ordered=not isinstance(stage, PostgresStage | ShardsStage | MovingStage),
         )
-        stage.check()
-        fleet.count()
-        verdict = Verdict(seed, _counts(fleet, len(rows)), found, fleet.died, str(folder))
-        if verdict.ok:
-            shutil.rmtree(folder)
-        return verdict
     finally:
-        await fleet.close()
         await app.close()
         history.close()
+    stage.check()
+    fleet.count()
+    verdict = Verdict(fleet.seed, _counts(fleet, len(rows)), found, fleet.died, str(fleet.folder))
+    if verdict.ok:
+        shutil.rmtree(fleet.folder)
+    return verdict
 
 
 def _counts(fleet: Fleet, rows: int) -> Counter[str]:

@@ -87,6 +87,11 @@ class Moved(Struct, frozen=True):
     resumed: bool
 
 
+class AlreadyMoved(MoveFailed):
+    """An earlier run has moved these jobs to this target. The command exits with 0: such a run may have been killed
+    before it could report that."""
+
+
 class _Run:
     """One run of `move`. Its marks replace those of earlier runs, whose later marks are refused."""
 
@@ -149,13 +154,14 @@ async def move(
     wait  seconds for running jobs to be settled at the source; then they are moved as ready again
 
     Raises Unsupported, StorageError, and MoveFailed: the target holds other jobs or rules, another run has taken over
-    or ended the move, or the copy differs. No job is lost by an error, because the source keeps every job until it is
-    deleted. Of several concurrent runs the last one continues, and the others raise MoveFailed.
+    or ended the move, or the copy differs; AlreadyMoved: an earlier run has ended this move. No job is lost by an
+    error, because the source keeps every job until it is deleted. Of several concurrent runs the last one continues,
+    and the others raise MoveFailed.
     """
     leaving, arriving = await source.movable.read_mark(), await target.movable.read_mark()
     if leaving is not None and leaving.role == "gone" and arriving is not None and _is(arriving, leaving, "arrived"):
         await target.movable.set_mark(arriving)  # an earlier run may have died before every shard got the mark
-        raise MoveFailed(f"the jobs of {source.name} are already at {target.name}; there is nothing to do")
+        raise AlreadyMoved(f"the jobs of {source.name} are already at {target.name}; there is nothing to do")
     resumed = arriving is not None and _resumes(source, leaving, arriving)
     if resumed:
         assert arriving is not None

@@ -124,7 +124,15 @@ async def _plan(old: Place, json_: bool) -> int:
 
 
 async def _moved(move: Awaitable[Moved], old: Place, new: Place, json_: bool) -> int:
-    done = await move
+    from treadle.admin.storage_move import AlreadyMoved
+
+    try:
+        done = await move
+    except AlreadyMoved as error:
+        note(str(error))
+        if json_:
+            document({"source": old.name, "target": new.name, "moved": None})
+        return OK
     if json_:
         document({"source": old.name, "target": new.name, "moved": done})
         return OK
