@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from treadle.storage.machine.limits import call_in
 from treadle.storage.row_rules import costs
 from treadle.storage.sqlite.rows import LIMITS, SLOT, decode_all, text
 from treadle.storage.sqlite.statements import load
@@ -47,4 +48,5 @@ class Freed(Struct):
         for key, seqs in self.slots.items():
             unit.ex(SQL["give_back"], (key, text(seqs)))
         for key in self.limits:
-            unit.call_in_for(key)
+            call_in(unit, key)
+        unit.sync()
