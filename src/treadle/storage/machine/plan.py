@@ -5,7 +5,7 @@ Nothing is written before the whole call has been checked, because one enqueue i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -21,7 +21,8 @@ class Plan(Struct):
 
     answers: dict[str, str]
     fresh: list[NewJob]
-    held: set[str]  # keys that name a stored job
+    naming: list[NewJob]  # those of them that name other jobs
+    held: Mapping[str, str]  # keys that name a stored job
 
     def of(self, up: str) -> str:
         return self.answers.get(up, up)
@@ -30,13 +31,16 @@ class Plan(Struct):
 def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
     """Raises before anything is stored. `leaving` frees its key before the jobs are stored."""
     if not jobs:
-        return Plan({}, [], set())
+        return Plan({}, [], [], {})
     rows.sync()
-    known = rows.stored([job.id for job in jobs])
-    refuse_taken(jobs, lambda ids: _jobs_of(rows, [id for id in ids if id in known]))
-    keys = {job.key for job in jobs if job.key is not None}
+    known, keys = rows.stored([job.id for job in jobs]), set[str]()
+    _check_taken(rows, jobs, known)
+    for job in jobs:
+        if job.key is not None:
+            keys.add(job.key)
     held = rows.holders(keys) if keys else {}
-    answers, taken, fresh = dict[str, str](), dict[str, NewJob](), list[NewJob]()
+    found, taken = Plan({}, [], [], held), dict[str, NewJob]()
+    answers, fresh = found.answers, found.fresh
     for new in jobs:
         if new.id in known or new.id in answers:
             answers.setdefault(new.id, new.id)
@@ -50,9 +54,16 @@ def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
             taken[new.key] = new
         answers[new.id] = new.id
         fresh.append(new)
-    _check_known(rows, fresh, answers)
-    _check_reach(rows, jobs, fresh)
-    return Plan(answers, fresh, set(held))
+        if new.after or new.reach:
+            found.naming.append(new)
+    if found.naming:
+        _check_known(rows, found.naming, answers)
+        _check_reach(rows, jobs, found.naming)
+    return found
+
+
+def _check_taken(rows: Rows, jobs: Sequence[NewJob], known: Container[str]) -> None:
+    refuse_taken(jobs, lambda ids: _jobs_of(rows, [id for id in ids if id in known]))
 
 
 def _held(rows: Rows, id: str | None, leaving: str) -> Record | None:
@@ -75,7 +86,7 @@ def _jobs_of(rows: Rows, ids: Sequence[str]) -> dict[str, NewJob]:
 
 
 def _check_known(rows: Rows, fresh: Sequence[NewJob], answers: dict[str, str]) -> None:
-    ups = {up for new in fresh if new.after and new.wait_timeout is None for up in new.after if up not in answers}
+    ups = {up for new in fresh if new.wait_timeout is None for up in new.after if up not in answers}
     unknown = ups - rows.stored(ups) if ups else ups
     for new in fresh if unknown else ():
         for up in new.after if new.wait_timeout is None else ():

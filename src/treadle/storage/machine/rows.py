@@ -40,8 +40,8 @@ class Inserts(QueueEnds, Protocol):
     def add(self, row: Record, key: str | None) -> None:
         """Store a new row. `key`: the key that it holds from now on."""
 
-    def flush(self) -> Steps[None]:
-        """Write what was added; look-ups see it from then on."""
+    def flush(self) -> Iterable[None]:
+        """The steps that write what was added; look-ups see it from then on."""
 
 
 class Rows(QueueEnds, Protocol):

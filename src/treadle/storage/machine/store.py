@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
 from treadle.core.model import NewJob, Record, State
@@ -13,6 +13,7 @@ from treadle.storage.machine.queueing import position
 from treadle.storage.machine.rows import Inserts, Rows, Steps
 from treadle.storage.row_rules import first_moment, needed, tolerated
 
+NONE: Final = frozenset[str]()
 STEP: Final = 256  # jobs between two turns of the loop: 1 to 2 ms
 
 
@@ -29,8 +30,7 @@ def store_all(rows: Rows, found: Plan, parent: str = "") -> Steps[None]:
     if not found.fresh:
         return
     inserts, taken = rows.inserts(found.fresh), set[str]()
-    ups = {found.of(up) for new in found.fresh for up in new.after}
-    ended = rows.finals(ups) if ups else ups
+    ended = _ended(rows, found) if found.naming else NONE
     for number, new in enumerate(found.fresh, 1):
         after = tuple(map(found.of, new.after)) if new.after else ()
         soft: str | None = None
@@ -53,6 +53,11 @@ def store_all(rows: Rows, found: Plan, parent: str = "") -> Steps[None]:
             yield
     yield from inserts.flush()
     rows.sync()
+
+
+def _ended(rows: Rows, found: Plan) -> Set[str]:
+    """Those of the jobs they wait for that have ended."""
+    return rows.finals({found.of(up) for new in found.naming for up in new.after})
 
 
 def _store_counted(rows: Rows, inserts: Inserts, new: NewJob, after: tuple[str, ...], soft: str | None) -> Steps[None]:

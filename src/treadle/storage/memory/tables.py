@@ -16,7 +16,7 @@ from treadle.storage.admission import Asker, Usage, is_over, rule_for
 from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.machine.limits import keeps_slots
 from treadle.storage.machine.queueing import order
-from treadle.storage.machine.rows import Dependent, Steps
+from treadle.storage.machine.rows import Dependent
 from treadle.storage.memory.ordered import Ordered, Spot
 from treadle.storage.row_rules import costs, named_costs, rank
 
@@ -80,7 +80,7 @@ class Tables:
         """The row has them."""
 
     def stored(self, ids: Collection[str]) -> set[str]:
-        return {id for id in ids if id in self.jobs}
+        return self.jobs.keys() & ids
 
     def finals(self, ids: Collection[str]) -> set[str]:
         return {id for id in ids if id in self.jobs and self.jobs[id].state.final}
@@ -157,8 +157,8 @@ class Tables:
             self.down[up][row.job.id] = Edge(row.version)
         self.put(row)
 
-    def flush(self) -> Steps[None]:
-        yield from ()
+    def flush(self) -> tuple[()]:
+        return ()
 
     def lane_last(self, job: NewJob) -> float | None:
         lane = self.lanes[job.queue, -rank(job), job.lane or ""]
