@@ -1,8 +1,7 @@
-"""The verbs, one after the other, as the contract words them.
+"""The methods of the contract on dicts, one call after the other: the reference for every other storage.
 
-Without it the contract would have no reference: the property test holds every other storage to these answers.
-Nothing survives the process. No step awaits before it is done, so each is atomic by construction; a claim that passes
-very many blocked jobs is several.
+Nothing survives the process. A call is done before it awaits anything, so each is atomic; only a claim that passes very
+many blocked jobs has several steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""All that is stored, row by row, and such rows stored again: how jobs leave this storage and arrive in it.
-
-Without it nothing could be carried from or to the reference, and nobody could say what a carried job consists of.
-"""
+"""Exports all that is stored, row by row, and imports such rows."""
 
 from __future__ import annotations
 

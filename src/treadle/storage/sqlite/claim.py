@@ -1,6 +1,6 @@
-"""Leasing the first in line: a page of the line at a time, plain rows in one UPDATE, the others through their limits.
+"""Leases the first jobs of a queue, a page at a time: plain rows with one UPDATE, the others one by one.
 
-Without it no work is handed out.
+The decisions about limits and leases are in `machine/leasing.py`.
 """
 
 from __future__ import annotations

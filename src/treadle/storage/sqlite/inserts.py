@@ -20,7 +20,7 @@ Lane = tuple[str, int, str]  # queue, rank, lane
 
 
 class Unit(QueueEnds, Protocol):
-    """What an insert needs of a unit of work."""
+    """The part of a unit of work that inserts use."""
 
     ex: Execute
     many: Execute

@@ -1,7 +1,4 @@
-"""The rules: set, replaced and removed, and what acts at once when they change.
-
-Without it nothing could be limited or paused.
-"""
+"""Stores the rules of limits, and counts the slots of a queue that becomes limited."""
 
 from __future__ import annotations
 

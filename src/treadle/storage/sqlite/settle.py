@@ -1,6 +1,6 @@
-"""What became of jobs: plain endings in one UPDATE, every other outcome one by one; and the heartbeats of the running.
+"""Applies outcomes: plain endings with one UPDATE, every other outcome one by one; and renews leases.
 
-Without it no job ever ends. An outcome that cannot be stored fails alone.
+An outcome that cannot be stored fails alone.
 """
 
 from __future__ import annotations

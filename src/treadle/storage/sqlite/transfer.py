@@ -1,7 +1,4 @@
-"""All that the file holds, job by job, and such jobs stored again; and the mark of a move, which every verb obeys.
-
-Without it a project could not outgrow the embedded default.
-"""
+"""Exports all that the file holds, job by job, and imports such jobs; reads and writes the mark of a move."""
 
 from __future__ import annotations
 

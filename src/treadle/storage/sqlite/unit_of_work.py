@@ -1,7 +1,6 @@
-"""The rows a call works on, within its transaction, and the views of them: lines, lanes, who stands aside, slots.
+"""The rows of one call, within its transaction, and look-ups in their indexes: the `Rows` of the state machine.
 
-Without it every verb of the slow road would read and write SQL of its own. `put` only notes a row; it is written
-before the next look at a view, and at the end.
+`put` only notes a row; it is written before the next look-up, and at the end.
 """
 
 from __future__ import annotations

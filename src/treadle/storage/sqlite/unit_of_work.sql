@@ -1,4 +1,4 @@
--- What the slow road reads and writes, one row at a time.
+-- The per-row path: what the state machine reads and writes.
 
 -- name: put
 UPDATE job SET flags = ?, state = ?, version = ?, pending = ?, failures_allowed = ?, function_done = ?, queue_position = ?, return_position = ?, due_at = ?,
