@@ -46,13 +46,10 @@ def next_start(rows: Rows, ask: Claim) -> float | None:
 
 
 class Leasing:
-    """The decisions of one step of a claim.
+    """The decisions of one step of a claim."""
 
-    write  writes the leases that the storage has gathered; runs before blocked jobs are queued again
-    """
-
-    def __init__(self, rows: Rows, ask: Claim, write: Callable[[], None]) -> None:
-        self._rows, self._ask, self._write = rows, ask, write
+    def __init__(self, rows: Rows, ask: Claim) -> None:
+        self._rows, self._ask = rows, ask
         self._gate: Admission | None = None
         self._shut = set[str]()  # limits that blocked a job
         self._blocked = 0
@@ -82,9 +79,10 @@ class Leasing:
         self.room[task] -= 1
         return self.room[task] <= 0
 
-    def admit(self, row: Record) -> bool | None:
+    def admit(self, row: Record, write: Callable[[], None]) -> bool | None:
         """Whether all its limits admit a job. None: that of its queue does not. False: another one does not, and the
-        job is blocked by it and no longer queued."""
+        job is blocked by it and no longer queued. `write` writes the leases that the storage has gathered; it is called
+        before blocked jobs are queued again."""
         gate, kept = self.gate, limits.kept(self._rows.rules, row)
         if row.function_done:
             gate.let_pass(costs(row.job), kept)
@@ -99,7 +97,7 @@ class Leasing:
         self._shut.add(shut)
         self._rows.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
         if row.blocked_on is not None and row.blocked_on != shut:
-            self._write()
+            write()
             self.came_back |= limits.call_in(self._rows, row.blocked_on)
         return False
 

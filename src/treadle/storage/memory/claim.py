@@ -16,7 +16,7 @@ class ClaimWalk:
 
     def __init__(self, tables: Tables, ask: Claim) -> None:
         self._tables, self._ask = tables, ask
-        self._leasing = Leasing(tables, ask, tables.sync)
+        self._leasing = Leasing(tables, ask)
         self.taken: list[Record] = []
 
     @property
@@ -43,7 +43,7 @@ class ClaimWalk:
         leasing, line, at = self._leasing, self._tables.line[queue], 0
         while share > 0 and at < len(line) and not leasing.unfinished:
             row = self._tables.jobs[line[at][2]]
-            if self._wanted(row) and leasing.admit(row):
+            if self._wanted(row) and leasing.admit(row, self._tables.sync):
                 self.taken.append(leasing.lease(row))
                 leasing.took(row.job.task)
                 share -= 1

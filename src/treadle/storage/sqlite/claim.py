@@ -98,7 +98,7 @@ class ClaimWalk:
         self.taken: list[Record] = []
         self.seqs: list[int] = []
         self._rules = rules
-        self._leasing = Leasing(unit, ask, self._flush)
+        self._leasing = Leasing(unit, ask)
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
         self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> those of them that take it
         self._ahead: list[str] = []  # of the page, to be read when the first meets a shut limit
@@ -241,7 +241,7 @@ class ClaimWalk:
             row = self.unit.row(job.id)
             if row.queue_position is None:
                 return False
-            passed = self._leasing.admit(row)
+            passed = self._leasing.admit(row, self._flush)
             if not passed:
                 return passed
             self.taken.append(self._leasing.lease(row))
