@@ -38,8 +38,12 @@ def unblock(rows: Rows, row: Record) -> None:
 def call_in(rows: Rows, key: str) -> bool:
     """Queue the blocked jobs again for which the limit has room. Return whether there was one. Jobs that were queued
     again before and precede them use room too."""
+    queues = rows.blocked_queues(key)
+    if not queues:
+        rows.set_opening(key, None)
+        return False
     gate, any_back = Admission(rows.rules, rows.used, rows.now), False
-    for queue in rows.blocked_queues(key):
+    for queue in queues:
         # Per queue: a job that is back in a paused or unserved queue keeps no other queue waiting.
         returned = rows.returned(key, queue)
         keepers = heapq.merge([each for each in returned if each.kept], rows.blocked(key, queue, True))
