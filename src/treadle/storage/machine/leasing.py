@@ -36,7 +36,7 @@ def in_order(held: Iterable[Record], ask: Claim) -> list[Record]:
 
 def next_start(rows: Rows, ask: Claim) -> float | None:
     """When the rate of a queue of this claim admits the next job."""
-    found = list[float | None]()
+    found: list[float | None] = []
     for queue in _queues_of(rows, ask) if ask.ids else dict(ask.queues):
         key = f"queue:{queue}"
         rule = rule_for(rows.rules, key)
@@ -51,7 +51,7 @@ class Leasing:
     def __init__(self, rows: Rows, ask: Claim) -> None:
         self._rows, self._ask = rows, ask
         self._gate: Admission | None = None
-        self._shut = set[str]()  # limits that blocked a job
+        self._shut: set[str] = set()  # limits that blocked a job
         self._blocked = 0
         self.came_back = False  # a blocked job was queued again
         self.room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}

@@ -65,7 +65,8 @@ def call_in_all(rows: Rows) -> Steps[None]:
 
 def note_opening(rows: Rows, gate: Admission, key: str) -> None:
     """Note when the rate will admit the first blocked job of some queue."""
-    rule, moments = rule_for(rows.rules, key), list[float | None]()
+    rule = rule_for(rows.rules, key)
+    moments: list[float | None] = []
     for queue in rows.blocked_queues(key) if rule is not None and rule.rate is not None else ():
         returned = rows.returned(key, queue)
         firsts = (next(iter(rows.blocked(key, queue, each)), None) for each in (True, False))

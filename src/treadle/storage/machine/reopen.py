@@ -47,7 +47,7 @@ def _would_reopen(rows: Rows, row: Record) -> Steps[list[Record]]:
     while stack:
         each = stack.pop()
         ids = [down for down, *_ in rows.dependents(each.job.id)]
-        related = list[Record]()
+        related: list[Record] = []
         for at in range(0, len(ids), STEP):
             part = ids[at : at + STEP]
             rows.read(part)

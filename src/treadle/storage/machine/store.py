@@ -29,7 +29,8 @@ def store_all(rows: Rows, found: Plan, parent: str = "") -> Steps[None]:
     """Store the new jobs. `parent` is the unfinished job that they come from."""
     if not found.fresh:
         return
-    inserts, taken = rows.inserts(found.fresh), set[str]()
+    inserts = rows.inserts(found.fresh)
+    taken: set[str] = set()
     ended = _ended(rows, found) if found.naming else NONE
     for number, new in enumerate(found.fresh, 1):
         after = tuple(map(found.of, new.after)) if new.after else ()

@@ -212,7 +212,7 @@ class MemoryStorage:
         return settled, Claimed() if outcomes and self._shut() else await self.claim(ask)
 
     def _settle_all(self, outcomes: Sequence[Outcome], odd: Mapping[int, Settled]) -> Steps[list[Settled]]:
-        settled = list[Settled]()
+        settled: list[Settled] = []
         for number, out in enumerate(outcomes):
             settled.append(odd.get(number) or (yield from settle(self._tables, out)))
         return settled
