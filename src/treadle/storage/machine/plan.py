@@ -40,6 +40,8 @@ def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
         if job.key is not None:
             keys.add(job.key)
     held = rows.holders(keys) if keys else {}
+    if held:
+        rows.read(held.values())
     found = Plan({}, [], [], held)
     answers, fresh = found.answers, found.fresh
     taken: dict[str, NewJob] = {}
