@@ -193,7 +193,7 @@ class SqliteStage(Stage):
 
     name = "sqlite"
     ways = ("locked",)
-    patience = ("treadle.storage.sqlite.lockfile.WAIT", "treadle.storage.sqlite.connection.WAIT")
+    patience = ("treadle.storage.sqlite.lockfile.WAIT", "treadle.storage.sqlite.shared_transaction.WAIT")
 
     def __init__(self, shared: bool = False) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="treadle-stage-")

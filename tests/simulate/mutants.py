@@ -23,7 +23,6 @@ from treadle.workflow import signals
 Patch = pytest.MonkeyPatch
 MEMORY: Any = type(connect("memory://"))
 BOOK: Any = type(MEMORY()._tables)
-HERE = MEMORY.__module__
 
 
 def step_not_stored(patch: Patch) -> None:
@@ -40,7 +39,7 @@ def step_not_stored(patch: Patch) -> None:
 
 def strict_order_lost(patch: Patch) -> None:
     """O-3: a claim read the queue before it had the limit's lock, and skipped its head (on PostgreSQL)."""
-    taking: Any = MEMORY.claim.__globals__["Taking"]
+    taking: Any = MEMORY._claim.__globals__["ClaimWalk"]
     real, number = taking._wanted, count(1)
 
     def wanted(self: Any, row: Record) -> bool:
@@ -52,15 +51,14 @@ def strict_order_lost(patch: Patch) -> None:
 
 def value_of_nobody(patch: Patch) -> None:
     """C-1: a job that waited for one that another row answered kept the id it had asked for, and got None."""
-    real = MEMORY._store
+    real = BOOK.add
 
-    def store(self: Any, new: NewJob, answers: dict[str, str], now: float, parent: str) -> None:
-        real(self, new, answers, now, parent)
-        row = self._jobs[new.id]
-        if row.after != new.after:
-            self._tables.put(replace(row, after=new.after))
+    def add(self: Any, row: Record, key: str | None) -> None:
+        real(self, row, key)
+        if row.after != row.job.after:
+            self.put(replace(row, after=row.job.after))
 
-    patch.setattr(MEMORY, "_store", store)
+    patch.setattr(BOOK, "add", add)
 
 
 def cancel_of_old_rows(patch: Patch) -> None:
@@ -85,7 +83,7 @@ def held_child_left_out(patch: Patch) -> None:
     def awaited(out: Any, answers: dict[str, str], circle: Any) -> tuple[str, ...]:
         return tuple(up for up in dict.fromkeys(out.after) if answers.get(up, up) == up and up not in circle)
 
-    patch.setattr(f"{HERE}.awaited", awaited)
+    patch.setattr("treadle.storage.machine.settle.awaited", awaited)
 
 
 def clock_not_taken_back(patch: Patch) -> None:
@@ -95,7 +93,7 @@ def clock_not_taken_back(patch: Patch) -> None:
 
 def id_of_another_task(patch: Patch) -> None:
     """U-F10: a chosen id that is taken answered with the job of another task."""
-    patch.setattr(f"{HERE}.refuse_taken", lambda jobs, stored: None)
+    patch.setattr("treadle.storage.machine.plan.refuse_taken", lambda jobs, stored: None)
 
 
 def pause_lost(patch: Patch) -> None:

@@ -24,7 +24,7 @@ WAITS = (
     "treadle.storage.postgres.address.TIMEOUT",
     "treadle.storage.postgres.pool.CONNECT",
     "treadle.storage.sqlite.lockfile.WAIT",
-    "treadle.storage.sqlite.connection.WAIT",
+    "treadle.storage.sqlite.shared_transaction.WAIT",
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from treadle.core.model import Record, State
+from treadle.core.model import Claim, Claimed, State
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
@@ -23,8 +23,9 @@ def test_memory_agrees_with_itself() -> None:
 class Forgetful(MemoryStorage):
     """Loses the count of lost leases."""
 
-    def _act(self, row: Record, now: float) -> None:
-        super()._act(replace(row, lost=row.lost - 1) if row.state is State.RUNNING else row, now)
+    async def claim(self, ask: Claim) -> Claimed:
+        claimed = await super().claim(ask)
+        return replace(claimed, records=tuple(replace(row, lost=0) for row in claimed.records))
 
 
 class Unfair(MemoryStorage):

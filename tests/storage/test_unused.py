@@ -35,7 +35,7 @@ async def kept(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock)
     if request.param == "memory":
         memory = MemoryStorage(clock)
         await memory.open()
-        names = ("jobs", "line", "lanes", "aside", "returned", "held", "started", "rates", "opens")
+        names = ("jobs", "line", "lanes", "aside", "back", "held", "started", "rates", "opens")
         yield memory, lambda: {name: len(getattr(memory._tables, name)) for name in names}
         await memory.close()
     elif request.param == "sqlite":

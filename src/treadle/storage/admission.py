@@ -8,12 +8,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol, TypeGuard
+from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
-from treadle.core.model import LeaseRenewal, Limit, Record, State
-from treadle.storage.row_rules import costs, within
+from treadle.core.model import Limit
 
 GONE: Final = 30 * 86_400.0  # seconds for which usage is kept after the last start if no rule counts it
 
@@ -50,37 +49,6 @@ def rule_for(rules: Mapping[str, Limit], key: str) -> Limit | None:
 def slots_fit(rule: Limit, usage: Usage, cost: int) -> bool:
     """Whether there are slots for `cost`. A cost above the rule counts as the whole rule: such a job runs alone."""
     return rule.slots is None or (rule.slots > 0 and usage.used + min(cost, rule.slots) <= rule.slots)
-
-
-class Counting(Protocol):
-    """The rules of a storage, and the usage it has counted."""
-
-    @property
-    def rules(self) -> Mapping[str, Limit]: ...
-
-    def kept(self, row: Record) -> list[str]: ...
-
-    def used(self, key: str) -> Usage: ...
-
-
-def may_go_on(row: Record | None, renewal: LeaseRenewal, counting: Counting) -> TypeGuard[Record]:
-    """Whether a heartbeat may renew the lease: no other claim took the job, and, if its lease expired, its limits still
-    have slots for it."""
-    if (
-        row is None
-        or not within(renewal.reach, row.job.queue)
-        or row.version != renewal.version
-        or row.worker is None
-        or row.state not in (State.RUNNING, State.READY)
-    ):
-        return False
-    if row.state is State.READY and not row.function_done:  # its lease expired and it was not claimed since
-        kept = counting.kept(row)
-        for key, cost in costs(row.job):
-            rule = rule_for(counting.rules, key)
-            if rule is not None and key not in kept and not slots_fit(rule, counting.used(key), cost):
-                return False
-    return True
 
 
 def capacity(rule: Limit) -> int:

@@ -5,7 +5,7 @@ The facts are independent of each other, so a change never depends on what its c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -34,6 +34,19 @@ def changed(facts: LimitFacts, change: LimitChange) -> LimitFacts:
             if change.why == "paused":
                 facts = replace(facts, set=_with_slots(facts.set), declared=_with_slots(facts.declared))
             return replace(facts, pauses=left)
+
+
+def folded(stored: Mapping[str, LimitFacts], changes: Iterable[LimitChange]) -> list[LimitFacts]:
+    """The facts that differ from the stored ones once these changes have been applied, in order."""
+    facts: dict[str, LimitFacts] = {}
+    for change in changes:
+        name = named(change)
+        facts[name] = changed(facts.get(name) or _stored(stored, name), change)
+    return [each for each in facts.values() if each != _stored(stored, each.name)]
+
+
+def _stored(stored: Mapping[str, LimitFacts], name: str) -> LimitFacts:
+    return stored.get(name, LimitFacts(name=name))
 
 
 def acting(facts: LimitFacts) -> Limit | None:

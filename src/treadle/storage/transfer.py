@@ -102,6 +102,11 @@ def replaces(found: MoveState | None, mark: MoveState) -> bool:
     return mark.turn > found.turn
 
 
+def shut(mark: MoveState | None, *but: str) -> MoveState | None:
+    """The mark of a move that stops a verb; under the roles `but` the verb works as always."""
+    return mark if mark is not None and mark.role in SHUT and mark.role not in but else None
+
+
 def check_replaces(found: MoveState | None, mark: MoveState, storage: str) -> None:
     """Raise MoveFailed unless `mark` may replace the stored one."""
     if found is not None and not replaces(found, mark):

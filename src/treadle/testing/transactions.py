@@ -168,7 +168,7 @@ class HeldJobs:
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         """Return the rows as they will be stored. Raises what the storage would raise now."""
         before, now = self._transactions.pending(self._session), self._storage._now()
-        answers = self._storage._answers([*before, *jobs], now)
+        answers = self._storage.answers([*before, *jobs])
         known = {new.id: _row(new, now) for new in reversed([*before, *jobs])}
         rows = [self._storage._jobs.get(answers[new.id]) or known[answers[new.id]] for new in jobs]
         self._watch(self._session, jobs)

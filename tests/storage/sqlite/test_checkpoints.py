@@ -56,11 +56,11 @@ async def test_a_log_that_was_long_once_is_not_moved_at_every_look(
         assert size(f"{tmp_path}/jobs.db-wal") > 2 * checkpoint.LARGE
         for number in range(checkpoint.LOOK):  # one of these is the look that finds it long
             await storage.enqueue([job(f"a{number}")])
-        await storage._file._checkpoints.finish()
+        await storage._file.checkpoints.finish()
         assert len(begun) == 1
         for number in range(3 * checkpoint.LOOK):
             await storage.enqueue([job(f"b{number}")])
-            await storage._file._checkpoints.finish()
+            await storage._file.checkpoints.finish()
         assert len(begun) == 1
     assert integrity(tmp_path / "jobs.db") == "ok"
 
@@ -77,7 +77,7 @@ async def test_writers_wait_for_a_disk_that_does_not_keep_up(tmp_path: Path, mon
         assert not done
         slow.set()
         assert [(await each)[0].job.id for each in late] == ["b0", "b1", "b2"]
-        await storage._file._checkpoints.finish()
+        await storage._file.checkpoints.finish()
     assert integrity(tmp_path / "jobs.db") == "ok"
 
 
@@ -95,10 +95,10 @@ async def test_a_forgotten_reader_is_waited_for_once_and_told_of_once(
     async def work(storage: SqliteStorage) -> None:
         """Enough for a checkpoint."""
         await storage.enqueue(jobs(2_000, f"a{len(waited)}{now}{id(storage)}"))
-        storage._file._checkpoints._since = checkpoint.EVERY
+        storage._file.checkpoints._since = checkpoint.EVERY
         storage._file.count_commit()
-        await storage._file._checkpoints.finish()
-        db = storage._file._checkpoints.db
+        await storage._file.checkpoints.finish()
+        db = storage._file.checkpoints.db
         assert db is not None
         db.set_trace_callback(waited.append)
 

@@ -98,7 +98,7 @@ async def test_full_is_told_apart(tmp_path: Path) -> None:
     """SQLITE_FULL is StorageFull, and the others of the group are done one by one."""
     async with opened(tmp_path / "jobs.db") as storage:
         await storage.enqueue(jobs(1))
-        db = storage._file._db
+        db = storage._file.db
         pages = db.execute("PRAGMA page_count").fetchone()[0]
         db.execute(f"PRAGMA max_page_count = {pages + 20}")
         large = [storage.enqueue([job(f"large{n}", payload="x" * 300_000)]) for n in range(2)]
@@ -133,11 +133,11 @@ async def test_no_insert_is_ignored_in_silence(tmp_path: Path, odd: dict[str, st
     async with opened(tmp_path / "jobs.db") as storage:
         store = add_plain if len(odd) == 1 and "id" in odd else enqueue
         first, second = (job(**{"id": id, **odd}) for id in "ab")
-        await storage._file.submit(lambda unit: store(unit, [first]))
+        await storage._calls.submit(lambda unit: store(unit, [first]))
         with pytest.raises(StorageError):
-            await storage._file.submit(lambda unit: store(unit, [second]))
+            await storage._calls.submit(lambda unit: store(unit, [second]))
         assert await storage.enqueue([job("c"), job("d")])
-        rows, bodies = storage._file._db.execute(
+        rows, bodies = storage._file.db.execute(
             "SELECT (SELECT count(*) FROM job), (SELECT count(*) FROM body)"
         ).fetchone()
         assert rows == bodies == 3
@@ -197,7 +197,7 @@ async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
     left: list[SqliteStorage] = []
     await asyncio.to_thread(asyncio.run, leave())
     file = left[0]._file  # its loop is gone, so nobody can close it as usual; 3.13 warns of connections left open
-    for each in (file._db, file.look, file.search):
+    for each in (file.db, file.look, file.search):
         each.close()
     async with opened(path) as storage:
         assert await storage.get(["j00000"]) == [None]
@@ -208,10 +208,10 @@ async def test_a_lock_that_is_taken(tmp_path: Path) -> None:
     """Another process holds it: the loop goes on, and the call is done when it is let go."""
     path = tmp_path / "jobs.db"
     body = """
-        assert storage._file._lock.try_lock()
+        assert storage._file.lock.try_lock()
         say("locked")
         sys.stdin.readline()
-        storage._file._lock.unlock()
+        storage._file.lock.unlock()
         sys.stdin.readline()
     """
     async with opened(path) as storage:
@@ -249,7 +249,7 @@ async def test_a_statement_that_fails_rolls_back_its_call_only(tmp_path: Path) -
         await storage.enqueue([job("before")])
         first = asyncio.ensure_future(storage.enqueue([job("a")]))
         await asyncio.sleep(0)
-        bad = storage._file.submit(broken)
+        bad = storage._calls.submit(broken)
         last = storage.enqueue([job("b", delay=1.0)])
         assert len(await first) == len(await last) == 1
         with pytest.raises(sqlite3.OperationalError):
@@ -264,7 +264,7 @@ async def test_a_checkpoint_is_made_now_and_then(tmp_path: Path) -> None:
         for number in range(1_000):
             await storage.enqueue([job(f"j{number}")])
             if number % 100 == 99:
-                await storage._file._checkpoints.finish()
+                await storage._file.checkpoints.finish()
         assert size(f"{path}-wal") < 12 * 2**20
     assert integrity(path) == "ok"
 

@@ -159,7 +159,7 @@ async def test_what_was_not_stored_is_not_handed(storage: SqliteStorage, monkeyp
         raise StorageUnavailable("the disk is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(storage._file, "_commit", refuse)
+        patched.setattr(storage._calls, "_commit", refuse)
         with pytest.raises(StorageUnavailable):
             await storage.enqueue([job("a")])
     assert await storage.get(["a"]) == [None]

@@ -82,7 +82,7 @@ async def test_a_number_from_a_transaction_that_failed_is_forgotten(tmp_path: Pa
         raise RuntimeError("no more room")
 
     with pytest.raises(RuntimeError):
-        await one._file.submit(failing, 1)
+        await one._calls.submit(failing, 1)
     await other.enqueue([job("y"), job("x")])
     assert sql(tmp_path / "jobs.db", "SELECT seq, id FROM job ORDER BY seq") == [(1, "y"), (2, "x")]
     rows = {row.job.id: row for row in (await other.claim(ask(2))).records}

@@ -157,7 +157,7 @@ def test_a_checkpoint_that_found_no_descriptor_is_made_later(tmp_path: Path) -> 
     async def try_each() -> None:
         async with opened(tmp_path / "jobs.db") as storage:
             await storage.enqueue(jobs(100))
-            checkpoints, before = storage._file._checkpoints, still_open(tmp_path)
+            checkpoints, before = storage._file.checkpoints, still_open(tmp_path)
             assert fail_at_each(checkpoints._checkpoint, lambda: None) > 1
             assert len(still_open(tmp_path)) > len(before), "it has a connection of its own"
         assert still_open(tmp_path) == []

@@ -35,7 +35,7 @@ FORKED = """
 async def test_an_orphan_does_not_hold_the_lock_of_its_killed_parent(tmp_path: Path) -> None:
     """A task has forked, and its worker is killed in the middle of a transaction."""
     path = tmp_path / "jobs.db"
-    body = FORKED.format(before="assert storage._file._lock.try_lock()")
+    body = FORKED.format(before="assert storage._file.lock.try_lock()")
     with child(path, body) as worker:
         orphan = int(line(worker))
         try:
@@ -54,14 +54,14 @@ async def test_an_orphan_does_not_hold_the_lock_of_its_killed_parent(tmp_path: P
 async def test_the_parent_keeps_its_lock_when_a_child_ends(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     body = """
-        assert storage._file._lock.try_lock()
+        assert storage._file.lock.try_lock()
         child = os.fork()
         if not child:
             os._exit(0)
         os.waitpid(child, 0)
         say('waited')
         sys.stdin.readline()
-        storage._file._lock.unlock()
+        storage._file.lock.unlock()
     """
     with child(path, body) as worker:
         assert line(worker) == "waited"
@@ -139,9 +139,9 @@ async def test_a_lock_that_is_held_is_waited_for_ten_seconds_at_most(
         assert stopped.try_lock()
         with pytest.raises(StorageUnavailable, match=r"jobs.db-lock.*lsof"):
             await storage.enqueue([job("a")])
-        storage._file._checkpoints._since = 10_000
+        storage._file.checkpoints._since = 10_000
         storage._file.count_commit()
-        await storage._file._checkpoints.finish()
+        await storage._file.checkpoints.finish()
     stopped.close()
 
 
@@ -160,8 +160,8 @@ async def test_a_file_that_is_made_is_opened_while_the_lock_is_held(tmp_path: Pa
 
 WAITS = """
     asked = asyncio.ensure_future(storage.enqueue([NewJob(id='theirs', task='t')]))
-    while storage._file._lock.try_lock():  # until it has the lock, and waits for the database
-        storage._file._lock.unlock()
+    while storage._file.lock.try_lock():  # until it has the lock, and waits for the database
+        storage._file.lock.unlock()
         await asyncio.sleep(0.001)
     say('waits')
     await asked
@@ -175,8 +175,8 @@ async def test_no_transaction_of_a_user_waits_for_a_process_that_waits_for_it(tm
     path = tmp_path / "jobs.db"
     async with opened(path):
         pass
-    probe = WAITS.replace("storage._file._lock.try_lock()", "(probe := LockFile(path + '-lock')).try_lock()").replace(
-        "storage._file._lock.unlock()", "probe.close()"
+    probe = WAITS.replace("storage._file.lock.try_lock()", "(probe := LockFile(path + '-lock')).try_lock()").replace(
+        "storage._file.lock.unlock()", "probe.close()"
     )
     first = "from treadle.storage.sqlite.lockfile import LockFile"
     with closing(sqlite3.connect(path, isolation_level=None)) as view:
@@ -297,6 +297,6 @@ async def test_a_lock_file_that_is_gone_is_made_anew(
         os.unlink(f"{path}-lock")
         await storage.enqueue([job("a")])
         other = LockFile(f"{path}-lock")
-        assert os.path.samestat(os.fstat(other._fd), os.fstat(storage._file._lock._fd))  # type: ignore[union-attr]
+        assert os.path.samestat(os.fstat(other._fd), os.fstat(storage._file.lock._fd))  # type: ignore[union-attr]
         other.close()
     assert "creating it again" in caplog.text

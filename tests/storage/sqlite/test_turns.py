@@ -13,7 +13,7 @@ from tests.storage.sqlite.support import ask, done, job, jobs, opened
 from treadle.concurrency.spawn import begin
 from treadle.core.model import Outcome, State
 from treadle.errors import KeyHeld
-from treadle.storage.sqlite import SqliteStorage, connection, single_caller
+from treadle.storage.sqlite import SqliteStorage, shared_transaction, single_caller
 from treadle.storage.sqlite.lockfile import LockFile
 
 
@@ -41,7 +41,7 @@ class Turns:
 def commits(storage: SqliteStorage) -> list[str]:
     """The transactions from now on."""
     found = list[str]()
-    storage._file._db.set_trace_callback(lambda said: found.append(said) if said == "COMMIT" else None)
+    storage._file.db.set_trace_callback(lambda said: found.append(said) if said == "COMMIT" else None)
     return found
 
 
@@ -77,7 +77,7 @@ async def test_many_callers_share_a_transaction(tmp_path: Path) -> None:
 
         await asyncio.gather(*(caller(f"c{number}") for number in range(40)))
         assert len(found) < 60  # 400 calls; the first may go by itself, and asks on for as long as it is alone
-        storage._file._db.set_trace_callback(None)
+        storage._file.db.set_trace_callback(None)
 
 
 @pytest.mark.usefixtures("patient")
@@ -136,7 +136,7 @@ def test_the_loop_ends_before_the_rest_began(tmp_path: Path) -> None:
     left: list[SqliteStorage] = []
 
     async def leave(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(connection, "WAIT", 0.05)
+        monkeypatch.setattr(shared_transaction, "WAIT", 0.05)
         storage = SqliteStorage(str(path))
         await storage.open()
         left.append(storage)
@@ -148,7 +148,7 @@ def test_the_loop_ends_before_the_rest_began(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch, contextlib.suppress(RuntimeError):
         asyncio.run(leave(monkeypatch))
     file = left[0]._file
-    for each in (file._db, file.look, file.search):
+    for each in (file.db, file.look, file.search):
         each.close()
 
     async def look() -> None:

@@ -18,9 +18,8 @@ from treadle.storage.admission import Usage
 from treadle.storage.composed import log_entries
 from treadle.storage.composed.log_entries import Base, Entry, Op
 from treadle.storage.memory.claim import ClaimWalk
-from treadle.storage.memory.endings import Edge, Endings
 from treadle.storage.memory.storage import MemoryStorage
-from treadle.storage.memory.tables import Tables
+from treadle.storage.memory.tables import Edge, Tables
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import MoveState
 
@@ -83,7 +82,6 @@ class Copy(MemoryStorage):
         self._waiters = waiters
         self.tables = self._tables = RecordingTables()
         self._jobs = self.tables.jobs
-        self.ends = self._ends = Endings(self.tables)
         self.workers = self._workers
 
     @property
@@ -103,7 +101,8 @@ class Copy(MemoryStorage):
         moment = self.tables.next_moment()
         if moment is not None and moment <= now:
             return True
-        return ClaimWalk(self.tables, self.ends, ask, now).meets_anybody()
+        self.tables.begin(now)
+        return ClaimWalk(self.tables, ask).meets_anybody()
 
     def step(self, ask: Claim) -> Claimed | None:
         """One step of a claim. None: no job of this step may start, and there are more jobs to look at."""
@@ -119,6 +118,7 @@ class Copy(MemoryStorage):
         self._refuse("closing")
         if self._shut() is not None:
             return Claimed()
+        self.tables.begin(now)
         return self._claimed(self._running(ask), ask, now)
 
     def prunes(self, now: float) -> bool:
@@ -181,7 +181,7 @@ class Replica:
 
     def write(self) -> Iterator[str]:
         """The whole state, line by line. This call copies all mutable state, so entries may be applied meanwhile."""
-        tables, ends = self.copy.tables, self.copy.ends
+        tables = self.copy.tables
         head = Snapshot(
             position=self.position,
             last=self.last,
@@ -191,11 +191,11 @@ class Replica:
             beside=dict(self.beside),
             down=tuple(
                 (up, tuple((down, edge.version, edge.open, edge.soft) for down, edge in downs.items()))
-                for up, downs in ends.down.items()
+                for up, downs in tables.down.items()
                 if downs
             ),
-            keys=tuple(ends.keys.items()),
-            behind=tuple(ends.behind.items()),
+            keys=tuple(tables.keys.items()),
+            behind=tuple(tables.former.items()),
             limits=tuple(tables.facts.values()),
             rates=tuple(
                 (key, msgspec.structs.replace(usage, used=0))
@@ -227,16 +227,16 @@ class Replica:
             raise NotADatabase(f"the base {base.name} of the log cannot be read: {error}") from error
 
     def _read_book(self, head: Snapshot, rows: list[Record]) -> None:
-        copy, tables, ends = self.copy, self.copy.tables, self.copy.ends
+        copy, tables = self.copy, self.copy.tables
         copy.moment = head.at
         for row in rows:
             tables.put(row)
         for up, downs in head.down:
             for down, version, is_open, soft in downs:
-                edge = ends.down[up][down] = Edge(version, soft)
+                edge = tables.down[up][down] = Edge(version, soft)
                 edge.open = is_open
-        ends.keys.update(head.keys)
-        ends.behind.update(head.behind)
+        tables.keys.update(head.keys)
+        tables.former.update(head.behind)
         for facts in head.limits:
             tables.set_facts(facts)
         tables.rates.update(head.rates)

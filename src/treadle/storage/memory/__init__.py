@@ -1,4 +1,4 @@
-"""The contract in the plainest terms, in one process: what every other storage is held to."""
+"""The storage in the memory of one process: the reference for every other storage."""
 
 from treadle.storage.memory.storage import MemoryStorage
 

@@ -1,7 +1,7 @@
-"""A sorted collection that entries leave at any place, the first of very many too, at the same small cost.
+"""A sorted collection from which entries are removed at any place at the same small cost.
 
-Without it the head of a long line could leave only by moving all who stand behind it: 100,000 jobs that step aside one
-after the other would take time by the square of their number.
+In one list, each removal at the head would move all entries behind it: to block 100,000 jobs one after the other would
+take time by the square of their number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The rows and the views of them that must stay true: the line, who stands aside, what is due, which slots are taken.
+"""The rows and their indexes: queues, blocked jobs, due moments, slots in use, keys and edges.
 
-Without it each verb would have to remember them all. A view is never counted up or down: `put` takes the old row
-out and the new one in.
+An index is never counted up or down: `put` takes the old row out and puts the new one in.
 """
 
 from __future__ import annotations
@@ -9,32 +8,41 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from treadle.core.model import Limit, LimitFacts, NewJob, Record, State
-from treadle.storage.admission import Admission, Asker, Usage, is_over, opens_behind, rule_for
+from treadle.storage.admission import Asker, Usage, is_over, rule_for
 from treadle.storage.limit_facts import acting, is_empty
+from treadle.storage.machine.limits import keeps_slots
+from treadle.storage.machine.queueing import order
+from treadle.storage.machine.rows import Dependent
 from treadle.storage.memory.ordered import Ordered, Spot
-from treadle.storage.row_rules import costs, named_costs, rank, turn
+from treadle.storage.row_rules import costs, named_costs, rank
 
 
-def spot_of(row: Record) -> Spot:
-    position = row.queue_position if row.queue_position is not None else row.return_position
-    return -rank(row.job), position if position is not None else 0.0, row.job.id
+class Edge:
+    """One job waits for another. `open` until the ending has counted; `soft`: any ending counts as a success.
+
+    `version` is that of the job when the wait began: a later wait is another one, for other jobs.
+    """
+
+    __slots__ = ("open", "soft", "version")
+
+    def __init__(self, version: int, soft: bool = False) -> None:
+        self.open, self.version, self.soft = True, version, soft
 
 
 class Tables:
-    """Rows by id, and what is derived from them."""
+    """Rows by id, and what is derived from them. They are the `Rows` of the state machine: each call sets `now`."""
 
     def __init__(self) -> None:
+        self.now = 0.0
         self.jobs: dict[str, Record] = {}
-        self.line: dict[str, Ordered] = defaultdict(Ordered)  # queue -> who is in line
-        self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)  # queue, -rank, lane -> places
-        self.aside: dict[str, dict[str, list[Spot]]] = defaultdict(dict)  # limit -> queue -> who stepped aside
-        self.returned: dict[tuple[str, str], set[str]] = defaultdict(set)  # limit, queue -> who is back in that line
+        self.line: dict[str, Ordered] = defaultdict(Ordered)  # queue -> queued jobs
+        self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)  # queue, -rank, lane -> positions
+        self.aside: dict[str, dict[str, list[Spot]]] = defaultdict(dict)  # limit -> queue -> jobs that it blocks
+        self.back: dict[tuple[str, str], set[str]] = defaultdict(set)  # limit, queue -> jobs that are queued again
         self.held: dict[str, set[str]] = defaultdict(set)  # claim id -> what runs under it
         self.started: dict[str, dict[str, int]] = defaultdict(dict)  # limit -> claimed, unfinished jobs: cost
         self.due: list[tuple[float, str]] = []  # a heap; entries may be out of date
@@ -42,7 +50,40 @@ class Tables:
         self.rules: dict[str, Limit] = {}  # limit -> the rule that acts
         self.rates: dict[str, Usage] = {}  # limit -> its starts or tokens
         self.opens: dict[str, float] = {}  # limit -> when its rate lets the next in
-        self.topics: set[str] = set()  # what to speak once the call is done
+        self.down: dict[str, dict[str, Edge]] = defaultdict(dict)  # upstream -> the jobs that wait for it
+        self.keys: dict[str, str] = {}
+        self.former: dict[str, str] = {}  # a job that took a key -> the running holder that it waits for
+        self.endings: list[tuple[str, State]] = []
+        self.ended = set[str]()
+        self.topics = set[str]()
+
+    def begin(self, now: float) -> None:
+        """A call begins."""
+        self.now = now
+        self.ended.clear()
+
+    # --- rows
+
+    def get(self, id: str) -> Record | None:
+        return self.jobs.get(id)
+
+    def row(self, id: str) -> Record:
+        return self.jobs[id]
+
+    def read(self, ids: Iterable[str]) -> None:
+        """All rows are here."""
+
+    def sync(self) -> None:
+        """`put` has written."""
+
+    def remember(self, id: str, checkpoints: Sequence[tuple[str, str]]) -> None:
+        """The row has them."""
+
+    def stored(self, ids: Collection[str]) -> set[str]:
+        return self.jobs.keys() & ids
+
+    def finals(self, ids: Collection[str]) -> set[str]:
+        return {id for id in ids if id in self.jobs and self.jobs[id].state.final}
 
     def put(self, row: Record) -> None:
         """Store a row in place of the one with its id."""
@@ -52,15 +93,15 @@ class Tables:
             self.take_out(old)
         self.jobs[job.id] = row
         if row.queue_position is not None:
-            spot = spot_of(row)
+            spot = order(row)
             self.line[job.queue].add(spot)
             if job.lane is not None:
                 insort(self.lanes[job.queue, spot[0], job.lane], row.queue_position)
             if row.blocked_on is not None:
-                self.returned[row.blocked_on, job.queue].add(job.id)
+                self.back[row.blocked_on, job.queue].add(job.id)
             self.topics.add(f"queue:{job.queue}")
         elif row.blocked_on is not None:
-            insort(self.aside[row.blocked_on].setdefault(job.queue, []), spot_of(row))
+            insort(self.aside[row.blocked_on].setdefault(job.queue, []), order(row))
         if row.state is State.RUNNING and row.worker is not None:
             self.held[row.worker].add(job.id)
         if row.due_at is not None:
@@ -72,18 +113,18 @@ class Tables:
                 self.started[key][job.id] = cost
 
     def take_out(self, row: Record) -> None:
-        """Forget a row in every view; `jobs` still has it."""
+        """Forget a row in every index; `jobs` still has it."""
         job = row.job
         if row.queue_position is not None:
-            spot = spot_of(row)
+            spot = order(row)
             self.line[job.queue].remove(spot)
             if job.lane is not None:
                 _drop(self.lanes[job.queue, spot[0], job.lane], row.queue_position)
             if row.blocked_on is not None:
-                self.returned[row.blocked_on, job.queue].discard(job.id)
+                self.back[row.blocked_on, job.queue].discard(job.id)
         elif row.blocked_on is not None:
             aside = self.aside[row.blocked_on]
-            _drop(aside[job.queue], spot_of(row))
+            _drop(aside[job.queue], order(row))
             if not aside[job.queue]:
                 del aside[job.queue]
         if row.state is State.RUNNING and row.worker is not None:
@@ -94,27 +135,44 @@ class Tables:
             for key, _ in costs(job):
                 self.started[key].pop(job.id, None)
 
-    # --- joining the line
+    def forget(self, row: Record) -> None:
+        """A row is pruned: it waits for no job and holds nothing."""
+        self.take_out(row)
+        self.drop_key(row)
+        self.former.pop(row.job.id, None)
+        self.drop_edges([(up, row.job.id) for up in row.after])
+        for up in row.after:
+            if up in self.down and not self.down[up]:
+                del self.down[up]
 
-    def join(self, row: Record, when: float) -> None:
-        """In line: at the turn it had, or at a new one as of `when`."""
-        position = row.return_position if row.return_position is not None else self.position(row.job, when)
-        due = None if row.function_done else row.deadline_at
-        self.put(
-            replace(
-                row, state=State.READY, queue_position=position, return_position=position, blocked_on=None, due_at=due
-            )
-        )
+    # --- new rows
 
-    def position(self, job: NewJob, when: float) -> float:
-        position = turn(job, when)
-        if job.lane is None:
-            return position
-        lane = self.lanes[job.queue, -rank(job), job.lane]
-        if lane:
-            return lane[-1] + job.stride
+    def inserts(self, fresh: Sequence[NewJob]) -> Tables:
+        return self
+
+    def add(self, row: Record, key: str | None) -> None:
+        if key is not None:
+            self.keys[key] = row.job.id
+        for up in row.after:
+            self.down[up][row.job.id] = Edge(row.version)
+        self.put(row)
+
+    def flush(self) -> tuple[()]:
+        return ()
+
+    def lane_last(self, job: NewJob) -> float | None:
+        lane = self.lanes[job.queue, -rank(job), job.lane or ""]
+        return lane[-1] if lane else None
+
+    def queue_head(self, job: NewJob) -> float | None:
         head = self.line[job.queue].first_from((-rank(job), float("-inf"), ""))
-        return min(position, head[1]) if head is not None and head[0] == -rank(job) else position
+        return head[1] if head is not None and head[0] == -rank(job) else None
+
+    def queues_of(self, ids: Sequence[str]) -> list[str]:
+        return [self.jobs[id].job.queue for id in ids if id in self.jobs]
+
+    def any_queued(self, queue: str) -> bool:
+        return bool(self.line[queue])
 
     def next_moment(self) -> float | None:
         """The earliest moment anything here is due."""
@@ -122,13 +180,66 @@ class Tables:
             heapq.heappop(self.due)
         return min((*self.opens.values(), *(at for at, _ in self.due[:1])), default=None)
 
+    # --- keys and edges
+
+    def holders(self, keys: Collection[str]) -> dict[str, str]:
+        return {key: self.keys[key] for key in keys if key in self.keys}
+
+    def give_key(self, key: str, id: str | None) -> None:
+        if id is None:
+            self.keys.pop(key, None)
+        else:
+            self.keys[key] = id
+
+    def drop_key(self, row: Record) -> None:
+        if row.job.key is not None and self.keys.get(row.job.key) == row.job.id:
+            del self.keys[row.job.key]
+
+    def behind(self, id: str) -> str | None:
+        return self.former.get(id)
+
+    def set_behind(self, id: str, first: str) -> None:
+        self.former[id] = first
+
+    def wait_for(self, edges: Sequence[tuple[str, str]], version: int, soft: bool = False) -> None:
+        for up, down in edges:
+            self.down[up][down] = Edge(version, soft)
+
+    def dependents(self, up: str) -> Sequence[Dependent]:
+        found = self.down.get(up)
+        return [(down, edge.version, edge.open, edge.soft) for down, edge in found.items()] if found else ()
+
+    def edge(self, up: str, down: str) -> Dependent | None:
+        edge = self.down.get(up, {}).get(down)
+        return None if edge is None else (down, edge.version, edge.open, edge.soft)
+
+    def set_edge(self, up: str, down: str, is_open: bool) -> None:
+        self.down[up][down].open = is_open
+
+    def drop_edges(self, edges: Sequence[tuple[str, str]]) -> None:
+        for up, down in edges:
+            self.down[up].pop(down, None)
+
+    def unname(self, id: str) -> None:
+        """`prune` reads `after` of the rows."""
+
+    def waiting_for(self, id: str, among: Collection[str]) -> set[str]:
+        found, look = {id}, [id]
+        while look:
+            for down, edge in self.down.get(look.pop(), {}).items():
+                row = self.jobs.get(down)
+                if down in found or row is None or not edge.open or row.version != edge.version:
+                    continue
+                if row.state is State.WAITING:
+                    found.add(down)
+                    look.append(down)
+        return found.intersection(among)
+
     # --- limits
 
-    def set_facts(self, facts: LimitFacts) -> bool:
-        """Put these facts in place of those of that limit; whether anything has changed."""
+    def set_facts(self, facts: LimitFacts) -> None:
+        """Put these facts in place of those of that limit, and the rule that acts with them."""
         name = facts.name
-        if facts == self.facts.get(name, LimitFacts(name=name)):
-            return False
         self.facts[name] = facts
         if is_empty(facts):
             del self.facts[name]
@@ -137,12 +248,10 @@ class Tables:
             self.rules[name] = rule
         else:
             self.rules.pop(name, None)
-        return True
 
     def used(self, key: str) -> Usage:
         """Slots are counted from the rows, never kept: a counter can leak."""
-        rule = rule_for(self.rules, key)
-        until_ended = rule is not None and rule.hold == "ended"
+        until_ended = keeps_slots(self.rules, key)
         usage = self.rates.setdefault(key, Usage())
         usage.used = 0
         for id, cost in self.started[key].items():
@@ -151,81 +260,53 @@ class Tables:
                 usage.used += cost
         return usage
 
+    def save_usage(self, key: str, usage: Usage) -> None:
+        """`used` returned the stored one."""
+
     def drop_unused(self, now: float) -> None:
-        """Forget the rates that remember nothing that still counts, and every view that has become empty."""
+        """Forget the rates that remember nothing that still counts, and every index that has become empty."""
         for key, usage in list(self.rates.items()):
             if is_over(rule_for(self.rules, key), usage, now):
                 del self.rates[key]
-        views: tuple[dict[Any, Any], ...] = (self.line, self.lanes, self.aside, self.returned, self.started)
-        for view in views:
-            for key in [key for key, held in view.items() if not held]:
-                del view[key]
+        indexes: tuple[dict[Any, Any], ...] = (self.line, self.lanes, self.aside, self.back, self.started)
+        for index in indexes:
+            for key in [key for key, held in index.items() if not held]:
+                del index[key]
 
-    def kept(self, row: Record) -> list[str]:
-        """The limits whose slot it has kept since an earlier claim."""
-        return [
-            key
-            for key, _ in costs(row.job)
-            if (rule := rule_for(self.rules, key)) and rule.hold == "ended" and row.job.id in self.started[key]
-        ]
+    def blocked_limits(self) -> Sequence[str]:
+        return list(self.aside)
 
-    def unblock(self, row: Record, now: float) -> None:
-        """A slot this row had may be free, or it was let back in line and went away: let others back instead."""
-        for key, _ in row.job.limits:
-            self.call_in_for(key, now)
+    def blocked_queues(self, key: str) -> Sequence[str]:
+        return sorted(self.aside.get(key, ()))
 
-    def call_in_for(self, key: str, now: float) -> None:
-        """Let back in line those there is room for, beside those that came back before and stand in front of them."""
-        self.opens.pop(key, None)
-        gate = Admission(self.rules, self.used, now)
-        for queue in sorted(self.aside.get(key, ())):
-            # By queue: one who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
-            for id in gate.back(key, self._askers(key, queue, True), self._askers(key, queue, False)):
-                row = self.jobs[id]
-                self.put(replace(row, queue_position=row.return_position))
-        self.set_opening(gate, key)
-
-    def _keepers(self, key: str) -> Mapping[str, int]:
-        """The jobs that keep the slot of this limit until they have ended."""
-        rule = rule_for(self.rules, key)
-        return self.started[key] if rule is not None and rule.hold == "ended" else {}
-
-    def _askers(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
-        """The jobs of a queue that ask for room in a limit, in turn: those that have kept their slot, or the others."""
+    def blocked(self, key: str, queue: str, kept: bool) -> Iterable[Asker]:
         keepers = self._keepers(key)
         if kept and not keepers:
-            return iter(())
-        back = self._back(key, queue)
-        return heapq.merge(
-            (self._asker(spot, key, kept, aside=False) for spot in sorted(back) if (spot[2] in keepers) is kept),
-            (
-                self._asker(spot, key, kept, aside=True)
-                for spot in self.aside[key].get(queue, ())
-                if (spot[2] in keepers) is kept
-            ),
-        )
+            return ()
+        return self._askers(self.aside[key].get(queue, ()), key, keepers, kept)
 
-    def _back(self, key: str, queue: str) -> list[Spot]:
-        """The jobs of a queue that came back in line for a limit and are not claimed yet, in no order."""
-        return [spot_of(self.jobs[id]) for id in self.returned[key, queue]] if (key, queue) in self.returned else []
+    def _askers(self, spots: Iterable[Spot], key: str, keepers: Collection[str], kept: bool) -> Iterator[Asker]:
+        return (self._asker(spot, key, kept, True) for spot in spots if (spot[2] in keepers) is kept)
+
+    def returned(self, key: str, queue: str) -> Sequence[Asker]:
+        if (key, queue) not in self.back:
+            return ()
+        keepers = self._keepers(key)
+        spots = sorted(order(self.jobs[id]) for id in self.back[key, queue])
+        return [self._asker(spot, key, spot[2] in keepers, False) for spot in spots]
+
+    def _keepers(self, key: str) -> Collection[str]:
+        """The jobs that hold the slot of this limit until they have ended."""
+        return self.started[key] if keeps_slots(self.rules, key) else ()
 
     def _asker(self, spot: Spot, key: str, kept: bool, aside: bool) -> Asker:
         return Asker(spot, dict(named_costs(self.jobs[spot[2]].job))[key], kept, aside)
 
-    def set_opening(self, gate: Admission, key: str) -> None:
-        """Note when the rate will let in the first of some queue who stands aside."""
-        self.opens.pop(key, None)
-        rule = rule_for(self.rules, key)
-        if rule is None or rule.rate is None:
-            return
-        for queue in self.aside.get(key, ()):
-            back = [self._asker(spot, key, kept=False, aside=False) for spot in self._back(key, queue)]
-            for kept in (True, False):
-                first = next((each for each in self._askers(key, queue, kept) if each.aside), None)
-                if first is not None:
-                    moment = opens_behind(rule, gate.of(key), first, back, gate.now)
-                    if moment is not None:
-                        self.opens[key] = min(moment, self.opens.get(key, moment))
+    def set_opening(self, key: str, moment: float | None) -> None:
+        if moment is None:
+            self.opens.pop(key, None)
+        else:
+            self.opens[key] = moment
 
 
 def _drop(ordered: list[Any], entry: Any) -> None:

@@ -1,34 +1,32 @@
-"""All that is stored, row by row, and such rows stored again: how jobs leave this storage and arrive in it.
-
-Without it nothing could be carried from or to the reference, and nobody could say what a carried job consists of.
-"""
+"""Exports all that is stored, row by row, and imports such rows."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from treadle.storage.admission import Usage
-from treadle.storage.memory.endings import Edge, Endings
-from treadle.storage.memory.tables import Tables
+from treadle.storage.machine.limits import call_in_all
+from treadle.storage.machine.rows import finish
+from treadle.storage.memory.tables import Edge, Tables
 from treadle.storage.transfer import Carried, Chunk, Rate
 from treadle.storage.transfer import Edge as Waits
 
 
-def unload(tables: Tables, ends: Endings, cursor: str | None, limit: int) -> Chunk:
+def unload(tables: Tables, cursor: str | None, limit: int) -> Chunk:
     start = int(cursor or 0)
     rows = list(tables.jobs.values())[start : start + limit]
     edges: dict[str, list[Waits]] = defaultdict(list)
     wanted = {row.job.id for row in rows}
-    for up, downs in ends.down.items():
+    for up, downs in tables.down.items():
         for down in downs.keys() & wanted:
             edge = downs[down]
             edges[down].append(Waits(up, edge.version, edge.open, edge.soft))
     jobs = tuple(
         Carried(
             record=row,
-            holds_key=row.job.key is not None and ends.keys.get(row.job.key) == row.job.id,
+            holds_key=row.job.key is not None and tables.keys.get(row.job.key) == row.job.id,
             edges=tuple(edges[row.job.id]),
-            behind=ends.behind.get(row.job.id),
+            behind=tables.former.get(row.job.id),
         )
         for row in rows
     )
@@ -43,7 +41,7 @@ def unload(tables: Tables, ends: Endings, cursor: str | None, limit: int) -> Chu
     return Chunk(jobs, tuple(tables.facts.values()), rates, str(len(rows)) if more else None)
 
 
-def load(tables: Tables, ends: Endings, given: Chunk) -> None:
+def load(tables: Tables, given: Chunk) -> None:
     for facts in given.rules:
         tables.set_facts(facts)
     for rate in given.rates:
@@ -55,17 +53,16 @@ def load(tables: Tables, ends: Endings, given: Chunk) -> None:
             continue
         tables.put(each.record)
         if each.holds_key and key is not None:
-            ends.keys[key] = id
+            tables.keys[key] = id
         if each.behind is not None:
-            ends.behind[id] = each.behind
+            tables.former[id] = each.behind
         for waits in each.edges:
-            edge = ends.down[waits.up][id] = Edge(waits.version, waits.soft)
+            edge = tables.down[waits.up][id] = Edge(waits.version, waits.soft)
             edge.open = waits.open
     tables.topics.clear()
 
 
-def open_again(tables: Tables, now: float) -> None:
-    """The lines move again: everybody is woken, and who stands aside with room for him comes back."""
-    for key in list(tables.aside):
-        tables.call_in_for(key, now)
+def open_again(tables: Tables) -> None:
+    """The queues move again: wake every worker, and queue blocked jobs for which there is room."""
+    finish(call_in_all(tables))
     tables.topics.update(f"queue:{queue}" for queue, line in tables.line.items() if line)

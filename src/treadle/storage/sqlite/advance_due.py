@@ -1,24 +1,21 @@
-"""Acting on what is due: scheduled jobs join the line, lost leases return, deadlines and waits end.
+"""Acts on what is due: the common rows, scheduled jobs and lost leases, in two statements, the others one by one.
 
-Without it nothing would happen by itself. Called by claim, heartbeat and prune; the common rows in two statements.
+Called by claim, heartbeat and prune.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from msgspec.structs import replace
-
 from treadle.core import defaults
-from treadle.core.model import EXPIRED, Record, State
-from treadle.storage import row_rules
-from treadle.storage.sqlite import endings
+from treadle.storage.machine.due import act
+from treadle.storage.machine.limits import call_in
+from treadle.storage.machine.rows import STEP
 from treadle.storage.sqlite.rows import AGING, LANE, LIMITS, SLOT, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("advance_due")
-STEP = 64  # rows of the slow road between two turns of the loop
 
 
 def advance_due(unit: UnitOfWork) -> Generator[None, None, None]:
@@ -46,7 +43,7 @@ def advance_due(unit: UnitOfWork) -> Generator[None, None, None]:
         unit.ex(SQL["return_lost"], (now, text(lost)))
     yield from _slowly(unit, slow)
     for (key,) in unit.ex(SQL["openings"], (now,)).fetchall():
-        unit.call_in_for(key)
+        call_in(unit, key)
     unit.sync()
 
 
@@ -56,26 +53,6 @@ def _slowly(unit: UnitOfWork, ids: list[str]) -> Generator[None, None, None]:
     for number, id in enumerate(ids, 1):
         row = unit.row(id)
         if row.due_at == moments[id]:
-            yield from _act(unit, row)
+            yield from act(unit, row)
         if number % STEP == 0:
             yield
-
-
-def _act(unit: UnitOfWork, row: Record) -> Generator[None, None, None]:
-    """The moment of this row has come."""
-    now = unit.now
-    if row.deadline_at is not None and row.deadline_at <= now and not row.function_done:
-        endings.end(unit, row, State.FAILED, EXPIRED, "its deadline passed")
-    elif row.state is State.RUNNING:
-        unit.join(row_rules.lost(row, now), now)
-        unit.unblock(row)
-    elif row.state is State.READY:
-        unit.join(row, row.due_at or now)
-    elif row.started_at is None and not row.function_done:
-        # prose: ok, a stored text, the same in every storage
-        endings.end(unit, row, State.FAILED, EXPIRED, "what it waited for did not come in time")
-    elif row.job.task:
-        unit.join(row, now)
-    else:
-        unit.put(replace(row, due_at=None if row.function_done else row.deadline_at))
-    yield from endings.count_endings(unit)

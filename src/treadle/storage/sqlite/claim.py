@@ -1,6 +1,6 @@
-"""Leasing the first in line: a page of the line at a time, plain rows in one UPDATE, the others through their limits.
+"""Leases the first jobs of a queue, a page at a time: plain rows with one UPDATE, the others one by one.
 
-Without it no work is handed out.
+The decisions about limits and leases are in `machine/leasing.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core.model import Claim, Claimed, NewJob, Record, State
-from treadle.storage.admission import Admission, opens_at, rule_for
-from treadle.storage.row_rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, rank, within
+from treadle.storage.admission import rule_for
+from treadle.storage.machine.leasing import Leasing, in_order, next_start, shares
+from treadle.storage.row_rules import costs, first_moment, named_costs, rank
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.advance_due import advance_due
 from treadle.storage.sqlite.bulk_read import BulkRead
@@ -80,33 +81,13 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
             moments = unit.ex(SQL["moments"]).fetchone()
         else:
             moments += taking.leases
-    moment = first_moment(*moments, _next_of_queues(unit, ask) if rules else None)
+    moment = first_moment(*moments, next_start(unit, ask) if rules else None)
     return Claimed(tuple(taken), None if moment is None else max(0.0, moment - unit.now))
 
 
-def _next_of_queues(unit: UnitOfWork, ask: Claim) -> float | None:
-    """When a rate of its own lets the next of a line asked for start."""
-    queues = {queue for queue, _ in ask.queues}
-    if ask.ids:
-        queues = {queue for (queue,) in unit.ex(SQL["queues_of"], (text(ask.ids),)) if within(ask.reach, queue)}
-    found = list[float | None]()
-    for queue in queues:
-        rule = rule_for(unit.rules, f"queue:{queue}")
-        if rule is not None and rule.rate and unit.ex(SQL["any_in_line"], (queue,)).fetchone():
-            found.append(opens_at(rule, unit.used(f"queue:{queue}"), 1, unit.now))
-    return first_moment(*found)
-
-
 def _held(unit: UnitOfWork, ask: Claim, seqs: Sequence[int]) -> list[Record]:
-    """What still runs under this claim id, in line order."""
-    rows = [row for row in unit.by_seq(seqs) if row.worker == ask.worker and row.state is RUNNING]
-    order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
-
-    def turn(row: Record) -> tuple[int, float, float, str]:
-        position = row.queue_position if row.queue_position is not None else row.return_position
-        return order.get(row.job.queue, 1), -rank(row.job), position if position is not None else 0.0, row.job.id
-
-    return sorted(rows, key=turn)
+    """What still runs under this claim id, in queue order."""
+    return in_order([row for row in unit.by_seq(seqs) if row.worker == ask.worker and row.state is RUNNING], ask)
 
 
 class ClaimWalk:
@@ -117,53 +98,33 @@ class ClaimWalk:
         self.taken: list[Record] = []
         self.seqs: list[int] = []
         self._rules = rules
-        self._gate: Admission | None = None
-        self._room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
-        self._running = frozenset(ask.running)
+        self._leasing = Leasing(unit, ask)
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
         self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> those of them that take it
         self._ahead: list[str] = []  # of the page, to be read when the first meets a shut limit
         self.plainly = True  # nothing has changed but rows that were not due before, and are when these leases end
         self.leases = set[float]()
-        self._met_shut: set[str] = set()
         self._cursor: Cursor | None = None  # the last that was passed over in this line
         self._closed = False  # this line is shut: only those exempt are read on
-        self._aside = 0
         self._tasks: str | None = None
 
     @property
     def unfinished(self) -> bool:
         """Whether so many have stepped aside that the others are to be let in before it goes on."""
-        return self._aside >= ASIDE_MOST
+        return self._leasing.unfinished
 
     def run(self) -> Generator[None, None, None]:
-        ask = self.ask
-        queues: Sequence[tuple[str, int]] = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
-        if ask.ids:
-            found = self.unit.ex(SQL["queues_of"], (text(ask.ids),)).fetchall()
-            named = dict.fromkeys(queue for (queue,) in found if within(ask.reach, queue))
-            queues = [(queue, ask.limit) for queue in named]
         self._name_tasks()
-        for queue, share in queues:
-            share = min(share, ask.limit - len(self.taken))
+        for queue, share in shares(self.unit, self.ask):
+            share = min(share, self.ask.limit - len(self.taken))
             if share > 0:
                 yield from self._walk(queue, share)
         self._flush()
-        if self._gate is not None:
-            self.unit.save_rates(self._gate)
-            self.unit.sync()
-            for key in self._met_shut | self._gate.spent:
-                self.unit.set_opening(self._gate, key)
+        self._leasing.close()
 
     def _name_tasks(self) -> None:
         if self.ask.tasks is not None:
-            self._tasks = text([task for task in self.ask.tasks if self._room.get(task, 1) > 0])
-
-    @property
-    def gate(self) -> Admission:
-        if self._gate is None:
-            self._gate = Admission(self.unit.rules, self.unit.used, self.unit.now)
-        return self._gate
+            self._tasks = text([task for task in self.ask.tasks if self._leasing.room.get(task, 1) > 0])
 
     def _page(self, queue: str, size: int) -> list[Any]:
         """The next rows of a line behind the cursor, of the tasks there is room for."""
@@ -190,7 +151,7 @@ class ClaimWalk:
             first = False
             page = self._page(queue, size)
             jobs = decode_all(row[7] for row in page)
-            if ruled or self._room or any(row[1] & ASKS for row in page) or self._holds_any(jobs):
+            if ruled or self._leasing.room or any(row[1] & ASKS for row in page) or self._holds_any(jobs):
                 before, slow, self.plainly = len(self.taken), True, False
                 through = self._meet_all(page, jobs, share, ruled)
                 share -= len(self.taken) - before
@@ -201,12 +162,13 @@ class ClaimWalk:
                 return
 
     def _holds_any(self, jobs: Sequence[NewJob]) -> bool:
-        return bool(self._running) and not self._running.isdisjoint([job.id for job in jobs])
+        running = self._leasing.running
+        return bool(running) and not running.isdisjoint([job.id for job in jobs])
 
     def _meet_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
         """One after the other -> False if the line has to be read anew before the end of the page."""
         self.unit.read(job.id for job, row in zip(jobs, page, strict=True) if row[1] & CAREFUL)
-        self.unit.came_back, self._ahead = False, [job.id for job in jobs]
+        self._leasing.came_back, self._ahead = False, [job.id for job in jobs]
         head = self._take_head(page[:share], jobs, ruled)
         share -= head
         if not share:
@@ -220,14 +182,14 @@ class ClaimWalk:
                 if ruled and not self._closed and self._shut(job.queue):
                     self._closed = True
                     return False
-            if not share or self.unit.came_back or self.unfinished:
+            if not share or self._leasing.came_back or self.unfinished:
                 return False
         return True
 
     def _take_head(self, page: Sequence[Any], jobs: Sequence[NewJob], ruled: bool) -> int:
         """Those at the head of a page whom all their limits let in, together: 1.7 us a job less than one by one."""
         count = 0
-        if not self._room and not self._running:
+        if not self._leasing.room and not self._leasing.running:
             for found, job in zip(page, jobs, strict=False):
                 asks = ruled or job.limits
                 if not asks or found[1] & CAREFUL or not self._lets_in(found[0], job, ruled):
@@ -237,7 +199,7 @@ class ClaimWalk:
         return count
 
     def _shut(self, queue: str) -> bool:
-        return self.gate.blocked_by(((f"queue:{queue}", 1),)) is not None
+        return self._leasing.gate.blocked_by(((f"queue:{queue}", 1),)) is not None
 
     def _take_plain(self, page: Sequence[Any], jobs: Sequence[NewJob], flag: int = 0) -> None:
         """All of a page: rows that nothing holds back."""
@@ -270,8 +232,7 @@ class ClaimWalk:
     def _meet(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
         """True: taken. False: it stepped aside, out of line. None: passed over."""
         seq, flags = found[:2]
-        bounded = job.task in self._room
-        if job.id in self._running or (bounded and self._room[job.task] <= 0):
+        if not self._leasing.wants(job):
             return None
         if not flags & CAREFUL and self._lets_in(seq, job, ruled):
             self._take_plain([found], [job], SLOT if ruled or job.limits else 0)
@@ -280,14 +241,14 @@ class ClaimWalk:
             row = self.unit.row(job.id)
             if row.queue_position is None:
                 return False
-            passed = self._admit(row)
+            passed = self._leasing.admit(row, self._flush)
             if not passed:
                 return passed
-            self.taken.append(self._lease(row))
+            self.taken.append(self._leasing.lease(row))
             self.seqs.append(seq)
         else:
             now, row = self.unit.now, self.unit.row(job.id)
-            until = now + (job.lease or self._lease_of(job.task))
+            until = self._leasing.until(job)
             row = replace(
                 row,
                 version=row.version + 1,
@@ -302,15 +263,9 @@ class ClaimWalk:
             self._plain.setdefault((until, 0), []).append(seq)
             self.taken.append(row)
             self.seqs.append(seq)
-        if bounded:
-            self._room[job.task] -= 1
-            if self._room[job.task] <= 0:
-                self._name_tasks()
+        if self._leasing.took(job.task):
+            self._name_tasks()
         return True
-
-    def _lease_of(self, task: str) -> float:
-        tasks = self.ask.tasks
-        return (tasks[task][1] if tasks is not None else None) or self.ask.lease
 
     def _flush(self) -> None:
         """Lease the plain rows met so far, all in one statement."""
@@ -331,9 +286,9 @@ class ClaimWalk:
         """Past every limit of a job that was never claimed: it takes them here, so that its row need not be read."""
         asked = costs(job) if ruled else named_costs(job)
         if asked:
-            if self.gate.blocked_by(asked) is not None:
+            if self._leasing.gate.blocked_by(asked) is not None:
                 return False
-            self.gate.admit(asked)
+            self._leasing.gate.admit(asked)
             for each in dict(asked).items():
                 self._slots.setdefault(each, []).append(seq)
         return True
@@ -343,42 +298,3 @@ class ClaimWalk:
         if self._ahead:
             self.unit.read(self._ahead[self._ahead.index(id) :])
             self._ahead = []
-
-    def _admit(self, row: Record) -> bool | None:
-        """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
-        unit, gate = self.unit, self.gate
-        kept = unit.kept(row)
-        if row.function_done:
-            gate.let_pass(costs(row.job), kept)
-            return True
-        if gate.blocked_by(((f"queue:{row.job.queue}", 1),), kept):
-            return None
-        shut = gate.blocked_by(named_costs(row.job), kept)
-        if shut is None:
-            gate.admit(costs(row.job), kept)
-            return True
-        self._aside += 1
-        unit.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
-        self._met_shut.add(shut)
-        if row.blocked_on is not None and row.blocked_on != shut:
-            self._flush()
-            unit.call_in_for(row.blocked_on)
-        return False
-
-    def _lease(self, row: Record) -> Record:
-        unit, now = self.unit, self.unit.now
-        leased = replace(
-            row,
-            version=row.version + 1,
-            state=RUNNING,
-            queue_position=None,
-            blocked_on=None,
-            worker=self.ask.worker,
-            due_at=now + (row.job.lease or self._lease_of(row.job.task)),
-            started_at=now,
-            updated_at=now,
-        )
-        unit.put(leased)
-        if row.job.key_until == "started" and not keeps_key(row, now):
-            unit.drop_key(row)
-        return leased

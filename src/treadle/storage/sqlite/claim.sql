@@ -51,12 +51,6 @@ WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN
     AND (?4 IS NULL OR (-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6))
 ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
--- name: any_in_line
-SELECT 1 FROM job INDEXED BY job_line WHERE queue = ? AND queue_position IS NOT NULL LIMIT 1;
-
--- name: queues_of
-SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e.key;
-
 -- name: lease
 UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
     flags = flags | ?4, room = substr(room, ?5)

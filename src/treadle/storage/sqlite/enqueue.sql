@@ -37,9 +37,3 @@ INSERT OR IGNORE INTO label (label, job) VALUES (?, ?);
 
 -- name: seqs
 SELECT id, seq FROM job WHERE id IN (SELECT value FROM json_each(?));
-
--- name: states
-SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(?));
-
--- name: holders
-SELECT key, id FROM job WHERE key IN (SELECT value FROM json_each(?)) AND key IS NOT NULL;

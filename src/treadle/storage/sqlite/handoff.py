@@ -19,10 +19,11 @@ from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.errors import StorageError
 from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.claim import claim
-from treadle.storage.sqlite.connection import Database
+from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.notifier import Notifier
 from treadle.storage.sqlite.rows import encode, to_json
+from treadle.storage.sqlite.shared_transaction import SharedTransactions
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.sqlite.waiting_workers import WaitingWorker
 
@@ -47,8 +48,8 @@ class Mailbox:
 class Mailboxes:
     """The addresses of this storage object, and what is handed to all."""
 
-    def __init__(self, file: Database, notifier: Notifier) -> None:
-        self._file, self._notifier = file, notifier
+    def __init__(self, file: OpenFile, calls: SharedTransactions, notifier: Notifier) -> None:
+        self._file, self._calls, self._notifier = file, calls, notifier
         notifier.handed = self._told
         self._mailboxes: dict[str, Mailbox] = {}
         self._numbers = count()
@@ -64,7 +65,7 @@ class Mailboxes:
     def _leave(self, mailbox: Mailbox) -> None:
         if self._mailboxes.pop(mailbox.address, None) is not None and mailbox.asks:
             with contextlib.suppress(StorageError):  # closed; then nobody listens here either
-                self._file.submit(lambda unit: self._withdrawn(mailbox)).add_done_callback(_heard)
+                self._calls.submit(lambda unit: self._withdrawn(mailbox)).add_done_callback(_heard)
 
     def _withdrawn(self, mailbox: Mailbox) -> Generator[None, None, None]:
         yield from ()

@@ -1,7 +1,4 @@
-"""The rules: set, replaced and removed, and what acts at once when they change.
-
-Without it nothing could be limited or paused.
-"""
+"""Stores the rules of limits, and counts the slots of a queue that becomes limited."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ from typing import Any
 
 from treadle.core.model import LimitChange, LimitFacts
 from treadle.storage.admission import rule_for
-from treadle.storage.limit_facts import acting, changed, gathered, named, rows
+from treadle.storage.limit_facts import acting, folded, gathered, named, rows
+from treadle.storage.machine.limits import call_in_all
 from treadle.storage.sqlite.rows import decode_rule, encode, text
 from treadle.storage.sqlite.statements import load
-from treadle.storage.sqlite.unit_of_work import SQL as DESK
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("limits")
@@ -23,11 +20,7 @@ SQL = load("limits")
 def set_limits(unit: UnitOfWork, changes: Sequence[LimitChange]) -> Generator[Callable[[], Any] | None, Any, None]:
     unit.refuse()
     names = list(dict.fromkeys(map(named, changes)))
-    facts = {name: LimitFacts(name=name) for name in names} | read(unit.ex(SQL["facts_of"], (text(names),)))
-    old = dict(facts)
-    for change in changes:
-        facts[named(change)] = changed(facts[named(change)], change)
-    fresh = [each for each in facts.values() if each != old[each.name]]
+    fresh = folded(read(unit.ex(SQL["facts_of"], (text(names),))), changes)
     if not fresh:
         return
     before = dict(unit.rules)
@@ -41,9 +34,7 @@ def set_limits(unit: UnitOfWork, changes: Sequence[LimitChange]) -> Generator[Ca
     for (key,) in unit.ex(SQL["slot_keys"]).fetchall():
         if rule_for(unit.rules, key) is None:
             unit.ex(SQL["drop_slots"], (key,))
-    for (key,) in unit.ex(DESK["blocked_keys"]).fetchall():
-        unit.call_in_for(key)
-        yield None
+    yield from call_in_all(unit)
     unit.sync()
     unit.topics.add("queue:*")
 

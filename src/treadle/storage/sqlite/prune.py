@@ -1,7 +1,4 @@
-"""Deleting what nobody needs any more: ended rows past their time, with all that hangs on them, in steps.
-
-Without it the file grows for ever.
-"""
+"""Deletes ended rows past their retention, with all that belongs to them, in steps."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 from treadle.core import clock
 from treadle.errors import BadSession
 from treadle.storage.sqlite.bulk_read import Ours
-from treadle.storage.sqlite.connection import in_thread
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import LockFile, held, patiently
 from treadle.storage.sqlite.opening import new_connection
+from treadle.storage.sqlite.threads import in_thread
 from treadle.storage.sqlite.user_transaction import Known, UserTransaction
 
 

@@ -1,14 +1,12 @@
-"""What became of jobs: plain endings in one UPDATE, every other outcome one by one; and the heartbeats of the running.
+"""Applies outcomes: plain endings with one UPDATE, every other outcome one by one; and renews leases.
 
-Without it no job ever ends. An outcome that cannot be stored fails alone.
+An outcome that cannot be stored fails alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from typing import Any
-
-from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.model import (
@@ -19,30 +17,18 @@ from treadle.core.model import (
     LeaseRenewal,
     Outcome,
     Presence,
-    Record,
     Settled,
     State,
 )
-from treadle.errors import UnknownUpstream
-from treadle.storage.admission import may_go_on
-from treadle.storage.row_rules import (
-    CLOCK_BACK,
-    REFUSALS,
-    awaited,
-    first_moment,
-    may_wait,
-    named_outside,
-    needed,
-    refuse_circle,
-    repeats,
-    within,
-)
-from treadle.storage.sqlite import endings, enqueue, reopen, slots
+from treadle.storage.machine.rows import STEP as SLOW_STEP
+from treadle.storage.machine.settle import renew
+from treadle.storage.machine.settle import settle as settle_one
+from treadle.storage.row_rules import CLOCK_BACK
+from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.advance_due import advance_due
 from treadle.storage.sqlite.rows import DOWN, KEY, NUMBER, SLOW_END, encode, run_of, text
 from treadle.storage.sqlite.slots import SQL as SLOTS
 from treadle.storage.sqlite.statements import load
-from treadle.storage.sqlite.unit_of_work import SQL as DESK
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.transfer import gone
 
@@ -57,10 +43,9 @@ ALIKE_BY_ID, ALIKE_BY_SEQ, ALIKE_RUN = (
     )
 )
 STEP = 256  # plain outcomes between two turns of the loop
-SLOW_STEP = 64
 GROUPS = 8  # of one version and attempt; more are few each, and go as they are
 ENDED = 10  # bytes that an ending adds to a plain row, beside its result
-RUNNING, READY, WAITING, SUCCEEDED = State.RUNNING, State.READY, State.WAITING, State.SUCCEEDED
+SUCCEEDED = State.SUCCEEDED
 KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": defaults.KEEP_LEAST}
 
 
@@ -96,7 +81,7 @@ def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Gener
         slow = list(range(len(outcomes)))
     unit.read([outcomes[number].id for number in slow])
     for count, number in enumerate(slow, 1):
-        settled[number] = yield from _settle(unit, outcomes[number])
+        settled[number] = yield from settle_one(unit, outcomes[number])
         if count % SLOW_STEP == 0:
             yield
     unit.sync()
@@ -215,107 +200,6 @@ def _succeed(unit: UnitOfWork, version: int, attempt: int, slow: int, results: d
     return unit.ex(ALIKE_RUN, {**values, "first": run[0], "last": run[1]}).rowcount
 
 
-def _settle(unit: UnitOfWork, out: Outcome) -> Generator[None, None, Settled]:
-    row = unit.get(out.id)
-    if row is None or not within(out.reach, row.job.queue):
-        return Settled("stale", "there is no such job")
-    if repeats(out, row):
-        return APPLIED
-    if row.version != out.version:
-        return Settled("stale", f"it is {row.state} at version {row.version}")
-    if row.state.final:
-        return (yield from reopen.after_the_end(unit, row, out))
-    try:
-        plan = enqueue.plan(unit, out.followups, leaving=out.id if out.state.final else "")
-        for up in out.after:
-            above = None if up in plan.answers else unit.get(up)
-            if up not in plan.answers and (above is None or not may_wait(out, row, above.job)):
-                raise UnknownUpstream(up, out.id)
-        circle = _circle(unit, out, plan)
-    except REFUSALS as error:
-        return Settled("refused", str(error))
-    if row.state is RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
-        unit.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
-    yield from _apply(unit, row, out, plan, circle)
-    yield from endings.count_endings(unit)
-    return APPLIED
-
-
-def _merged(unit: UnitOfWork, row: Record, checkpoints: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Its checkpoints with these steps, which are written by themselves."""
-    if not checkpoints:
-        return row.checkpoints
-    unit.remember(row.job.id, checkpoints)
-    return tuple({**dict(row.checkpoints), **dict(checkpoints)}.items())
-
-
-def _circle(unit: UnitOfWork, out: Outcome, plan: enqueue.Plan) -> set[str]:
-    """Of the rows that answer jobs of this outcome, or that its jobs name, those that wait for its job, directly or
-    through others; or are that job."""
-    if out.state is not WAITING or not out.followups:
-        return set()
-    fresh = {new.id for new in plan.fresh}
-    stored = (set(plan.answers.values()) | named_outside(out, plan.answers, fresh)) - fresh
-    if not stored:
-        return set()
-    circle = endings.waiting_for(unit, out.id, stored)
-    refuse_circle(out, plan.answers, circle, fresh)
-    return circle
-
-
-def _apply(
-    unit: UnitOfWork, old: Record, out: Outcome, plan: enqueue.Plan, circle: set[str]
-) -> Generator[None, None, None]:
-    row = replace(
-        old,
-        version=old.version + 1,
-        attempt=out.attempt,
-        result=out.result,
-        value=out.value,
-        error=out.error,
-        reason=out.reason,
-        checkpoints=_merged(unit, old, out.checkpoints),
-        note=out.note if out.note is not None else old.note,
-        updated_at=unit.now,
-        function_done=old.function_done or out.function_done,
-        worker=None,
-    )
-    if out.state.final:
-        row = replace(row, version=old.version, worker=old.worker if old.state is RUNNING else None)
-        endings.end(unit, row, out.state, out.reason, out.error, out.keep)
-        yield from enqueue.store_all(unit, plan)
-        return
-    if out.result is not None:
-        unit.topics.add(f"job:{row.job.id}")
-    unit.put(replace(row, queue_position=None, blocked_on=None, due_at=None, state=WAITING))
-    yield from enqueue.store_all(unit, plan, parent=old.job.id)
-    if out.state is READY and out.delay <= 0:
-        unit.join(row, unit.now)
-    elif out.state is READY:
-        endings.schedule(unit, row, unit.now + out.delay)
-    else:
-        yield from _wait(unit, row, out, awaited(out, plan.answers, circle))
-    unit.unblock(old)
-
-
-def _wait(unit: UnitOfWork, row: Record, out: Outcome, after: tuple[str, ...]) -> Generator[None, None, None]:
-    due = first_moment(None if row.function_done else row.deadline_at, unit.now + out.delay if out.delay > 0 else None)
-    unit.ex(DESK["unname_edges"], (row.job.id,))
-    unit.put(
-        replace(
-            row,
-            state=WAITING,
-            after=after,
-            pending=needed(out.required, after),
-            failures_allowed=out.failures_allowed,
-            queue_position=None,
-            blocked_on=None,
-            due_at=due,
-        )
-    )
-    yield from endings.watch_ups(unit, row.job.id, after)
-
-
 # --- heartbeat
 
 
@@ -345,32 +229,10 @@ def heartbeat(
     unit.read(renewal.id for renewal in slow)
     lost = set()
     for number, renewal in enumerate(slow, 1):
-        if not _beat(unit, renewal, lease):
+        if not renew(unit, renewal, lease):
             lost.add(renewal.id)
         if number % SLOW_STEP == 0:
             yield
     unit.sync()
     yield from advance_due(unit)
     return HeartbeatResult(frozenset(lost))
-
-
-def _beat(unit: UnitOfWork, renewal: LeaseRenewal, lease: float) -> bool:
-    row = unit.get(renewal.id)
-    if not may_go_on(row, renewal, unit):
-        return False
-    note = renewal.note if renewal.note is not None else row.note
-    if note != row.note:
-        unit.topics.add(f"job:{row.job.id}")
-    unit.put(
-        replace(
-            row,
-            state=RUNNING,
-            queue_position=None,
-            blocked_on=None,
-            due_at=unit.now + (row.job.lease or lease),
-            checkpoints=_merged(unit, row, renewal.checkpoints),
-            note=note,
-            updated_at=unit.now,
-        )
-    )
-    return True

@@ -1,7 +1,6 @@
-"""Slots of many jobs at once: taken by a claim, given back by endings, one statement for each limit.
+"""Takes and frees the slots of many jobs, with one statement for each limit.
 
-Without it a job that names a limit would cost ten times a plain one: its row read, written whole, and each limit asked
-anew for every job (71 us a job against 9).
+One by one a job with a limit costs 71 us instead of 9: its row is read and written whole, and each limit is read again.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from treadle.storage.machine.limits import call_in
 from treadle.storage.row_rules import costs
 from treadle.storage.sqlite.rows import LIMITS, SLOT, decode_all, text
 from treadle.storage.sqlite.statements import load
@@ -47,4 +47,5 @@ class Freed(Struct):
         for key, seqs in self.slots.items():
             unit.ex(SQL["give_back"], (key, text(seqs)))
         for key in self.limits:
-            unit.call_in_for(key)
+            call_in(unit, key)
+        unit.sync()

@@ -1,7 +1,7 @@
 """The verbs on a SQLite file, as the contract words them. The embedded default.
 
 Without it a program would need a server to have durable jobs. Each verb becomes steps within a transaction
-(connection.py) that all callers of one turn of the loop share.
+(shared_transaction.py) that all callers of one turn of the loop share.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from treadle.core.model import (
 from treadle.errors import BadUrl
 from treadle.storage.contract import Capabilities
 from treadle.storage.sqlite import queries, transfer
-from treadle.storage.sqlite.connection import Database
+from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.handoff import Mailbox, Mailboxes
@@ -40,6 +40,7 @@ from treadle.storage.sqlite.prune import prune
 from treadle.storage.sqlite.rows import is_plain
 from treadle.storage.sqlite.run_transaction import RunTransaction
 from treadle.storage.sqlite.settle import heartbeat, settle
+from treadle.storage.sqlite.shared_transaction import SharedTransactions
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.sqlite.user_transaction import Known, UserTransaction
 from treadle.storage.topic_waiters import TopicWaiters
@@ -78,11 +79,12 @@ class SqliteStorage:
         self._now, self._synchronous = now, synchronous
         self._turn = asyncio.Lock()  # of those who begin a transaction of their own here
         self._waiters = TopicWaiters()
-        self._file = Database(path, now, synchronous, _merged, self._committed, shared)
+        self._file = OpenFile(path, now, synchronous, shared)
+        self._calls = SharedTransactions(self._file, _merged, self._committed)
         self._known = Known(self._file.path, shared)
         self._limit = ""  # the last one prune looked at
-        self._notifier = Notifier(self._file.path, self._waiters, self._file.foreign_version)
-        self._posts = Mailboxes(self._file, self._notifier)
+        self._notifier = Notifier(self._file.path, self._waiters, self._calls.foreign_version)
+        self._posts = Mailboxes(self._file, self._calls, self._notifier)
 
     @property
     def path(self) -> str:
@@ -113,24 +115,24 @@ class SqliteStorage:
         plain = all(map(is_plain, jobs))
         check_jobs(jobs, plain)
         if len(jobs) == 1:
-            found = self._file.submit(lambda unit: self._posts.store(unit, jobs, plain), 1, jobs if plain else None)
+            found = self._calls.submit(lambda unit: self._posts.store(unit, jobs, plain), 1, jobs if plain else None)
         elif plain:
-            found = self._file.submit(lambda unit: add_plain(unit, jobs), len(jobs), jobs)
+            found = self._calls.submit(lambda unit: add_plain(unit, jobs), len(jobs), jobs)
         else:
-            found = self._file.submit(lambda unit: enqueue(unit, jobs), len(jobs))
+            found = self._calls.submit(lambda unit: enqueue(unit, jobs), len(jobs))
         answers: list[Record] = await found
         return answers
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
         while True:  # each step is a transaction, and others have theirs in between
-            claimed: Claimed | None = await self._file.submit(lambda unit: self._posts.claim(unit, ask), ask.limit)
+            claimed: Claimed | None = await self._calls.submit(lambda unit: self._posts.claim(unit, ask), ask.limit)
             if claimed is not None:
                 return claimed
 
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         check_beat(worker, renewals, lease)
-        found = self._file.submit(lambda unit: heartbeat(unit, worker, renewals, lease), 1 + len(renewals))
+        found = self._calls.submit(lambda unit: heartbeat(unit, worker, renewals, lease), 1 + len(renewals))
         held: HeartbeatResult = await found
         return held
 
@@ -138,14 +140,14 @@ class SqliteStorage:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        settled: list[Settled] = await self._file.submit(lambda unit: settle(unit, outcomes), len(outcomes))
+        settled: list[Settled] = await self._calls.submit(lambda unit: settle(unit, outcomes), len(outcomes))
         return settled
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one transaction."""
         work = max(len(outcomes), ask.limit)
-        found = self._file.submit(lambda unit: _settle_claim(unit, outcomes, ask, self._posts), work)
+        found = self._calls.submit(lambda unit: _settle_claim(unit, outcomes, ask, self._posts), work)
         settled, claimed = await found
         return settled, claimed if claimed is not None else await self.claim(ask)
 
@@ -197,11 +199,11 @@ class SqliteStorage:
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
-        await self._file.submit(lambda unit: set_limits(unit, changes), 1 + len(changes))
+        await self._calls.submit(lambda unit: set_limits(unit, changes), 1 + len(changes))
 
     async def prune(self, limit: int) -> int:
         went: int
-        went, self._limit = await self._file.submit(lambda unit: prune(unit, limit, self._limit), limit)
+        went, self._limit = await self._calls.submit(lambda unit: prune(unit, limit, self._limit), limit)
         return went
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
@@ -220,7 +222,7 @@ class SqliteStorage:
         return transfer.read_mark(self._file.look)
 
     async def set_mark(self, mark: MoveState) -> None:
-        await self._file.submit(lambda unit: transfer.set_mark(unit, mark))
+        await self._calls.submit(lambda unit: transfer.set_mark(unit, mark))
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
         self._file.check_process()
@@ -235,7 +237,7 @@ class SqliteStorage:
         return Chunk(tuple(jobs), head.rules, head.rates, more)
 
     async def load(self, load: Chunk, mark: MoveState) -> None:
-        await self._file.submit(lambda unit: transfer.load(unit, load, mark), max(1, len(load.jobs)))
+        await self._calls.submit(lambda unit: transfer.load(unit, load, mark), max(1, len(load.jobs)))
 
     # --- inside a transaction
 

@@ -1,7 +1,4 @@
-"""All that the file holds, job by job, and such jobs stored again; and the mark of a move, which every verb obeys.
-
-Without it a project could not outgrow the embedded default.
-"""
+"""Exports all that the file holds, job by job, and imports such jobs; reads and writes the mark of a move."""
 
 from __future__ import annotations
 
@@ -9,8 +6,10 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 
+from treadle.storage.machine.limits import call_in_all
 from treadle.storage.sqlite import limits, queries
-from treadle.storage.sqlite.enqueue import SQL as ENQUEUE
+from treadle.storage.sqlite.inserts import SQL as ENQUEUE
+from treadle.storage.sqlite.inserts import waited_for
 from treadle.storage.sqlite.rows import AFTER, DOWN, encode, flags_of, inserted, text
 from treadle.storage.sqlite.statements import load as statements
 from treadle.storage.sqlite.unit_of_work import SQL as DESK
@@ -43,9 +42,7 @@ def read_mark(db: sqlite3.Connection) -> MoveState | None:
 def set_mark(unit: UnitOfWork, mark: MoveState) -> Generator[None, None, None]:
     _write_mark(unit, mark)
     if mark.role not in SHUT:
-        for (key,) in unit.ex(DESK["blocked_keys"]).fetchall():
-            unit.call_in_for(key)
-            yield
+        yield from call_in_all(unit)
         unit.topics.add("queue:*")
     unit.sync()
 
@@ -100,7 +97,7 @@ def load(unit: UnitOfWork, given: Chunk, mark: MoveState) -> Generator[None, Non
         unit.many(DESK["set_start"], [(rate.key, at, cost) for at, cost in rate.starts])
         if rate.tokens is not None:
             unit.ex(DESK["set_bucket"], (rate.key, rate.tokens, rate.at))
-    known = {id for id, _ in unit.ex(ENQUEUE["states"], (text([each.record.job.id for each in given.jobs]),))}
+    known = unit.stored([each.record.job.id for each in given.jobs])
     fresh = [each for each in given.jobs if each.record.job.id not in known]
     top = unit.ex(ENQUEUE["top"]).fetchone()[0]
     for at in range(0, len(fresh), STEP):
@@ -110,8 +107,7 @@ def load(unit: UnitOfWork, given: Chunk, mark: MoveState) -> Generator[None, Non
 
 
 def _store(unit: UnitOfWork, fresh: Sequence[Carried], top: int) -> int:
-    ids = [each.record.job.id for each in fresh]
-    waited = {up for (up,) in unit.ex(ENQUEUE["waited_for"], (text(ids),))}
+    waited = waited_for(unit.ex, [each.record.job for each in fresh])
     for each in fresh:
         row, job = each.record, each.record.job
         top += 1
@@ -125,7 +121,7 @@ def _store(unit: UnitOfWork, fresh: Sequence[Carried], top: int) -> int:
             unit.remember(job.id, row.checkpoints)
         unit.put(row)
         if each.behind is not None:
-            unit.ex(DESK["set_behind"], (job.id, each.behind))
+            unit.set_behind(job.id, each.behind)
     unit.sync()
     edges = [
         (up.up, each.record.job.id, up.version, up.open, up.soft, not up.soft and up.up in each.record.after)

@@ -1,23 +1,22 @@
-"""The rows a call works on, within its transaction, and the views of them: lines, lanes, who stands aside, slots.
+"""The rows of one call, within its transaction, and look-ups in their indexes: the `Rows` of the state machine.
 
-Without it every verb of the slow road would read and write SQL of its own. `put` only notes a row; it is written
-before the next look at a view, and at the end.
+`put` only notes a row; it is written before the next look-up, and at the end.
 """
 
 from __future__ import annotations
 
-import heapq
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from treadle.core.model import Limit, NewJob, Record, State
-from treadle.storage.admission import Admission, Asker, Usage, opens_behind, rule_for
-from treadle.storage.row_rules import costs, first_moment, named_costs, rank, turn
+from treadle.storage.admission import Asker, Usage, rule_for
+from treadle.storage.machine.limits import keeps_slots
+from treadle.storage.machine.rows import Dependent
+from treadle.storage.row_rules import costs, named_costs, rank
 from treadle.storage.sqlite import rows as columns
 from treadle.storage.sqlite.bulk_read import BulkRead
+from treadle.storage.sqlite.inserts import Batch
 from treadle.storage.sqlite.recent_leases import RecentLeases
 from treadle.storage.sqlite.rows import (
     AFTER,
@@ -34,7 +33,7 @@ from treadle.storage.sqlite.rows import (
     text,
 )
 from treadle.storage.sqlite.statements import load
-from treadle.storage.transfer import SHUT, MoveState, decode_mark, refusal
+from treadle.storage.transfer import MoveState, decode_mark, refusal, shut
 
 SQL = load("unit_of_work")
 BY_ID = BulkRead(f"SELECT {FULL} FROM job j CROSS JOIN body b ON b.seq = j.seq WHERE j.id = ?")
@@ -59,7 +58,6 @@ class UnitOfWork:
         self.now, self.topics = now, topics
         self.endings: list[tuple[str, State]] = []  # still to be counted down
         self.ended: set[str] = set()  # by this call
-        self.came_back = False  # somebody who stood aside is in line again
         self._rows: dict[str, Record | None] = {}
         self._seq: dict[str, int] = {}
         self._flags: dict[str, int] = {}
@@ -83,12 +81,11 @@ class UnitOfWork:
         return statement.rows(self._db, values)
 
     def shut(self, *but: str) -> MoveState | None:
-        """The mark of a move that keeps a verb from doing what it always does; but under these roles it does."""
+        """The mark of a move that stops a verb; under the roles `but` the verb works as always."""
         if not self._looked:
             found = self.ex(SQL["mark"]).fetchone()
             self.saw(None if found is None else found[0])
-        mark = self._move
-        return mark if mark is not None and mark.role in SHUT and mark.role not in but else None
+        return shut(self._move, *but)
 
     def saw(self, mark: bytes | None) -> None:
         """The mark as it is stored, read beside something else; None: there is none."""
@@ -175,7 +172,6 @@ class UnitOfWork:
             self.topics.add(f"queue:{row.job.queue}")
         if row.state.final:
             self.topics.add(f"job:{id}")
-            self.ended.add(id)
 
     def sync(self) -> None:
         """Write what was put."""
@@ -200,58 +196,56 @@ class UnitOfWork:
         seq = self.seq(id)
         self.many(SQL["remember"], [(seq, name, value) for name, value in checkpoints])
 
-    # --- joining the line
+    def stored(self, ids: Collection[str]) -> set[str]:
+        return {id for id, _ in self.ex(SQL["states"], (text(list(ids)),))}
 
-    def join(self, row: Record, when: float) -> None:
-        """In line: at the turn it had, or at a new one as of `when`."""
-        position = row.return_position if row.return_position is not None else self.position(row.job, when)
-        due = None if row.function_done else row.deadline_at
-        self.put(
-            replace(
-                row, state=State.READY, queue_position=position, return_position=position, blocked_on=None, due_at=due
-            )
-        )
+    def finals(self, ids: Collection[str]) -> set[str]:
+        self.sync()
+        return {id for id, state in self.ex(SQL["states"], (text(list(ids)),)) if state > 2}
 
-    def position(self, job: NewJob, when: float) -> float:
-        position = turn(job, when)
-        if job.lane is None:
-            return position
-        last = self.lane_last(job)
-        if last is not None:
-            return last + job.stride
-        head = self.line_head(job)
-        return position if head is None else min(position, head)
+    def inserts(self, fresh: Sequence[NewJob]) -> Batch:
+        return Batch(self, fresh)
+
+    # --- queues
 
     def lane_last(self, job: NewJob) -> float | None:
-        """Where the last of its lane stands."""
         self.sync()
         found: float | None = self.ex(SQL["lane_last"], (job.queue, rank(job), job.lane)).fetchone()[0]
         return found
 
-    def line_head(self, job: NewJob) -> float | None:
+    def queue_head(self, job: NewJob) -> float | None:
         self.sync()
-        found = self.ex(SQL["line_head"], (job.queue, rank(job))).fetchone()
+        found = self.ex(SQL["queue_head"], (job.queue, rank(job))).fetchone()
         return found[0] if found else None
+
+    def queues_of(self, ids: Sequence[str]) -> list[str]:
+        return [queue for (queue,) in self.ex(SQL["queues_of"], (text(ids),))]
+
+    def any_queued(self, queue: str) -> bool:
+        return self.ex(SQL["any_queued"], (queue,)).fetchone() is not None
 
     # --- keys and edges
 
-    def holder(self, key: str) -> Record | None:
-        """The row that has the key, whether or not it still counts."""
-        found = self.ex(SQL["holder"], (key,)).fetchone()
-        return self.get(found[0]) if found else None
+    def holders(self, keys: Collection[str]) -> dict[str, str]:
+        return dict(self.ex(SQL["holders"], (text(list(keys)),)).fetchall())
 
-    def take_key(self, key: str, id: str) -> None:
-        held = self.ex(SQL["holder"], (key,)).fetchone()
-        if held and held[0] != id:
-            self.ex(SQL["drop_key"], held)
-        self.ex(SQL["take_key"], (key, id))
+    def give_key(self, key: str, id: str | None) -> None:
+        self.ex(SQL["free_key"], (key, id))
+        if id is not None:
+            self.ex(SQL["take_key"], (key, id))
 
     def drop_key(self, row: Record) -> None:
         if row.job.key is not None:
             self.ex(SQL["drop_key"], (row.job.id,))
 
-    def wait_for(self, edges: list[tuple[str, str]], version: int, soft: bool = False) -> None:
-        """(up, down) each: the ending of the one must be counted for the other, while that has this version."""
+    def behind(self, id: str) -> str | None:
+        found = self.ex(SQL["behind"], (id,)).fetchone()
+        return found[0] if found else None
+
+    def set_behind(self, id: str, first: str) -> None:
+        self.ex(SQL["set_behind"], (id, first))
+
+    def wait_for(self, edges: Sequence[tuple[str, str]], version: int, soft: bool = False) -> None:
         self.many(SQL["edge"], [(up, down, version, soft, not soft) for up, down in edges])
         ups = list({up for up, _ in edges})
         self.ex(SQL["mark_down"], (text(ups),))
@@ -263,6 +257,26 @@ class UnitOfWork:
     def _mark(self, id: str, flag: int) -> None:
         if id in self._flags:
             self._flags[id] |= flag
+
+    def dependents(self, up: str) -> list[Dependent]:
+        return self.ex(SQL["downs"], (up,)).fetchall()
+
+    def edge(self, up: str, down: str) -> Dependent | None:
+        found: Dependent | None = self.ex(SQL["an_edge"], (up, down)).fetchone()
+        return found
+
+    def set_edge(self, up: str, down: str, is_open: bool) -> None:
+        self.ex(SQL["set_edge"], (up, down, is_open))
+
+    def drop_edges(self, edges: Sequence[tuple[str, str]]) -> None:
+        self.many(SQL["drop_edge"], edges)
+
+    def unname(self, id: str) -> None:
+        self.ex(SQL["unname_edges"], (id,))
+
+    def waiting_for(self, id: str, among: Collection[str]) -> set[str]:
+        self.sync()
+        return {found for (found,) in self.ex(SQL["waiting_for"], (id, text(list(among))))}
 
     # --- limits
 
@@ -299,86 +313,48 @@ class UnitOfWork:
             bucket = self.ex(SQL["bucket"], (key,)).fetchone()
             if bucket is not None:
                 usage.tokens, usage.at = bucket
-        rule = rule_for(self.rules, key)
-        until_ended = rule is not None and rule.hold == "ended"
+        until_ended = keeps_slots(self.rules, key)
         usage.used = self.ex(SQL["used" if until_ended else "used_live"], (key,)).fetchone()[0]
         return usage
 
-    def save_rates(self, gate: Admission) -> None:
-        for key in gate.spent:
-            rule, usage = rule_for(self.rules, key), gate.of(key)
-            assert rule is not None
-            if rule.how == "bucket":
-                self.ex(SQL["set_bucket"], (key, usage.tokens, usage.at))
-            else:
-                self.ex(SQL["forget_starts"], (key, rule.per, self.now))
-                spent = sum(cost for at, cost in usage.starts if at == self.now)
-                self.ex(SQL["set_start"], (key, self.now, spent))
-
-    def kept(self, row: Record) -> list[str]:
-        """The limits whose slot it has kept since an earlier claim."""
-        if row.started_at is None or row.state.final or not self.rules:
-            return []
-        return [key for key, _ in costs(row.job) if (rule := rule_for(self.rules, key)) and rule.hold == "ended"]
-
-    def unblock(self, row: Record) -> None:
-        """A slot this row had may be free, or it was let back in line and went away: let others back instead."""
-        for key, _ in row.job.limits:
-            self.call_in_for(key)
-
-    def call_in_for(self, key: str) -> None:
-        """Let back in line those there is room for, beside those that came back before and stand in front of them."""
-        self.sync()
-        gate = Admission(self.rules, self.used, self.now)
-        for queue in self._aside_queues(key):
-            # By queue: one who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
-            returned = self._returned(key, queue)
-            keepers = heapq.merge([each for each in returned if each.kept], self._aside(key, queue, True))
-            others = heapq.merge([each for each in returned if not each.kept], self._aside(key, queue, False))
-            for id in gate.back(key, keepers, others):
-                row = self.row(id)
-                self.put(replace(row, queue_position=row.return_position))
-                self.came_back = True
-        self.set_opening(gate, key)
-
-    def _keeps(self, key: str) -> bool:
+    def save_usage(self, key: str, usage: Usage) -> None:
         rule = rule_for(self.rules, key)
-        return rule is not None and rule.hold == "ended"
+        assert rule is not None
+        if rule.how == "bucket":
+            self.ex(SQL["set_bucket"], (key, usage.tokens, usage.at))
+        else:
+            self.ex(SQL["forget_starts"], (key, rule.per, self.now))
+            spent = sum(cost for at, cost in usage.starts if at == self.now)
+            self.ex(SQL["set_start"], (key, self.now, spent))
 
-    def _aside_queues(self, key: str) -> list[str]:
-        """The queues that have somebody aside for a limit, one look each, however many stand there."""
+    def blocked_limits(self) -> list[str]:
+        return [key for (key,) in self.ex(SQL["blocked_keys"])]
+
+    def blocked_queues(self, key: str) -> list[str]:
+        """One look for each queue, however many jobs are blocked there."""
+        self.sync()
         queues, queue = list[str](), ""
         while (found := self.ex(SQL["aside_queue"], (key, queue)).fetchone()) is not None:
             queue = found[0]
             queues.append(queue)
         return queues
 
-    def _returned(self, key: str, queue: str) -> list[Asker]:
-        """The jobs of a queue that came back in line for a limit and are not claimed yet, in turn."""
-        keeps = self._keeps(key)
+    def returned(self, key: str, queue: str) -> list[Asker]:
+        keeps = keeps_slots(self.rules, key)
         found = self.ex(SQL["returned"], (key, queue)).fetchall()
         return sorted(
             _asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in found
         )
 
-    def _aside(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
-        """The jobs of a queue that stand aside for a limit, in turn: those that have kept their slot, or the others."""
-        keeps = self._keeps(key)
+    def blocked(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
+        keeps = keeps_slots(self.rules, key)
         if kept and not keeps:
             return
         found = self.ex(SQL["aside_kept"], (key, queue)) if kept else self.ex(SQL["aside"], (key, queue, keeps))
         for body, position in found:
             yield _asker(decode(body), position, key, kept, True)
 
-    def set_opening(self, gate: Admission, key: str) -> None:
-        """Note when the rate will let in the first of some queue who stands aside."""
-        self.sync()
-        rule, moments = rule_for(self.rules, key), list[float | None]()
-        for queue in self._aside_queues(key) if rule is not None and rule.rate is not None else ():
-            back = self._returned(key, queue)
-            firsts = (next(self._aside(key, queue, kept), None) for kept in (True, False))
-            moments += [opens_behind(rule, gate.of(key), each, back, gate.now) for each in firsts if rule and each]
-        moment = first_moment(*moments)
+    def set_opening(self, key: str, moment: float | None) -> None:
         if moment is None:
             self.ex(SQL["drop_opening"], (key,))
         else:

@@ -1,4 +1,4 @@
--- What the slow road reads and writes, one row at a time.
+-- The per-row path: what the state machine reads and writes.
 
 -- name: put
 UPDATE job SET flags = ?, state = ?, version = ?, pending = ?, failures_allowed = ?, function_done = ?, queue_position = ?, return_position = ?, due_at = ?,
@@ -12,15 +12,24 @@ SELECT name, value FROM checkpoints WHERE job = ? ORDER BY num;
 -- name: remember
 INSERT INTO checkpoints (job, name, value) VALUES (?, ?, ?) ON CONFLICT (job, name) DO UPDATE SET value = excluded.value;
 
+-- name: states
+SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: holders
+SELECT key, id FROM job WHERE key IN (SELECT value FROM json_each(?)) AND key IS NOT NULL;
+
+-- name: any_queued
+SELECT 1 FROM job INDEXED BY job_line WHERE queue = ? AND queue_position IS NOT NULL LIMIT 1;
+
+-- name: queues_of
+SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e.key;
+
 -- name: lane_last
 SELECT max(queue_position) FROM job WHERE queue = ? AND rank = ? AND lane = ? AND lane IS NOT NULL AND queue_position IS NOT NULL;
 
--- name: line_head
+-- name: queue_head
 SELECT queue_position FROM job INDEXED BY job_line
 WHERE queue = ? AND rank = ? AND queue_position IS NOT NULL ORDER BY queue_position LIMIT 1;
-
--- name: holder
-SELECT id FROM job WHERE key = ?1 AND key IS NOT NULL;
 
 -- name: take_key
 UPDATE job SET key = ? WHERE id = ?;
@@ -29,7 +38,7 @@ UPDATE job SET key = ? WHERE id = ?;
 UPDATE job SET key = NULL WHERE id = ? AND key IS NOT NULL;
 
 -- name: free_key
-UPDATE job SET key = NULL WHERE key = ? AND key IS NOT NULL;
+UPDATE job SET key = NULL WHERE key = ?1 AND key IS NOT NULL AND id IS NOT ?2;
 
 -- name: edge
 INSERT INTO edge (up, down, version, open, soft, named) VALUES (?, ?, ?, 1, ?, ?)
@@ -42,14 +51,11 @@ UPDATE job SET flags = flags | 1 WHERE id IN (SELECT value FROM json_each(?)) AN
 -- name: downs
 SELECT down, version, open, soft FROM edge WHERE up = ? ORDER BY num;
 
--- name: open_edge
-SELECT version, open, soft FROM edge WHERE up = ? AND down = ?;
+-- name: an_edge
+SELECT down, version, open, soft FROM edge WHERE up = ? AND down = ?;
 
--- name: close_edge
-UPDATE edge SET open = 0 WHERE up = ? AND down = ?;
-
--- name: open_again
-UPDATE edge SET open = 1 WHERE up = ? AND down = ?;
+-- name: set_edge
+UPDATE edge SET open = ?3 WHERE up = ?1 AND down = ?2;
 
 -- name: set_behind
 INSERT OR REPLACE INTO behind (job, first) VALUES (?, ?);

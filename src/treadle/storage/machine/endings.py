@@ -1,0 +1,107 @@
+"""Ends a job, and counts down the jobs that wait for it.
+
+An ending counts once for each job that waits, in the same call (law 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from treadle.core.model import UPSTREAM, Record, State
+from treadle.storage.machine import limits
+from treadle.storage.machine.queueing import join, release
+from treadle.storage.machine.rows import STEP, Dependent, Rows, Steps
+from treadle.storage.row_rules import expires_at, keeps_key
+
+
+def end(
+    rows: Rows, row: Record, state: State, reason: str | None, error: str | None, keep: float | None = None
+) -> None:
+    """End a job. `count_endings` must follow before the call is over."""
+    now, id = rows.now, row.job.id
+    if not keeps_key(row, now):
+        rows.drop_key(row)
+    rows.put(
+        replace(
+            row,
+            version=row.version + 1,
+            state=state,
+            reason=reason,
+            error=error,
+            queue_position=None,
+            blocked_on=None,
+            pending=0,
+            due_at=None,
+            updated_at=now,
+            ended_at=now,
+            expires_at=expires_at(row, state, now, keep),
+        )
+    )
+    rows.endings.append((id, state))
+    rows.ended.add(id)
+    limits.unblock(rows, row)
+
+
+def count_endings(rows: Rows) -> Steps[None]:
+    """Count down the jobs that wait for what ended, and for what ends because of that. One ending may have a million
+    dependents: after each STEP of them the rows are written and the loop gets a turn."""
+    counted = 0
+    while rows.endings:
+        up, state = rows.endings.pop()
+        counted += 1
+        waiting = [each for each in rows.dependents(up) if each[2]]
+        for at in range(0, len(waiting), STEP):
+            part = waiting[at : at + STEP]
+            if len(part) > 1:
+                rows.read([each[0] for each in part])
+            for each in part:
+                _count(rows, up, each, state)
+            counted += len(part)
+            if counted >= STEP:
+                rows.sync()
+                yield
+                counted = 0
+        if counted >= STEP:
+            yield
+            counted = 0
+
+
+def _count(rows: Rows, up: str, dependent: Dependent, state: State) -> None:
+    down, version, _, soft = dependent
+    rows.set_edge(up, down, False)
+    row = rows.get(down)
+    if row is None or row.state is not State.WAITING or row.version != version:
+        return
+    if soft or row.failures_allowed is None or state is State.SUCCEEDED:
+        row = replace(row, pending=row.pending - 1)
+    else:
+        row = replace(row, failures_allowed=row.failures_allowed - 1)
+    if row.pending <= 0:
+        release(rows, row)
+    elif row.failures_allowed is None or row.failures_allowed >= 0:
+        rows.put(row)
+    elif row.started_at is None and not row.function_done:
+        end(rows, row, State.CANCELLED, UPSTREAM, f"{up}, which it waited for, ended as {state}")
+    else:
+        join(rows, row, rows.now)
+
+
+def begin_wait(rows: Rows, id: str, after: Iterable[str]) -> Steps[None]:
+    """Make a job wait for these; those that have ended count at once."""
+    after = list(dict.fromkeys(after))
+    if after:
+        rows.wait_for([(up, id) for up in after], rows.row(id).version)
+        rows.read(after)
+    for up in after:
+        upstream = rows.get(up)
+        if upstream is not None and upstream.state.final:
+            edge = rows.edge(up, id)
+            if edge is not None and edge[2]:
+                _count(rows, up, edge, upstream.state)
+    if rows.endings:
+        yield from count_endings(rows)
+    row = rows.row(id)
+    if row.state is State.WAITING and row.pending <= 0:
+        release(rows, row)

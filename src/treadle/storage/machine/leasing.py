@@ -1,0 +1,137 @@
+"""Takes the decisions of a claim: the queues it asks for, the jobs that their limits admit, and their leases.
+
+Each storage walks along its queues in its own way: memory row by row, SQLite by pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from treadle.core.model import Claim, NewJob, Record, State
+from treadle.storage.admission import Admission, opens_at, rule_for
+from treadle.storage.machine import limits
+from treadle.storage.machine.queueing import order
+from treadle.storage.machine.rows import Rows
+from treadle.storage.row_rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, within
+
+
+def shares(rows: Rows, ask: Claim) -> list[tuple[str, int]]:
+    """The queues of a claim, each with the most jobs to take from it: first its share, then the rest (law 2)."""
+    if ask.ids:
+        return [(queue, ask.limit) for queue in _queues_of(rows, ask)]
+    return [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
+
+
+def _queues_of(rows: Rows, ask: Claim) -> list[str]:
+    return [queue for queue in dict.fromkeys(rows.queues_of(ask.ids)) if within(ask.reach, queue)]
+
+
+def in_order(held: Iterable[Record], ask: Claim) -> list[Record]:
+    """The jobs that run under a claim id, in the order in which its claim would take them."""
+    queues = {queue: -number for number, (queue, _) in enumerate(reversed(ask.queues))}
+    return sorted(held, key=lambda row: (queues.get(row.job.queue, 1), order(row)))
+
+
+def next_start(rows: Rows, ask: Claim) -> float | None:
+    """When the rate of a queue of this claim admits the next job."""
+    found: list[float | None] = []
+    for queue in _queues_of(rows, ask) if ask.ids else dict(ask.queues):
+        key = f"queue:{queue}"
+        rule = rule_for(rows.rules, key)
+        if rule is not None and rule.rate and rows.any_queued(queue):
+            found.append(opens_at(rule, rows.used(key), 1, rows.now))
+    return first_moment(*found)
+
+
+class Leasing:
+    """The decisions of one step of a claim."""
+
+    def __init__(self, rows: Rows, ask: Claim) -> None:
+        self._rows, self._ask = rows, ask
+        self._gate: Admission | None = None
+        self._shut: set[str] = set()  # limits that blocked a job
+        self._blocked = 0
+        self.came_back = False  # a blocked job was queued again
+        self.room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
+        self.running = frozenset(ask.running)
+
+    @property
+    def gate(self) -> Admission:
+        if self._gate is None:
+            self._gate = Admission(self._rows.rules, self._rows.used, self._rows.now)
+        return self._gate
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether so many jobs were blocked that other calls get a turn first."""
+        return self._blocked >= ASIDE_MOST
+
+    def wants(self, job: NewJob) -> bool:
+        """Whether the worker takes this job: there is room for its task, and the worker does not run it already."""
+        return job.id not in self.running and self.room.get(job.task, 1) > 0
+
+    def took(self, task: str) -> bool:
+        """Count a job that was taken. Return whether its task has no room left."""
+        if task not in self.room:
+            return False
+        self.room[task] -= 1
+        return self.room[task] <= 0
+
+    def admit(self, row: Record, write: Callable[[], None]) -> bool | None:
+        """Whether all its limits admit a job. None: that of its queue does not. False: another one does not, and the
+        job is blocked by it and no longer queued. `write` writes the leases that the storage has gathered; it is called
+        before blocked jobs are queued again."""
+        gate, kept = self.gate, limits.kept(self._rows.rules, row)
+        if row.function_done:
+            gate.let_pass(costs(row.job), kept)
+            return True
+        if gate.blocked_by(((f"queue:{row.job.queue}", 1),), kept):
+            return None
+        shut = gate.blocked_by(named_costs(row.job), kept)
+        if shut is None:
+            gate.admit(costs(row.job), kept)
+            return True
+        self._blocked += 1
+        self._shut.add(shut)
+        self._rows.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
+        if row.blocked_on is not None and row.blocked_on != shut:
+            write()
+            self.came_back |= limits.call_in(self._rows, row.blocked_on)
+        return False
+
+    def lease(self, row: Record) -> Record:
+        rows, now = self._rows, self._rows.now
+        leased = replace(
+            row,
+            version=row.version + 1,
+            state=State.RUNNING,
+            queue_position=None,
+            blocked_on=None,
+            worker=self._ask.worker,
+            due_at=self.until(row.job),
+            started_at=now,
+            updated_at=now,
+        )
+        rows.put(leased)
+        if row.job.key_until == "started" and not keeps_key(row, now):
+            rows.drop_key(row)
+        return leased
+
+    def until(self, job: NewJob) -> float:
+        """The end of the lease."""
+        tasks = self._ask.tasks
+        of_task = tasks[job.task][1] if tasks is not None else None
+        return self._rows.now + (job.lease or of_task or self._ask.lease)
+
+    def close(self) -> None:
+        """Store the usage of the rates, and when the limits that blocked jobs admit the next."""
+        gate = self._gate
+        if gate is None:
+            return
+        for key in gate.spent:
+            self._rows.save_usage(key, gate.of(key))
+        self._rows.sync()
+        for key in self._shut | gate.spent:
+            limits.note_opening(self._rows, gate, key)

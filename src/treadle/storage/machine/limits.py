@@ -1,0 +1,74 @@
+"""Queues blocked jobs again when a limit has room for them, and notes when a rate will.
+
+The arithmetic of limits is in `storage/admission.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from treadle.core.model import Limit, Record
+from treadle.storage.admission import Admission, opens_behind, rule_for
+from treadle.storage.machine.rows import Rows, Steps
+from treadle.storage.row_rules import costs, first_moment
+
+
+def kept(rules: Mapping[str, Limit], row: Record) -> list[str]:
+    """The limits whose slot a job holds since an earlier claim."""
+    if row.started_at is None or row.state.final or not rules:
+        return []
+    return [key for key, _ in costs(row.job) if keeps_slots(rules, key)]
+
+
+def keeps_slots(rules: Mapping[str, Limit], key: str) -> bool:
+    """Whether jobs hold the slot of this limit until they have ended."""
+    rule = rule_for(rules, key)
+    return rule is not None and rule.hold == "ended"
+
+
+def unblock(rows: Rows, row: Record) -> None:
+    """A slot of this job may be free, or it was queued again after blocking and is gone: queue others again."""
+    for key, _ in row.job.limits:
+        call_in(rows, key)
+
+
+def call_in(rows: Rows, key: str) -> bool:
+    """Queue the blocked jobs again for which the limit has room. Return whether there was one. Jobs that were queued
+    again before and precede them use room too."""
+    queues = rows.blocked_queues(key)
+    if not queues:
+        rows.set_opening(key, None)
+        return False
+    gate, any_back = Admission(rows.rules, rows.used, rows.now), False
+    for queue in queues:
+        # Per queue: a job that is back in a paused or unserved queue keeps no other queue waiting.
+        returned = rows.returned(key, queue)
+        keepers = heapq.merge([each for each in returned if each.kept], rows.blocked(key, queue, True))
+        others = heapq.merge([each for each in returned if not each.kept], rows.blocked(key, queue, False))
+        for id in gate.back(key, keepers, others):
+            row = rows.row(id)
+            rows.put(replace(row, queue_position=row.return_position))
+            any_back = True
+    note_opening(rows, gate, key)
+    return any_back
+
+
+def call_in_all(rows: Rows) -> Steps[None]:
+    """Rules changed, or a move was called off: queue all blocked jobs again for which there is room."""
+    for key in rows.blocked_limits():
+        call_in(rows, key)
+        yield
+
+
+def note_opening(rows: Rows, gate: Admission, key: str) -> None:
+    """Note when the rate will admit the first blocked job of some queue."""
+    rule = rule_for(rows.rules, key)
+    moments: list[float | None] = []
+    for queue in rows.blocked_queues(key) if rule is not None and rule.rate is not None else ():
+        returned = rows.returned(key, queue)
+        firsts = (next(iter(rows.blocked(key, queue, each)), None) for each in (True, False))
+        moments += [opens_behind(rule, gate.of(key), each, returned, gate.now) for each in firsts if rule and each]
+    rows.set_opening(key, first_moment(*moments))

@@ -1,0 +1,58 @@
+"""Queues a job: where it stands, and what changes in its row when it stops waiting."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from treadle.core.model import NewJob, Record, State
+from treadle.storage.machine.rows import QueueEnds, Rows
+from treadle.storage.row_rules import first_moment, rank, turn
+
+
+def position(ends: QueueEnds, job: NewJob, when: float) -> float:
+    """The position of a job that is queued at `when`: behind the last job of its lane. If its lane has none, the job
+    goes to the head of the queue."""
+    moment = turn(job, when)
+    if job.lane is None:
+        return moment
+    last = ends.lane_last(job)
+    if last is not None:
+        return last + job.stride
+    head = ends.queue_head(job)
+    return moment if head is None else min(moment, head)
+
+
+def order(row: Record) -> tuple[float, float, str]:
+    """The key by which a queue is sorted."""
+    place = row.queue_position if row.queue_position is not None else row.return_position
+    return -rank(row.job), place if place is not None else 0.0, row.job.id
+
+
+def join(rows: Rows, row: Record, when: float) -> None:
+    """Queue a job: at the position it had, or at a new one as of `when`."""
+    place = row.return_position if row.return_position is not None else position(rows, row.job, when)
+    due = None if row.function_done else row.deadline_at
+    rows.put(replace(row, state=State.READY, queue_position=place, return_position=place, blocked_on=None, due_at=due))
+
+
+def schedule(rows: Rows, row: Record, run_at: float) -> None:
+    """Make a job ready, to be queued at `run_at`."""
+    due = first_moment(run_at, None if row.function_done else row.deadline_at)
+    rows.put(
+        replace(
+            row, state=State.READY, pending=0, queue_position=None, blocked_on=None, return_position=None, due_at=due
+        )
+    )
+    rows.topics.add(f"queue:{row.job.queue}")
+
+
+def release(rows: Rows, row: Record) -> None:
+    """A job waits no longer: queue it, or schedule it if its delay is not over. A promise still waits for its
+    settlement."""
+    run_at = row.created_at + row.job.delay
+    if not row.job.task:
+        rows.put(row)
+    elif row.started_at is None and not row.function_done and row.job.delay > 0 and run_at > rows.now:
+        schedule(rows, row, run_at)
+    else:
+        join(rows, replace(row, pending=0), rows.now)

@@ -1,0 +1,154 @@
+"""Acts on a job that has ended: keeps its row longer or shorter, or reopens it with all that ended because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from treadle.core.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
+from treadle.errors import KeyHeld
+from treadle.storage.machine.endings import begin_wait
+from treadle.storage.machine.keys import holder
+from treadle.storage.machine.queueing import join, schedule
+from treadle.storage.machine.rows import STEP, Rows, Steps
+from treadle.storage.row_rules import expires_at, needed, noted, tolerated, within
+
+
+def after_the_end(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
+    """Apply an outcome to a job that has ended."""
+    if out.state is row.state and out.keep is not None:
+        until = expires_at(row, row.state, row.ended_at or rows.now, out.keep)
+        _remember(rows, out)
+        rows.put(replace(noted(row, out), expires_at=until))
+        return APPLIED
+    if out.state is not State.READY:
+        return Settled("stale", f"it is {row.state} at version {row.version}")
+    found = yield from _would_reopen(rows, row)
+    for each in found:
+        held = holder(rows, each.job.key) if each.job.key is not None else None
+        if held is not None and held.job.id != each.job.id:
+            shown = held.job.id if within(out.reach, held.job.queue) else ""
+            return Settled("refused", str(KeyHeld(each.job.key or "", shown)))
+    _remember(rows, out)
+    found[0] = replace(row, checkpoints=noted(row, out).checkpoints)
+    yield from _reopen_all(rows, found, out.delay)
+    return APPLIED
+
+
+def _remember(rows: Rows, out: Outcome) -> None:
+    if out.checkpoints:
+        rows.remember(out.id, out.checkpoints)
+
+
+def _would_reopen(rows: Rows, row: Record) -> Steps[list[Record]]:
+    """The job, the jobs that it doomed, the ancestors that failed because of a child, and what each of these doomed."""
+    found, stack, looked = {row.job.id: row}, [row], 0
+    while stack:
+        each = stack.pop()
+        ids = [down for down, *_ in rows.dependents(each.job.id)]
+        related: list[Record] = []
+        for at in range(0, len(ids), STEP):
+            part = ids[at : at + STEP]
+            rows.read(part)
+            related += [down for id in part if (down := rows.get(id)) is not None and _was_doomed(down)]
+            looked += len(part)
+            if looked >= STEP:
+                looked = 0
+                yield
+        parent = rows.get(each.job.parent or "")
+        if parent is not None and parent.state is State.FAILED and parent.reason == CHILDREN:
+            related.append(parent)
+        for other in related:
+            if other.job.id not in found:
+                found[other.job.id] = other
+                stack.append(other)
+    return list(found.values())
+
+
+def _was_doomed(row: Record) -> bool:
+    return row.reason == UPSTREAM and row.state is State.CANCELLED
+
+
+def _reopen_all(rows: Rows, found: Sequence[Record], delay: float) -> Steps[None]:
+    """Reopen these. The first starts after `delay`; the others wait as they did."""
+    for number, each in enumerate(found, 1):
+        for down, version, is_open, soft in rows.dependents(each.job.id):
+            if not is_open and not soft:
+                _uncount(rows, each, down, version)
+        if number % STEP == 0:
+            yield
+    for number, each in enumerate(found, 1):
+        _reopen(rows, each)
+        if number % STEP == 0:
+            rows.sync()
+            yield
+    first = replace(rows.row(found[0].job.id), pending=0)
+    if delay > 0:
+        schedule(rows, first, rows.now + delay)
+    else:
+        join(rows, first, rows.now)
+    for number, each in enumerate(found[1:], 1):
+        yield from _recount(rows, each.job.id)
+        if number % STEP == 0:
+            rows.sync()
+            yield
+
+
+def _uncount(rows: Rows, up: Record, down: str, version: int) -> None:
+    """A job that still waits, and for which this ending counted, waits for the next ending."""
+    row = rows.get(down)
+    if row is None or row.state is not State.WAITING or version != row.version:
+        return
+    rows.set_edge(up.job.id, down, True)
+    if row.failures_allowed is None or up.state is State.SUCCEEDED:
+        rows.put(replace(row, pending=row.pending + 1))
+    else:
+        rows.put(replace(row, failures_allowed=row.failures_allowed + 1))
+
+
+def _reopen(rows: Rows, row: Record) -> None:
+    if row.job.key is not None:
+        rows.give_key(row.job.key, row.job.id)
+    function_done = row.job.function_done or row.reason == CHILDREN
+    deadline_at = None if row.job.deadline is None else rows.now + row.job.deadline
+    rows.put(
+        replace(
+            row,
+            version=row.version + 1,
+            state=State.WAITING,
+            function_done=function_done,
+            attempt=0,
+            lost=0,
+            reopenings=row.reopenings + 1,
+            worker=None,
+            result=None,
+            value=None,
+            error=None,
+            reason=None,
+            return_position=None,
+            deadline_at=deadline_at,
+            due_at=None if function_done else deadline_at,
+            started_at=None,
+            ended_at=None,
+            expires_at=None,
+            updated_at=rows.now,
+        )
+    )
+
+
+def _recount(rows: Rows, id: str) -> Steps[None]:
+    """Make a reopened job wait again: those of its upstreams that were reopened have to end again."""
+    row = rows.row(id)
+    required, failures_allowed = (
+        (None, None)
+        if row.function_done and not row.job.function_done
+        else (row.job.required, row.job.failures_allowed)
+    )
+    rows.put(
+        replace(
+            row, pending=needed(required, row.after), failures_allowed=tolerated(failures_allowed, required, row.after)
+        )
+    )
+    rows.drop_edges([(up, id) for up in row.after])
+    yield from begin_wait(rows, id, row.after)

@@ -1,0 +1,181 @@
+"""Applies an outcome to a job, and a heartbeat to a running one."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from treadle.core.model import APPLIED, ASKED, SUPERSEDED, LeaseRenewal, Outcome, Record, Settled, State
+from treadle.errors import UnknownUpstream
+from treadle.storage.admission import rule_for, slots_fit
+from treadle.storage.machine.endings import begin_wait, count_endings, end
+from treadle.storage.machine.limits import kept, unblock
+from treadle.storage.machine.plan import Plan, plan
+from treadle.storage.machine.queueing import join, schedule
+from treadle.storage.machine.reopen import after_the_end
+from treadle.storage.machine.rows import Rows, Steps
+from treadle.storage.machine.store import store_all
+from treadle.storage.row_rules import (
+    REFUSALS,
+    awaited,
+    costs,
+    first_moment,
+    may_wait,
+    named_outside,
+    needed,
+    refuse_circle,
+    repeats,
+    within,
+)
+
+Checkpoints = tuple[tuple[str, str], ...]
+
+
+def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
+    """Apply one outcome, or say why not."""
+    row = rows.get(out.id)
+    if row is None or not within(out.reach, row.job.queue):
+        return Settled("stale", "there is no such job")
+    if repeats(out, row):
+        return APPLIED
+    if row.version != out.version:
+        return Settled("stale", f"it is {row.state} at version {row.version}")
+    if row.state.final:
+        return (yield from after_the_end(rows, row, out))
+    try:
+        found = plan(rows, out.followups, leaving=out.id if out.state.final else "")
+        for up in out.after:
+            above = None if up in found.answers else rows.get(up)
+            if up not in found.answers and (above is None or not may_wait(out, row, above.job)):
+                raise UnknownUpstream(up, out.id)
+        circle = _circle(rows, out, found)
+    except REFUSALS as error:
+        return Settled("refused", str(error))
+    if row.state is State.RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
+        rows.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
+    if out.state.final:
+        row = replace(_with(rows, row, out), version=row.version, worker=row.worker if _runs(row) else None)
+        end(rows, row, out.state, out.reason, out.error, out.keep)
+        yield from store_all(rows, found)
+    else:
+        yield from _go_on(rows, row, out, found, circle)
+    yield from count_endings(rows)
+    return APPLIED
+
+
+def _runs(row: Record) -> bool:
+    return row.state is State.RUNNING
+
+
+def _circle(rows: Rows, out: Outcome, found: Plan) -> set[str]:
+    """Of the rows that were returned for follow-up jobs of this outcome, or that those name: the rows that wait for its
+    job, directly or through others, or are that job."""
+    if out.state is not State.WAITING or not out.followups:
+        return set()
+    fresh = {new.id for new in found.fresh}
+    stored = (set(found.answers.values()) | named_outside(out, found.answers, fresh)) - fresh
+    if not stored:
+        return set()
+    circle = rows.waiting_for(out.id, stored)
+    refuse_circle(out, found.answers, circle, fresh)
+    return circle
+
+
+def _with(rows: Rows, old: Record, out: Outcome) -> Record:
+    """The row with the values of an outcome, under the next version."""
+    return replace(
+        old,
+        version=old.version + 1,
+        attempt=out.attempt,
+        result=out.result,
+        value=out.value,
+        error=out.error,
+        reason=out.reason,
+        checkpoints=_merged(rows, old, out.checkpoints),
+        note=out.note if out.note is not None else old.note,
+        updated_at=rows.now,
+        function_done=old.function_done or out.function_done,
+        worker=None,
+    )
+
+
+def _merged(rows: Rows, row: Record, checkpoints: Checkpoints) -> Checkpoints:
+    """The checkpoints of a row with these, which are stored under their names."""
+    if not checkpoints:
+        return row.checkpoints
+    rows.remember(row.job.id, checkpoints)
+    return tuple({**dict(row.checkpoints), **dict(checkpoints)}.items())
+
+
+def _go_on(rows: Rows, old: Record, out: Outcome, found: Plan, circle: set[str]) -> Steps[None]:
+    """Apply an outcome that is no ending: the job is queued, scheduled, or waits."""
+    row = _with(rows, old, out)
+    if out.result is not None:
+        rows.topics.add(f"job:{row.job.id}")
+    rows.put(replace(row, queue_position=None, blocked_on=None, due_at=None, state=State.WAITING))
+    yield from store_all(rows, found, parent=old.job.id)
+    if out.state is State.READY and out.delay <= 0:
+        join(rows, row, rows.now)
+    elif out.state is State.READY:
+        schedule(rows, row, rows.now + out.delay)
+    else:
+        yield from _wait(rows, row, out, awaited(out, found.answers, circle))
+    unblock(rows, old)
+
+
+def _wait(rows: Rows, row: Record, out: Outcome, after: tuple[str, ...]) -> Steps[None]:
+    until = rows.now + out.delay if out.delay > 0 else None
+    rows.unname(row.job.id)
+    rows.put(
+        replace(
+            row,
+            state=State.WAITING,
+            after=after,
+            pending=needed(out.required, after),
+            failures_allowed=out.failures_allowed,
+            queue_position=None,
+            blocked_on=None,
+            due_at=first_moment(None if row.function_done else row.deadline_at, until),
+        )
+    )
+    yield from begin_wait(rows, row.job.id, after)
+
+
+def renew(rows: Rows, renewal: LeaseRenewal, lease: float) -> bool:
+    """Renew the lease of a job; False: the job is lost to its worker."""
+    row = rows.get(renewal.id)
+    if row is None or not _may_go_on(rows, row, renewal):
+        return False
+    note = renewal.note if renewal.note is not None else row.note
+    if note != row.note:
+        rows.topics.add(f"job:{row.job.id}")
+    rows.put(
+        replace(
+            row,
+            state=State.RUNNING,
+            queue_position=None,
+            blocked_on=None,
+            due_at=rows.now + (row.job.lease or lease),
+            checkpoints=_merged(rows, row, renewal.checkpoints),
+            note=note,
+            updated_at=rows.now,
+        )
+    )
+    return True
+
+
+def _may_go_on(rows: Rows, row: Record, renewal: LeaseRenewal) -> bool:
+    """Whether no other claim took the job, and, if its lease expired, its limits still have slots for it."""
+    if (
+        not within(renewal.reach, row.job.queue)
+        or row.version != renewal.version
+        or row.worker is None
+        or row.state not in (State.RUNNING, State.READY)
+    ):
+        return False
+    if row.state is State.READY and not row.function_done:  # its lease expired and it was not claimed since
+        has = kept(rows.rules, row)
+        for key, cost in costs(row.job):
+            rule = rule_for(rows.rules, key)
+            if rule is not None and key not in has and not slots_fit(rule, rows.used(key), cost):
+                return False
+    return True

@@ -1,0 +1,116 @@
+"""Stores new jobs: in bulk those whose row is known at once, one by one those for which an ending counts already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Final
+
+from treadle.core.model import NewJob, Record, State
+from treadle.storage.machine.endings import begin_wait, count_endings
+from treadle.storage.machine.keys import take_over
+from treadle.storage.machine.plan import Plan, plan
+from treadle.storage.machine.queueing import position
+from treadle.storage.machine.rows import Inserts, Rows, Steps
+from treadle.storage.row_rules import first_moment, needed, tolerated
+
+NONE: Final = frozenset[str]()
+STEP: Final = 256  # jobs between two turns of the loop: 1 to 2 ms
+
+
+def enqueue(rows: Rows, jobs: Sequence[NewJob]) -> Steps[list[Record]]:
+    """Store the jobs that are new; return the row of each."""
+    found = plan(rows, jobs)
+    yield from store_all(rows, found)
+    rows.read(found.answers.values())
+    return [rows.row(found.answers[new.id]) for new in jobs]
+
+
+def store_all(rows: Rows, found: Plan, parent: str = "") -> Steps[None]:
+    """Store the new jobs. `parent` is the unfinished job that they come from."""
+    if not found.fresh:
+        return
+    inserts = rows.inserts(found.fresh)
+    taken: set[str] = set()
+    ended = _ended(rows, found) if found.naming else NONE
+    for number, new in enumerate(found.fresh, 1):
+        after = tuple(map(found.of, new.after)) if new.after else ()
+        soft: str | None = None
+        if new.key is not None:
+            if new.key in found.held or new.key in taken:
+                yield from inserts.flush()
+                soft = yield from take_over(rows, new, parent)
+                if soft in after:
+                    soft = None  # it waits for the holder by name, and with what it asked of that ending
+            taken.add(new.key)
+        if rows.endings and soft is None:
+            yield from inserts.flush()
+            yield from count_endings(rows)  # jobs that this releases are queued before the new one
+        if soft is None and (not after or (ended.isdisjoint(after) and rows.ended.isdisjoint(after))):
+            inserts.add(_first_row(inserts, new, after, rows.now), new.key)
+        else:
+            yield from _store_counted(rows, inserts, new, after, soft)
+        if number % STEP == 0:
+            yield from inserts.flush()
+            yield
+    yield from inserts.flush()
+    rows.sync()
+
+
+def _ended(rows: Rows, found: Plan) -> Set[str]:
+    """Those of the jobs they wait for that have ended."""
+    return rows.finals({found.of(up) for new in found.naming for up in new.after})
+
+
+def _store_counted(rows: Rows, inserts: Inserts, new: NewJob, after: tuple[str, ...], soft: str | None) -> Steps[None]:
+    """Store a job that waits for a job that has ended, or for the former holder of its key (`soft`)."""
+    inserts.add(_waiting(new, after, int(soft is not None), rows.now), new.key)
+    yield from inserts.flush()
+    if soft is not None:
+        rows.wait_for([(soft, new.id)], 0, soft=True)
+    yield from begin_wait(rows, new.id, after)
+    rows.sync()
+
+
+def _first_row(inserts: Inserts, new: NewJob, after: tuple[str, ...], now: float) -> Record:
+    """The row of a job for which no ending counts yet: waiting, scheduled or queued."""
+    if not new.task or (after and needed(new.required, after) > 0):
+        return _waiting(new, after, 0, now)
+    deadline_at = None if new.deadline is None else now + new.deadline
+    due = None if new.function_done else deadline_at
+    if not new.function_done and new.delay > 0 and now + new.delay > now:
+        place, due = None, first_moment(now + new.delay, due)
+    else:
+        place = position(inserts, new, now)
+    return Record(
+        job=new,
+        version=0,
+        state=State.READY,
+        after=after,
+        failures_allowed=tolerated(new.failures_allowed, new.required, after),
+        function_done=new.function_done,
+        queue_position=place,
+        return_position=place,
+        due_at=due,
+        deadline_at=deadline_at,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _waiting(new: NewJob, after: tuple[str, ...], more: int, now: float) -> Record:
+    """The row of a job that waits for these, and for `more` other jobs."""
+    deadline_at = None if new.deadline is None else now + new.deadline
+    timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
+    return Record(
+        job=new,
+        version=0,
+        state=State.WAITING,
+        after=after,
+        pending=needed(new.required, after) + more,
+        failures_allowed=tolerated(new.failures_allowed, new.required, after),
+        function_done=new.function_done,
+        due_at=first_moment(deadline_at if not new.function_done else None, timeout_at),
+        deadline_at=deadline_at,
+        created_at=now,
+        updated_at=now,
+    )

@@ -1,0 +1,122 @@
+"""Inserts new rows: many in one statement, with their labels and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from treadle.core.model import NewJob, Record, State
+from treadle.storage.machine.rows import QueueEnds, Steps
+from treadle.storage.row_rules import rank
+from treadle.storage.sqlite.rows import DOWN, MORE, encode, flags_of, inserted, text
+from treadle.storage.sqlite.statements import BulkInsert, load
+
+SQL = load("enqueue")
+ADD_ANY, ADD_BODY = BulkInsert(SQL["add_any"]), BulkInsert(SQL["add_body"])
+STEP: Final = 256  # edges between two turns of the loop: 1 to 2 ms
+
+Execute = Callable[..., Any]
+Lane = tuple[str, int, str]  # queue, rank, lane
+
+
+class Unit(QueueEnds, Protocol):
+    """The part of a unit of work that inserts use."""
+
+    ex: Execute
+    many: Execute
+    topics: set[str]
+
+    def add(self, row: Record, seq: int, flags: int) -> None: ...
+
+    def wait_for(self, edges: Sequence[tuple[str, str]], version: int, soft: bool = False) -> None: ...
+
+
+def insert(ex: Execute, rows: BulkInsert, params: list[Any], width: int, first: tuple[Any, ...] = ()) -> int:
+    """Insert all rows with few statements; return how many were inserted."""
+    at, left, done = 0, len(params) // width, 0
+    if left == 1:
+        one: int = ex(rows[1], (*first, *params)).rowcount
+        return one
+    for size in BulkInsert.SIZES:
+        while left >= size:
+            done += ex(rows[size], (*first, *params[at : at + size * width])).rowcount
+            at, left = at + size * width, left - size
+    return done
+
+
+def waited_for(ex: Execute, jobs: Sequence[NewJob]) -> set[str]:
+    """Those for which stored jobs wait already."""
+    return {up for (up,) in ex(SQL["waited_for"], (text([job.id for job in jobs]),))}
+
+
+class Batch:
+    """Rows to be inserted together. No look-up may run before `flush`, except those for positions here."""
+
+    def __init__(self, unit: Unit, jobs: Sequence[NewJob]) -> None:
+        self._unit = unit
+        self._top = unit.ex(SQL["top"]).fetchone()[0]
+        self._rows: list[Any] = []
+        self._bodies: list[Any] = []
+        self._labels: list[tuple[str, int]] = []
+        self._edges: list[tuple[str, str]] = []
+        self._heads: dict[tuple[str, int], float | None] = {}  # as stored
+        self._firsts: dict[tuple[str, int], float] = {}  # of the rows here
+        self._lanes: dict[Lane, float | None] = {}
+        self._waited = {up for new in jobs for up in new.after}
+        if unit.ex(SQL["any_edge"]).fetchone()[0]:
+            self._waited |= waited_for(unit.ex, jobs)
+
+    def add(self, row: Record, key: str | None) -> None:
+        job = row.job
+        self._top += 1
+        flags = flags_of(job) | (DOWN if job.id in self._waited else 0)
+        if row.function_done or row.after or row.failures_allowed != 0 or row.deadline_at is not None or row.pending:
+            flags |= MORE
+        self._rows += inserted(row, self._top, flags, key)
+        self._bodies += (self._top, bytearray(encode(job)))
+        self._labels += [(label, self._top) for label in job.labels]
+        self._edges += [(up, job.id) for up in dict.fromkeys(row.after)]
+        self._unit.add(row, self._top, flags)
+        if row.state is not State.WAITING:
+            self._unit.topics.add(f"queue:{job.queue}")
+        if row.queue_position is not None:
+            self._queued(job, row.queue_position)
+
+    def _queued(self, job: NewJob, position: float) -> None:
+        queue = job.queue, rank(job)
+        self._firsts[queue] = min(position, self._firsts.get(queue, position))
+        if job.lane is not None:
+            last = self._lanes.get((*queue, job.lane))
+            self._lanes[*queue, job.lane] = position if last is None else max(position, last)
+
+    def lane_last(self, job: NewJob) -> float | None:
+        """As stored, or of the rows here."""
+        lane = job.queue, rank(job), job.lane or ""
+        if lane not in self._lanes:
+            self._lanes[lane] = self._unit.lane_last(job)
+        return self._lanes[lane]
+
+    def queue_head(self, job: NewJob) -> float | None:
+        """As stored, or of the rows here."""
+        queue = job.queue, rank(job)
+        if queue not in self._heads:
+            self._heads[queue] = self._unit.queue_head(job)
+        head, first = self._heads[queue], self._firsts.get(queue)
+        return first if head is None else head if first is None else min(head, first)
+
+    def flush(self) -> Steps[None]:
+        """Insert all rows. One job may wait for thousands: their edges are stored in steps."""
+        unit = self._unit
+        insert(unit.ex, ADD_ANY, self._rows, 23)
+        insert(unit.ex, ADD_BODY, self._bodies, 2)
+        if self._labels:
+            unit.many(SQL["add_label"], self._labels)
+        for at in range(0, len(self._edges), STEP):
+            if at:
+                yield
+            unit.wait_for(self._edges[at : at + STEP], 0)
+        for batch in (self._rows, self._bodies, self._labels, self._edges):
+            batch.clear()
+        self._heads.clear()
+        self._firsts.clear()
+        self._lanes.clear()
