@@ -252,8 +252,7 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
                 host=options["host"],
                 port=first,
                 tries=tries,
-                certificate=options["tls_cert"],
-                key=options["tls_key"],
+                tls=(options["tls_cert"], options["tls_key"]) if options["tls_cert"] else None,
                 on_stop=site.state.waiting.send_home,
                 bounds=Bounds(connections=options["connections"]),
             )

@@ -37,6 +37,7 @@ def listen(host: str, port: int, tries: int = 1) -> socket.socket:
 class Serving:
     """Serves a site in this event loop inside an `async with` block. Raises BadOption.
 
+    tls      the files of the certificate and of its key
     grace    seconds for requests in progress to end
     on_stop  called when no more requests are accepted, to answer long polls
     bounds   the bounds of connections
@@ -49,8 +50,7 @@ class Serving:
         host: str = "127.0.0.1",
         port: int = 0,
         tries: int = 1,
-        certificate: str | None = None,
-        key: str | None = None,
+        tls: tuple[str, str] | None = None,
         grace: float = GRACE,
         on_stop: Callable[[], None] = lambda: None,
         bounds: Bounds | None = None,
@@ -60,7 +60,7 @@ class Serving:
         self._socket = listen(host, port, tries)
         self.host, self.port = self._socket.getsockname()[:2]
         self._on_stop = on_stop
-        self.scheme = "https" if certificate else "http"
+        self.scheme = "https" if tls else "http"
         config = uvicorn.Config(
             site,
             log_config=None,
@@ -68,8 +68,8 @@ class Serving:
             http="httptools",
             ws="none",
             lifespan="on",
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
+            ssl_certfile=tls and tls[0],
+            ssl_keyfile=tls and tls[1],
             timeout_graceful_shutdown=max(1, round(grace)),
             server_header=False,
             timeout_keep_alive=max(1, round(bounds.idle_time)),

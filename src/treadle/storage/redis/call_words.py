@@ -21,13 +21,13 @@ from treadle.core.model import (
 )
 from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
 from treadle.storage.redis import queries
+from treadle.storage.redis.outcomes import outcome_bytes
 from treadle.storage.redis.rows import (
     encode,
     is_plain,
     job_bytes,
     moment_of,
     new_record,
-    outcome_bytes,
     pairs,
     record,
     until_bytes,

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import ASKED, SUPERSEDED, Limit, NewJob, Outcome, Pairs, Presence, Record, State
+from treadle.core.model import Limit, NewJob, Pairs, Presence, Record, State
 from treadle.storage.row_rules import rank
 
 PLAIN: Final = 1
@@ -31,7 +31,6 @@ RUNNING: Final = NUMBER[State.RUNNING]
 _JOB: Final = struct.Struct(">BhddHHI")
 _ROW: Final = struct.Struct(">BBIiiIIIdddddddddddhHH")
 _MADE: Final = struct.Struct(">d")
-_ENDING: Final = struct.Struct(">cBiId")
 _HANDED: Final = struct.Struct(">HI")
 
 encode = msgspec.msgpack.Encoder().encode
@@ -271,9 +270,9 @@ def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
         tail = encode(
             (
                 False if same else row.after,
-                *map(_or_false, words),
+                *map(or_false, words),
                 row.checkpoints or False,
-                _or_false(row.note),
+                or_false(row.note),
                 list(ups) or False,
             )
         )
@@ -321,67 +320,6 @@ def doubles(data: bytes) -> tuple[float, float]:
     return _MADE.unpack_from(data)[0], _MADE.unpack_from(data, 8)[0]
 
 
-# --- outcomes
-
-
-def _is_ending(out: Outcome) -> bool:
-    """Whether the outcome only ends the job, so that the script builds the row without unpacking anything."""
-    return (
-        out.state.final
-        and not out.followups
-        and not out.after
-        and not out.checkpoints
-        and not out.function_done
-        and out.note is None
-        and not out.reach
-        and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
-    )
-
-
-def outcome_bytes(out: Outcome) -> bytes:
-    if _is_ending(out):
-        tail = b""
-        if not (out.result is None and out.value is None and out.error is None and out.reason is None):
-            tail = encode(
-                (
-                    False,
-                    False,
-                    _or_false(out.result),
-                    _or_false(out.value),
-                    _or_false(out.error),
-                    _or_false(out.reason),
-                    False,
-                    False,
-                    False,
-                )
-            )
-        keep = NONE if out.keep is None else out.keep
-        return _ENDING.pack(b"s", NUMBER[out.state], out.version, out.attempt, keep) + tail
-    words = {
-        "state": NUMBER[out.state],
-        "version": out.version,
-        "delay": out.delay,
-        "attempt": out.attempt,
-        "result": out.result,
-        "value": out.value,
-        "error": out.error,
-        "reason": out.reason,
-        "checkpoints": out.checkpoints,
-        "note": out.note,
-        "after": out.after,
-        "required": out.required,
-        "failures_allowed": out.failures_allowed,
-        "function_done": out.function_done,
-        "keep": out.keep,
-        "reach": out.reach,
-    }
-    return b"f" + encode(words)
-
-
-def _or_false(value: str | None) -> str | bool:
-    return False if value is None else value
-
-
 _presence = msgspec.msgpack.Decoder(Presence).decode
 
 
@@ -400,3 +338,7 @@ def handed(data: bytes) -> tuple[str, Record]:
 def pairs(rows: Sequence[bytes], start: int = 0) -> list[Record]:
     """`job, row, job, row, ...` as records."""
     return [record(rows[at], rows[at + 1]) for at in range(start, len(rows), 2)]
+
+
+def or_false(value: str | None) -> str | bool:
+    return False if value is None else value
