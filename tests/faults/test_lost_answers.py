@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker
 from treadle.core.model import Claim, Claimed, NewJob, Outcome
-from treadle.execution.context import Context
+from treadle.execution.job_run import JobRun
 from treadle.policy import judge
 from treadle.storage import connect
 from treadle.storage.contract import Storage
@@ -273,13 +273,13 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
         assert claimed.version == newer.record.version
         lost = LostReporter(inner, it.app.emitter, "w")
         await Heartbeat(slots, inner, lost, ["default"], 30.0).once()
-    assert newer.context.why is None
+    assert newer.job_run.why is None
 
 
 def _run(it: Scene, row: Record, version: int) -> RunningJob:
     record = replace(row, version=version)
     rules = judge.rules_for(record, it.double.retry, None, 3)
-    return RunningJob(record, it.double, Context(record, "w", lambda: None), rules, 0.0)
+    return RunningJob(record, it.double, JobRun(record, "w", lambda: None), rules, 0.0)
 
 
 async def test_an_inline_claim_whose_answer_is_lost(scene: Make) -> None:

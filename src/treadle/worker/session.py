@@ -293,7 +293,7 @@ class WorkerSession:
         """Claim and start nothing more, and request the running functions to stop."""
         self.state.stop()
         for run in list(self.state.running.values()):
-            if self.batches.waits(run.context):
+            if self.batches.waits(run.job_run):
                 run.stop("stop")  # its call has not begun, so another worker may run it
             else:
                 run.request_stop()

@@ -271,7 +271,7 @@ class Worker:
             self._stopping = started(self._stop(session, wait), context=Context())
         stopping = self._stopping
         job = ids.running.get(None)
-        if job is not None and any(run.context is job for run in session.state.running.values()):
+        if job is not None and any(run.job_run is job for run in session.state.running.values()):
             return
         try:
             await asyncio.shield(stopping)
