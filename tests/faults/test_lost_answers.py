@@ -145,8 +145,8 @@ async def test_one_call_goes_wrong(
         [patient] = await it.sent(it.patient.job(99))
         rows = [await job.ended() for job in jobs]
         assert await patient.result() == 198
-        assert worker._session is not None
-        assert [task for task in (*worker._session.loops, *worker._session.side_loops) if task.done()] == []
+        assert worker._core.session is not None
+        assert [task for task in (*worker._core.session.loops, *worker._core.session.side_loops) if task.done()] == []
     it.right(rows)
     assert it.runs[99] == 1
     assert len(it.storage.faults) == 1

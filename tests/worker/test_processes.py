@@ -392,7 +392,7 @@ async def test_a_stopping_worker_kills_after_its_grace_and_hands_back(app: App, 
     endless = await spins.enqueue(str(tmp_path / "pid"))
     short = await reports.enqueue(1, str(tmp_path / "go"))
     pid = int(await appears(tmp_path / "pid"))
-    await until(lambda: worker._session is not None and worker._session.state.running[short.id].job_run.note)
+    await until(lambda: worker._core.session is not None and worker._core.session.state.running[short.id].job_run.note)
     stopping = asyncio.create_task(worker.stop(grace=1.0))
     await asyncio.sleep(0)
     (tmp_path / "go").touch()

@@ -18,7 +18,9 @@ from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.storage.proxy import StorageProxy
-from treadle.worker import Worker
+from treadle.worker.claim_builder import weights
+from treadle.worker.config import WorkerConfig, task_names, worker_name
+from treadle.worker.core import WorkerCore
 from treadle.worker.executors.threads import Runs
 from treadle.worker.parts import WorkerHost
 
@@ -71,18 +73,23 @@ async def drain(
         host = _Host(app, watched, raise_errors)
         queues = await _queues(app, storage)
         again = bool(queues)  # a worker that serves no queue makes no claim, so `rested` would never be set
-        chosen = None if tasks is None else list(tasks)
+        chosen = task_names(tasks)
         while again:
             ran, known = watched.ran, queues
-            worker = Worker(cast("WorkerHost", host), sorted(queues), concurrency, tasks=chosen)
-            worker.patient = False
+            config = WorkerConfig(
+                name=worker_name(), queues=weights(sorted(queues)), concurrency=concurrency, tasks=chosen
+            )
+            worker = WorkerCore(cast("WorkerHost", host), config, patient=False)
             if threads is not None:
                 worker.pools.lend(threads)
             watched.attend(worker)
-            async with worker:
+            await worker.start()
+            try:
                 await watched.rested.wait()
-                if watched.away is not None and worker._session is not None:
-                    worker._session.hurry.set()  # otherwise it waits for the storage for its whole grace period
+                if watched.away is not None and worker.session is not None:
+                    worker.session.hurry.set()  # otherwise it waits for the storage for its whole grace period
+            finally:
+                await worker.stop()
             if watched.away is not None:
                 watched.away.add_note(AWAY)
                 raise watched.away
@@ -169,14 +176,14 @@ class _Watched(StorageProxy):
         self.away: StorageUnavailable | None = None  # set after PATIENCE seconds without an answer
         self._failing: float | None = None  # when the first of the unanswered calls began
         self.rested = asyncio.Event()
-        self._worker: Worker | None = None
+        self._worker: WorkerCore | None = None
         self._claiming = self._touching = 0  # calls in flight: claims; others that may move rows
         self._touched = 0  # finished calls that may have moved rows
         self._still = asyncio.Event()  # only claims are in flight
         self._still.set()
         self._unsettled: set[tuple[str, int]] = set()  # outcomes whose settle failed and will be repeated
 
-    def attend(self, worker: Worker) -> None:
+    def attend(self, worker: WorkerCore) -> None:
         self._worker = worker
         self._unsettled.clear()
         self.rested.clear()
@@ -263,5 +270,5 @@ class _Watched(StorageProxy):
     def _quiet(self) -> bool:
         """Whether no job runs, no outcome is unsettled, and no other claim is in flight."""
         worker = self._worker
-        waiting = worker is not None and worker._session is not None and worker._session.state.outbox.waiting
+        waiting = worker is not None and worker.session is not None and worker.session.state.outbox.waiting
         return not (self._claiming or self._unsettled or waiting or (worker is not None and worker.running))

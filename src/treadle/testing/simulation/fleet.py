@@ -343,7 +343,7 @@ class _Slot:
             grace=GRACE,
             **settings.options,
         )
-        worker.pools.lend(CalledAtOnce())
+        worker._core.pools.lend(CalledAtOnce())
         self._loop.start(actor, worker.start())
 
     def _step(self, actor: Actor) -> None:
