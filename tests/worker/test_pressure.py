@@ -141,7 +141,7 @@ async def test_the_same_event_in_two_processes_is_told_by_one(app: App, spy: Spy
     job = await app.tasks["leaf"].enqueue(1)
     async with work(app), asyncio.timeout(30):
         await heard.wait()
-        assert other._orphans.listening
-        await other._orphans._ended(orphans[0])  # as if it had ended there as well
+        assert other._core.orphans.listening
+        await other._core.orphans._ended(orphans[0])  # as if it had ended there as well
     assert (len(orphans), len(other_orphans)) == (1, 0)
     assert orphans[0].id == job.id

@@ -25,7 +25,7 @@ from treadle.worker.executors.threads import Runs
 from treadle.worker.parts import WorkerHost
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AnyApp, AppCore
     from treadle.execution.context import Context
     from treadle.execution.runner import AnyTask
 
@@ -49,13 +49,12 @@ class Endless(TreadleError, AssertionError):
 
 
 async def drain(
-    app: App,
+    app: AnyApp,
     *,
     tasks: Iterable[str | AnyTask] | None = None,
     limit: int = 10_000,
     raise_errors: bool = False,
     concurrency: int = 1,
-    threads: Runs | None = None,
 ) -> int:
     """Run the due jobs of `app`, and their follow-up jobs, until every queue is empty and nothing runs.
 
@@ -64,14 +63,31 @@ async def drain(
 
     tasks         run only these
     raise_errors  raise the first exception of a task, whatever its verdict; the jobs behind it stay queued
-    threads       where plain functions run; None: in threads of the worker
     Raises Endless after `limit` runs, and StorageUnavailable if the storage does not answer for 10 seconds.
     """
-    storage = await app.open()
+    return await drain_core(
+        app._core, tasks=tasks, limit=limit, raise_errors=raise_errors, concurrency=concurrency, threads=None
+    )
+
+
+async def drain_core(
+    core: AppCore,
+    *,
+    tasks: Iterable[str | AnyTask] | None,
+    limit: int,
+    raise_errors: bool,
+    concurrency: int,
+    threads: Runs | None,
+) -> int:
+    """See `drain`.
+
+    threads  where plain functions run; None: in threads of the worker
+    """
+    storage = await core.open()
     try:
         watched = _Watched(storage, limit)
-        host = _Host(app, watched, raise_errors)
-        queues = await _queues(app, storage)
+        host = _Host(core, watched, raise_errors)
+        queues = await _queues(core, storage)
         again = bool(queues)  # a worker that serves no queue makes no claim, so `rested` would never be set
         chosen = task_names(tasks)
         while again:
@@ -93,8 +109,8 @@ async def drain(
             if watched.away is not None:
                 watched.away.add_note(AWAY)
                 raise watched.away
-            again = await _end_inline(app) or watched.ran > ran
-            queues = queues | await _queues(app, storage)
+            again = await _end_inline(core) or watched.ran > ran
+            queues = queues | await _queues(core, storage)
             again = again or queues > known
             if host.error is not None:
                 raise host.error
@@ -102,19 +118,19 @@ async def drain(
                 raise Endless(limit, watched.exceeded)
         return watched.ran
     finally:
-        await app.release()
+        await core.release()
 
 
-async def _queues(app: App, storage: Storage) -> set[str]:
+async def _queues(core: AppCore, storage: Storage) -> set[str]:
     """The queues that may hold jobs: a job can be sent to a queue that no task names."""
     counts = (await storage.stats()).counts
-    return {task.queue for task in app.tasks.values()} | {each.queue for each in counts if not each.state.final}
+    return {task.queue for task in core.tasks.values()} | {each.queue for each in counts if not each.state.final}
 
 
-async def _end_inline(app: App) -> bool:
+async def _end_inline(core: AppCore) -> bool:
     """End the worker of jobs sent with `inline=True`. Returns whether there was one."""
     found = False
-    while await app._inline.stop(LONG):
+    while await core.inline.stop(LONG):
         found = True
     return found
 
@@ -122,17 +138,17 @@ async def _end_inline(app: App) -> bool:
 class _Host:
     """The app as the worker sees it, with a watched storage and, optionally, errors caught."""
 
-    def __init__(self, app: App, storage: _Watched, catch: bool) -> None:
-        self._app, self._storage = app, storage
-        self.layers: list[Middleware] = [_Catch(self), *app.layers] if catch else app.layers
-        self.on_error: judge.OnError | None = self._asked if catch else app.on_error
+    def __init__(self, core: AppCore, storage: _Watched, catch: bool) -> None:
+        self._core, self._storage = core, storage
+        self.layers: list[Middleware] = [_Catch(self), *core.layers] if catch else core.layers
+        self.on_error: judge.OnError | None = self._asked if catch else core.on_error
         self.error: BaseException | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._app, name)
+        return getattr(self._core, name)
 
     async def open(self) -> Storage:
-        await self._app.open()
+        await self._core.open()
         return self._storage
 
     def caught(self, error: BaseException) -> None:
@@ -143,7 +159,7 @@ class _Host:
 
     def _asked(self, error: BaseException, failure: judge.Failure) -> judge.Verdict:
         self.caught(error)  # undecodable arguments, results that cannot be stored, timeouts
-        return self._app.on_error(error, failure) if self._app.on_error is not None else None
+        return self._core.on_error(error, failure) if self._core.on_error is not None else None
 
 
 class _Catch(Middleware):

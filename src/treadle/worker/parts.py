@@ -22,7 +22,7 @@ from treadle.worker.timeouts import Timeouts
 
 
 class WorkerHost(Protocol):
-    """The part of an app that a worker uses."""
+    """The part of an `AppCore` that a worker uses."""
 
     tasks: dict[str, AnyTask]
     system_tasks: dict[str, SystemTask]
@@ -42,6 +42,13 @@ class WorkerHost(Protocol):
     async def results(self, ids: Sequence[str]) -> list[Any]: ...
     def chance(self) -> float: ...
     def now(self) -> float: ...
+
+
+class WorkerApp(Protocol):
+    """An `App`, as `Worker` takes it."""
+
+    @property
+    def _core(self) -> WorkerHost: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

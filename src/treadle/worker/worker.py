@@ -19,7 +19,7 @@ from treadle.worker.claim_builder import weights
 from treadle.worker.config import RECOVERY, WorkerConfig, task_names, worker_name
 from treadle.worker.core import WorkerCore
 from treadle.worker.leader import Role, role_of
-from treadle.worker.parts import WorkerHost
+from treadle.worker.parts import WorkerApp
 from treadle.worker.redrive import Redrive
 
 
@@ -46,7 +46,7 @@ class Worker:
 
     def __init__(
         self,
-        app: WorkerHost,
+        app: WorkerApp,
         queues: Iterable[str] | Mapping[str, int] | None = None,
         concurrency: int = defaults.CONCURRENCY,
         *,
@@ -83,7 +83,7 @@ class Worker:
             backlog_every=None if backlog_every is None else seconds(backlog_every, "backlog_every"),
             redrive=redrive,
         )
-        self._core = WorkerCore(app, config)
+        self._core = WorkerCore(app._core, config)
 
     @property
     def name(self) -> str:

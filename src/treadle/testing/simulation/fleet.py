@@ -167,7 +167,11 @@ class Simulation:
         """Run the whole simulation, and return the violations."""
         loop, noise = self._loop, random.Random(f"{self.seed} noise")
         try:
-            with alone(), seeded(loop, noise), borrowed(self.app, self._network, loop, self.now, noise, self._failed):
+            with (
+                alone(),
+                seeded(loop, noise),
+                borrowed(self.app._core, self._network, loop, self.now, noise, self._failed),
+            ):
                 violations = self._lived()
                 loop.end()
         finally:
