@@ -14,7 +14,7 @@ from treadle import App, Worker
 from treadle.core import defaults
 from treadle.storage import connect
 from treadle.storage.contract import Storage
-from treadle.worker.worker import calm_collector
+from treadle.worker.core import calm_collector
 
 Figures = dict[str, float]
 

@@ -23,7 +23,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 EXCUSE = "prose: ok"
-ERRORS = frozenset(re.findall(r"^class (\w+)", (ROOT / "src/treadle/errors.py").read_text(), re.MULTILINE))
+ERRORS = frozenset(
+    name
+    for path in (ROOT / "src/treadle/errors").glob("*.py")
+    for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)
+)
 
 
 class Sentence(NamedTuple):

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
-from treadle.admin.limits import Limits
+from treadle.app_core import AppCore
 from treadle.core import defaults
 from treadle.core.argument_names import spelled_call
 from treadle.core.job import Continuation, JobSpec, Value
 from treadle.core.model import Limit
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
-from treadle.errors import BadOption, BadTask, UnknownTask
+from treadle.errors import BadOption, BadTask
 from treadle.policy import cron as crons
 from treadle.policy import judge
-from treadle.scheduling.schedules import Schedules
 from treadle.scheduling.ticker import CatchUp, Overlap
 from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
-from treadle.tasks.job_factory import JobFactory, own_limit
+from treadle.tasks.job_factory import own_limit
 from treadle.tasks.options import Options, Seconds, name_of
-from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import Computed, Kind, Task
 
@@ -37,12 +34,7 @@ Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 class Declarations:
     """The declarations of an app in code: tasks, schedules and reducers. Workers store them; declaring does not."""
 
-    tasks: dict[str, Task[..., Any, Any]]
-    reducers: dict[str, Reducer]
-    limits: Limits
-    schedules: Schedules
-    _maker: JobFactory
-    _codec: codecs.Codec | None
+    _core: AppCore
 
     @overload
     def task(
@@ -129,11 +121,12 @@ class Declarations:
             found = self._free_name(function, name)
             own = self._codec_of(codec)
             given = cast("Options", constants)
-            task: Task[..., Any, Any] = Task(self._maker, found, function, kind, given, options, on_error, own, reduce)
-            self.tasks[found] = task
+            core = self._core
+            task: Task[..., Any, Any] = Task(core.maker, found, function, kind, given, options, on_error, own, reduce)
+            core.tasks[found] = task
             if concurrency is not None:
-                self.limits.declare(Limit(own_limit(found), slots=concurrency))
-                self._maker.limited.add(found)
+                core.limits.declare(Limit(own_limit(found), slots=concurrency))
+                core.maker.limited.add(found)
             return task
 
         return decorate if function is None else decorate(function)
@@ -211,7 +204,7 @@ class Declarations:
     def _scheduled(self, timing: crons.Timing, ask: crons.Next | None, *rest: Any) -> Scheduled:
         def decorate(target: Any) -> Task[..., Any, Any]:
             task: Task[..., Any, Any] = target if isinstance(target, Task) else self.task(target)
-            self.schedules.declare(task, timing, ask, *rest)
+            self._core.schedules.declare(task, timing, ask, *rest)
             return task
 
         return cast("Scheduled", decorate)
@@ -219,7 +212,7 @@ class Declarations:
     def _codec_of(self, own: codecs.Codec | None) -> codecs.Codec | None:
         """A task's codec: its own, which must restore the values it encodes, or the app's. Raises BadCodec."""
         if own is None:
-            return self._codec
+            return self._core.codec
         codecs.probe(own)
         return own
 
@@ -227,11 +220,11 @@ class Declarations:
         if isinstance(function, Task):
             raise BadTask(f"{function.name} is already a task; put @app.cron, @app.every and the like above @app.task")
         found = name or name_of_function(function)
-        if (old := self.tasks.get(found)) is not None:
+        if (old := self._core.tasks.get(found)) is not None:
             if not _is_redefined(old, function):
                 raise BadTask(f"a task named {found!r} is already registered; give one of the two name=")
-            self._maker.limited.discard(found)
-            self.limits.forget(own_limit(found))
+            self._core.maker.limited.discard(found)
+            self._core.limits.forget(own_limit(found))
         return found
 
     def batch(
@@ -262,7 +255,7 @@ class Declarations:
             found = self._free_name(function, name)
             own = self._codec_of(codec)
             task: BatchTask[Any, Any] = BatchTask(
-                self._maker,
+                self._core.maker,
                 found,
                 function,
                 kind,
@@ -274,14 +267,14 @@ class Declarations:
                 max_wait=max_wait,
                 by=by,
             )
-            self.tasks[found] = task
+            self._core.tasks[found] = task
             return task
 
         return BatchDecorator(decorate)
 
     def stub(self, name: str, **options: Unpack[Options]) -> Stub:
         """A task by name, for processes in which its code is not installed. Arguments are not checked here."""
-        return Stub(self._maker, name).options(**options)
+        return self._core.stub(name, **options)
 
     @overload
     def reducer(self, function: Rf, /) -> Rf: ...
@@ -293,21 +286,18 @@ class Declarations:
 
         def register(reduce: Any) -> Any:
             found: str = function if isinstance(function, str) else reduce.__name__
-            if name_of(found, "reducer") in self.reducers:
+            if name_of(found, "reducer") in self._core.reducers:
                 raise BadOption("reducer", f"a reducer named {found!r} is already registered; choose another name")
             if not callable(reduce) or inspect.iscoroutinefunction(reduce):
                 raise BadOption("reducer", f"expected a plain function of a list, found {reduce!r}")
-            self.reducers[found] = reduce
+            self._core.reducers[found] = reduce
             return reduce
 
         return register if isinstance(function, str) else register(function)
 
     def find_task(self, name: str) -> Task[..., Any, Any]:
         """The task of that name. Raises UnknownTask, which suggests a similar name."""
-        if name not in self.tasks:
-            like = difflib.get_close_matches(name, self.tasks, 1)
-            raise UnknownTask(name, tuple(self.tasks), like[0] if like else None)
-        return self.tasks[name]
+        return self._core.find_task(name)
 
 
 def _is_redefined(old: Task[..., Any, Any], function: Callable[..., Any]) -> bool:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
+from treadle.app_core import AppCore
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.core.argument_names import refuse_unknown
 from treadle.core.job import Job, JobSpec
@@ -20,7 +21,6 @@ from treadle.sync_views import SyncDead, SyncJobs, SyncLimits, SyncQueues, SyncS
 from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
-    from treadle.app import App
     from treadle.testing.clock import HandClock
     from treadle.testing.given_storage import Given
     from treadle.testing.sync_app import SyncTesting
@@ -44,11 +44,12 @@ class Portal:
     a task in a thread may enqueue. Otherwise the portal starts a loop in a daemon thread and opens the app there.
     """
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self.forget()
+    def __init__(self, core: AppCore) -> None:
+        self._core = core
+        self._forget()
+        core.when_forked.append(self._forget)
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """Drop loop and thread, which do not exist in a forked child."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -72,14 +73,14 @@ class Portal:
             raise BadSession(
                 f"a {type(within).__name__}", "it belongs to an event loop: use `await app.enqueue(...)` there"
             )
-        app = self._app
-        flat, single = app.flatten(specs, **options)
+        core = self._core
+        flat, single = core.flatten(specs, **options)
         if not flat:
             jobs: list[Job[Any, Any]] = []
         elif within is None:
-            jobs = self._again(lambda: _sent(app, flat))
+            jobs = self._again(lambda: _sent(core, flat))
         else:
-            jobs = at_once(app.client.send_bound(flat, app.bound(within)))
+            jobs = at_once(core.client.send_bound(flat, core.bound(within)))
         return jobs[0] if single else jobs
 
     def testing(
@@ -93,7 +94,7 @@ class Portal:
         the calling thread."""
         from treadle.testing.sync_app import SyncTesting
 
-        return SyncTesting(self._app, clock, storage, within)
+        return SyncTesting(self._core, clock, storage, within)
 
     def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""
@@ -103,23 +104,23 @@ class Portal:
 
     @property
     def jobs(self) -> SyncJobs:
-        return SyncJobs(self, self._app.jobs)
+        return SyncJobs(self, self._core.jobs)
 
     @property
     def dead(self) -> SyncDead:
-        return SyncDead(self, self._app.dead)
+        return SyncDead(self, self._core.dead)
 
     @property
     def queues(self) -> SyncQueues:
-        return SyncQueues(self, self._app.queues)
+        return SyncQueues(self, self._core.queues)
 
     @property
     def limits(self) -> SyncLimits:
-        return SyncLimits(self, self._app.limits)
+        return SyncLimits(self, self._core.limits)
 
     @property
     def schedules(self) -> SyncSchedules:
-        return SyncSchedules(self, self._app.schedules)
+        return SyncSchedules(self, self._core.schedules)
 
     # --- any call
 
@@ -148,7 +149,7 @@ class Portal:
                 work.close()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        ownership = self._app._life.ownership
+        ownership = self._core.life.ownership
         there = ownership is not None and not ownership.is_over and ownership.loop is not self._loop
         loop = ownership.loop if ownership is not None and there else self._start()
         _check_not_on(loop)
@@ -159,7 +160,7 @@ class Portal:
 
     def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Make a call that may be repeated. It is repeated if its loop ends or gives up the storage during the call."""
-        life, closed = self._app._life, self._closed
+        life, closed = self._core.life, self._closed
         for _ in range(TRIES):
             before, moves = life.ownership, life.moves
             try:
@@ -184,15 +185,15 @@ class Portal:
             self._closed += 1
         if loop is None or thread is None:
             return
-        _check_not_on(self._app._life.owner, loop)
+        _check_not_on(self._core.life.owner, loop)
         try:
             with suppress(LoopEnded):  # another thread has closed it first
-                LoopCall(loop, self._app.close, lambda: self._loop is loop).result()
+                LoopCall(loop, self._core.close, lambda: self._loop is loop).result()
         finally:
             with self._lock:
                 mine = self._loop is loop
                 if mine:
-                    self._loop = self._thread = self._app._life.own_loop = None
+                    self._loop = self._thread = self._core.life.own_loop = None
             if mine:
                 loop.call_soon_threadsafe(loop.stop)
             thread.join()
@@ -203,7 +204,7 @@ class Portal:
                 loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(loop,), name="treadle-sync", daemon=True)
                 self._thread.start()
-                self._loop = self._app._life.own_loop = loop
+                self._loop = self._core.life.own_loop = loop
             return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -238,5 +239,5 @@ async def _result(job: Job[T, Any], timeout: float | timedelta | None) -> T:
     return await job.result(timeout)
 
 
-async def _sent(app: App, specs: list[JobSpec[Any, Any]]) -> list[Job[Any, Any]]:
-    return await app.client.send(specs)
+async def _sent(core: AppCore, specs: list[JobSpec[Any, Any]]) -> list[Job[Any, Any]]:
+    return await core.client.send(specs)

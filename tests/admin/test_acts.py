@@ -171,7 +171,8 @@ async def test_cancel_reaches_the_grandchildren_of_a_child_that_ends_meanwhile(
 
     between.then = child_ends
     assert await person.jobs.cancel("parent") == 3
-    assert {found.state for found in await app.client.get(["parent", "child", "last"]) if found} == {State.CANCELLED}
+    rows = await app._core.client.get(["parent", "child", "last"])
+    assert {row.state for row in rows if row} == {State.CANCELLED}
 
 
 async def test_a_cancel_that_stopped_half_way_down_is_finished_by_the_next(

@@ -176,7 +176,7 @@ async def test_a_busy_worker_does_not_redrive(app: App, spy: Spy, clock: HandClo
         await busy.wait()
         broken[0] = False
         clock.advance(61)
-        assert worker._session is not None
+        assert worker._core.session is not None
         turns, enough, finds = list[str](), asyncio.Event(), spy.calls["find"]
 
         def turned(loop: str) -> None:
@@ -184,7 +184,7 @@ async def test_a_busy_worker_does_not_redrive(app: App, spy: Spy, clock: HandClo
             if len(turns) == 5:
                 enough.set()
 
-        rule, slots = Redrive(backoff=60, every=0.001), worker._session.state
+        rule, slots = Redrive(backoff=60, every=0.001), worker._core.session.state
         beside = Redriver(rule, slots, spy, ["default"], lambda: app.tasks, clock, turned)
         looping = asyncio.ensure_future(beside.run())  # as the worker's own loop: this one says when it has turned
         async with asyncio.timeout(30):

@@ -192,10 +192,10 @@ async def test_limits_in_code(app: App, spy: Spy, clock: HandClock) -> None:
     assert (await rules(app))["task:one"] == (9, None)
     newer = App(storage=spy, clock=clock)
     newer.task(name="one", concurrency=2)(one.function)
-    await newer.prepare()
+    await newer._core.prepare()
     assert (await rules(app))["task:one"] == (9, None)  # and what another version of the code says, too
     await app.limits.set(Limit("task:one"))
-    await newer.prepare()
+    await newer._core.prepare()
     assert (await rules(app))["task:one"] == (2, None)
     for wrong in (0.5, -1, True, "two"):
         with pytest.raises(BadOption):

@@ -206,8 +206,8 @@ async def test_a_worker_goes_on_when_somebody_else_leaves_the_app(bare: App) -> 
         async with bare:
             assert await (await t.enqueue(1)).result(timeout=30) == 1
         assert await (await t.options(inline=False).enqueue(2)).result(timeout=30) == 2
-        assert bare.loop is not None
-    assert bare.loop is None
+        assert bare._core.loop is not None
+    assert bare._core.loop is None
 
 
 async def test_a_parameter_may_be_called_self(app: App) -> None:

@@ -99,7 +99,7 @@ def test_two_loops_that_open_the_app_in_the_same_moment(app: App) -> None:
 
     for _ in range(3):
         assert len(set(_at_once(lambda: asyncio.run(use()), lambda: asyncio.run(use())))) == 2
-    assert app.loop is None
+    assert app._core.loop is None
 
 
 def test_a_worker_in_a_thread_and_calls_of_another_in_the_same_moment(app: App) -> None:
@@ -119,7 +119,7 @@ def test_a_worker_in_a_thread_and_calls_of_another_in_the_same_moment(app: App) 
 
         assert _at_once(lambda e=ended: asyncio.run(run(e)), lambda e=ended: call(e))[1] == [0, 2, 4]
     app.sync.close()
-    assert app.loop is None
+    assert app._core.loop is None
 
 
 def test_the_loop_of_app_sync_gives_the_storage_to_a_worker(stored: App) -> None:
@@ -130,7 +130,7 @@ def test_the_loop_of_app_sync_gives_the_storage_to_a_worker(stored: App) -> None
 
     async def run() -> None:
         async with Worker(stored, poll=0.2):
-            assert stored.loop is asyncio.get_running_loop()
+            assert stored._core.loop is asyncio.get_running_loop()
             assert await job.result(LONG) == 2
             await asyncio.to_thread(waiter.join, LONG)
 
@@ -200,7 +200,7 @@ def test_a_loop_that_ends_without_closing_anything(stored: App, caplog: pytest.L
     loop = asyncio.new_event_loop()
     loop.run_until_complete(_double(stored, 1))
     loop.close()
-    left = weakref.ref(stored._life.storage)
+    left = weakref.ref(stored._core.life.storage)
     asyncio.run(_double(stored, 2))
     assert _count(stored) == 2
     gc.collect()
@@ -313,7 +313,7 @@ def test_an_open_that_is_cancelled_can_be_made_again(app: App) -> None:
             await asyncio.gather(opening, return_exceptions=True)
             if not opening.cancelled():
                 await app.release()
-            assert app.loop is None, turns
+            assert app._core.loop is None, turns
         async with app:
             await _double(app, 1)
 
@@ -330,7 +330,7 @@ def test_a_close_that_is_cancelled_closes(app: App) -> None:
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)
             await app.close()
-            assert app.loop is None, turns
+            assert app._core.loop is None, turns
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(run())
@@ -350,7 +350,7 @@ def test_tasks_that_are_cancelled_before_they_began(app: App, victim: int) -> No
         canceller.end()
         await asyncio.gather(app.close(), return_exceptions=True)
         await app.close()
-        assert app.loop is None
+        assert app._core.loop is None
         await asyncio.wait_for(_double(app, 1), LONG)
         await app.close()
 
@@ -431,7 +431,7 @@ def test_a_close_that_is_cancelled_while_it_ends_calls_closes_the_storage() -> N
 
     asyncio.run(run())
     assert storage.closes == 1
-    assert app.loop is None
+    assert app._core.loop is None
 
 
 def test_an_opening_that_is_cancelled_while_it_closes_what_a_loop_left_can_be_made_again() -> None:
@@ -473,7 +473,7 @@ def test_a_call_of_another_loop_does_not_open_the_app_where_it_was_closed(
         await stored.close()
         with pytest.raises(StorageUnavailable):
             await asyncio.wrap_future(call)
-        assert stored.loop is None
+        assert stored._core.loop is None
 
     begun, call = threading.Event(), Future[None]()
     with ThreadPoolExecutor(1) as pool:
@@ -495,7 +495,7 @@ def test_an_opening_that_begins_while_the_loop_ends_is_ended_with_it(stored: App
         await asyncio.sleep(0)
 
     asyncio.run(run())
-    assert stored.loop is None
+    assert stored._core.loop is None
     left[1]._log_destroy_pending = False  # type: ignore[attr-defined]  # it is the program's own
     asyncio.run(_double(stored, 2))
 
@@ -514,7 +514,7 @@ def test_a_task_that_a_call_of_another_loop_left_behind_may_open_the_app_again(s
         closed = asyncio.Event()
         async with stored:
             task = await asyncio.to_thread(lambda: stored.sync.call(begin()))
-        assert stored.loop is None
+        assert stored._core.loop is None
         closed.set()
         assert await task
         await stored.close()
@@ -565,7 +565,7 @@ def test_a_call_of_another_loop_may_open_another_app_where_one_was_closed(stored
     async def run() -> None:
         async with stored:
             assert await asyncio.to_thread(lambda: stored.sync.call(call()))
-            assert other.loop is asyncio.get_running_loop()
+            assert other._core.loop is asyncio.get_running_loop()
         await other.close()
 
     asyncio.run(run())
@@ -583,7 +583,7 @@ def test_a_call_that_comes_as_the_app_is_closed_has_ended_when_it_is_closed(stor
                 ran.append(True)
                 await asyncio.Event().wait()
 
-            ownership = stored._life.ownership
+            ownership = stored._core.life.ownership
             assert ownership is not None
             closing = asyncio.create_task(stored.close())
             for _ in range(turns):
@@ -638,9 +638,9 @@ def test_a_user_who_comes_while_an_opening_is_given_up_keeps_the_app_open(turns:
         await asyncio.gather(gone, return_exceptions=True)
         async with app:
             pass
-        assert app.loop is asyncio.get_running_loop(), "another user has left, this one has not"
+        assert app._core.loop is asyncio.get_running_loop(), "another user has left, this one has not"
         await app.release()
-        assert app.loop is None
+        assert app._core.loop is None
 
     asyncio.run(run())
 
@@ -656,10 +656,10 @@ def test_a_close_is_not_given_up_with_one_that_nobody_needs_any_more(stored: App
 
         reached, go = asyncio.Event(), asyncio.get_running_loop().create_future()
         await stored.open()
-        stop, stored._life._before_close = stored._life._before_close, before_close
+        stop, stored._core.life._before_close = stored._core.life._before_close, before_close
         leaving = asyncio.create_task(stored.release())
         await reached.wait()
-        stored._life._before_close = stop
+        stored._core.life._before_close = stop
         if how == "close":
             closing = asyncio.create_task(stored.close())
             await asyncio.sleep(0)
@@ -667,12 +667,12 @@ def test_a_close_is_not_given_up_with_one_that_nobody_needs_any_more(stored: App
         go.set_result(None)
         if how == "close":
             await asyncio.wait_for(asyncio.gather(leaving, closing), LONG)
-            assert stored.loop is None
+            assert stored._core.loop is None
         kept.append(leaving)
 
     kept: list[Any] = []
     asyncio.run(run())
-    assert stored.loop is None
+    assert stored._core.loop is None
 
 
 def test_threads_that_close_app_sync_in_the_same_moment_leave_no_thread(app: App) -> None:
@@ -680,7 +680,7 @@ def test_threads_that_close_app_sync_in_the_same_moment_leave_no_thread(app: App
         app.sync.enqueue(app.tasks["double"].job(1))
         _at_once(app.sync.close, app.sync.close, app.sync.close)
         assert not [each for each in threading.enumerate() if each.name == "treadle-sync"]
-        assert app.loop is None
+        assert app._core.loop is None
 
 
 def test_threads_that_close_app_sync_while_others_call(stored: App) -> None:

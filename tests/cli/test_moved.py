@@ -235,10 +235,10 @@ async def test_looks_warn_that_they_are_old(tmp_path: Path, kind: str, way: str)
             assert said, name
             assert all(each.startswith("app.") and NEW in each for each in said), name
         with pytest.raises(StorageMoved) as told:
-            await Job("ready", "t", app.client, None).result(timeout=60)
+            await Job("ready", "t", app._core.client, None).result(timeout=60)
         assert told.value.target == NEW
         with pytest.raises(JobCancelled):
-            await Job("done", "t", app.client, None).result()
+            await Job("done", "t", app._core.client, None).result()
 
 
 async def test_a_process_that_had_it_open_during_the_move_is_warned_too(

@@ -14,9 +14,10 @@ import pytest
 
 from tests.concurrency import fork_tasks as work
 from tests.worker.test_processes import record, run, task_of
-from treadle import App, Middleware, ProcessDied, Record, State, Worker, current
+from treadle import App, Middleware, ProcessDied, Record, State, Worker
 from treadle.core.model import NewJob, Query
-from treadle.execution.context import Context, enter
+from treadle.execution.context import Context
+from treadle.execution.job_run import JobRun, enter, running_here
 from treadle.worker.executors.processes import ProcessPool
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -43,11 +44,13 @@ def said_by_a_child(function: Callable[[], str]) -> str:
 
 
 def three() -> str:
-    return " ".join(current().new_id() for _ in range(3))
+    run = running_here()
+    assert run is not None
+    return " ".join(run.new_id() for _ in range(3))
 
 
-def a_context() -> Context:
-    return Context(Record(job=NewJob(id="j", task="t"), version=4, state=State.RUNNING), "w", lambda: None)
+def a_run() -> JobRun:
+    return JobRun(Record(job=NewJob(id="j", task="t"), version=4, state=State.RUNNING), "w", lambda: None)
 
 
 @pytest.mark.parametrize("counted", [False, True])
@@ -55,7 +58,7 @@ def test_a_forked_copy_of_a_run_makes_other_ids(counted: bool) -> None:
     made: list[str] = []
 
     def in_a_thread() -> None:
-        enter(a_context())
+        enter(a_run())
         if counted:  # the counter is copied by the fork, not only its beginning
             made.extend(three().split())
         made.extend(said_by_a_child(three).split())

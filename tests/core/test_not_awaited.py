@@ -80,8 +80,8 @@ GROUPS: dict[str, Callable[[App], Any]] = {
     "app.queues": lambda app: app.queues,
     "app.limits": lambda app: app.limits,
     "app.schedules": lambda app: app.schedules,
-    "job": lambda app: Job("x", "greet", app.client, None),
-    "job.workflow": lambda app: Job("x", "greet", app.client, None).workflow,
+    "job": lambda app: Job("x", "greet", app._core.client, None),
+    "job.workflow": lambda app: Job("x", "greet", app._core.client, None).workflow,
 }
 
 
@@ -165,7 +165,7 @@ def test_what_it_says_to_write_works(shop: App) -> None:
     assert shop.sync.jobs.cancel(job) == 1
     assert shop.sync.call(job.ended()).state == "cancelled"
     with pytest.raises(UnknownJob):
-        shop.sync.result(Job("none", "greet", shop.client, None))
+        shop.sync.result(Job("none", "greet", shop._core.client, None))
 
 
 async def test_in_a_coroutine_the_calls_are_as_ever(shop: App) -> None:

@@ -20,6 +20,7 @@ from treadle import App, JobFailed, Retry, Stale, StorageUnavailable, Worker, cu
 from treadle.core.job import Job
 from treadle.core.model import Claim, Limit
 from treadle.errors import BadSession, NestedTransaction
+from treadle.execution.job_run import running_here
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.run_transaction import RunTransaction
 from treadle.tasks.options import Key
@@ -331,7 +332,9 @@ async def test_a_function_that_takes_too_long_after_the_block(app: App, path: Pa
     async def slow() -> None:
         async with current().transaction(timeout=0.05) as tx:
             tx.execute(WRITE, ("paid",))
-        opened = current().open
+        run = running_here()
+        assert run is not None
+        opened = run.transaction
         assert opened is not None
         async with asyncio.timeout(30):
             while opened.over is None:  # noqa: ASYNC110 - what a slow function does

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker
 from treadle.core.model import Claim, Claimed, NewJob, Outcome
-from treadle.execution.context import Context
+from treadle.execution.job_run import JobRun
 from treadle.policy import judge
 from treadle.storage import connect
 from treadle.storage.contract import Storage
@@ -145,8 +145,8 @@ async def test_one_call_goes_wrong(
         [patient] = await it.sent(it.patient.job(99))
         rows = [await job.ended() for job in jobs]
         assert await patient.result() == 198
-        assert worker._session is not None
-        assert [task for task in (*worker._session.loops, *worker._session.side_loops) if task.done()] == []
+        assert worker._core.session is not None
+        assert [task for task in (*worker._core.session.loops, *worker._core.session.side_loops) if task.done()] == []
     it.right(rows)
     assert it.runs[99] == 1
     assert len(it.storage.faults) == 1
@@ -271,15 +271,15 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
             if claimed.version == 1:
                 await inner.settle([Outcome(id="x", version=1, state=State.READY)])
         assert claimed.version == newer.record.version
-        lost = LostReporter(inner, it.app.emitter, "w")
+        lost = LostReporter(inner, it.app._core.emitter, "w")
         await Heartbeat(slots, inner, lost, ["default"], 30.0).once()
-    assert newer.context.why is None
+    assert newer.job_run.why is None
 
 
 def _run(it: Scene, row: Record, version: int) -> RunningJob:
     record = replace(row, version=version)
     rules = judge.rules_for(record, it.double.retry, None, 3)
-    return RunningJob(record, it.double, Context(record, "w", lambda: None), rules, 0.0)
+    return RunningJob(record, it.double, JobRun(record, "w", lambda: None), rules, 0.0)
 
 
 async def test_an_inline_claim_whose_answer_is_lost(scene: Make) -> None:

@@ -266,7 +266,7 @@ def test_without_any_loop(closed: App, path: Path) -> None:
         job = closed.sync.enqueue(spec(closed, "ada"), within=db)
         assert set(threading.enumerate()) <= before
         db.commit()
-    assert closed.loop is None
+    assert closed._core.loop is None
     assert closed.sync.call(closed.jobs.get(job)).job.payload == '["ada"]'
 
 
@@ -275,7 +275,7 @@ async def test_the_app_need_not_be_open(closed: App, path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         await closed.enqueue(spec(closed, "ada"), within=db)
         await task.options(within=db).enqueue("eve")
-        assert closed.loop is None
+        assert closed._core.loop is None
         db.commit()
     assert await stored(closed) == ['["ada"]', '["eve"]']
     await closed.close()

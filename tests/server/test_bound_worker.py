@@ -149,7 +149,7 @@ async def test_a_mark_of_another_queue_is_an_error_and_not_a_lost_race(url: str,
         assert await run_all(app, await charge.enqueue()) == [True]
         job = await theirs.enqueue()
         async with Worker(other, ["other"], poll=0.05):
-            row = await other.client.ended(job.id, 20)
+            row = await other._core.client.ended(job.id, 20)
         assert row.state is State.FAILED
         assert ForeignRow.__name__ in (row.error or "")
 
@@ -166,7 +166,7 @@ async def test_a_mark_of_another_queue_does_not_show_to_a_bound_worker(url: str,
 
         job = await charge.enqueue()
         async with Worker(app, ["mine"], poll=0.05):
-            row = await app.client.ended(job.id, 20)
+            row = await app._core.client.ended(job.id, 20)
         assert row.state is State.FAILED
         assert KeyHeld.__name__ in (row.error or "")
 
@@ -185,7 +185,7 @@ async def test_a_forged_signal_is_refused_by_the_job_and_by_who_gives_it(behind:
     with pytest.raises(ForeignRow):
         await behind.jobs.signal(job, "approved", "yes")
     async with Worker(behind, ["secret"], poll=0.05):
-        row = await behind.client.ended(job.id, 20)
+        row = await behind._core.client.ended(job.id, 20)
     assert row.state is State.FAILED
     assert ForeignRow.__name__ in (row.error or "")
 

@@ -55,7 +55,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def test_the_delayed_protocol_passes_the_middleware(site: Site) -> None:
-    due = site.app.now() + 60
+    due = site.app._core.now() + 60
     key = {"Idempotency-Key": "one"}
     answers = [await site.delayed("POST", "/", {"payload": p, "dueTime": due}, headers=key) for p in ("a", "a", "b")]
     assert [status for status, _ in answers] == [200, 200, 400]

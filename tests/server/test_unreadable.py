@@ -351,10 +351,10 @@ async def test_workers_go_on_beside_what_they_cannot_read(kind: str, tmp_path: P
             assert {each.status for each in await storage.settle(back)} == {"applied"}
             async with Worker(app, ["default"], poll=0.05):
                 for id in (*[f"job{n}" for n in range(len(ODD))], *[f"memo{n}" for n in range(len(CHECKPOINTS))]):
-                    assert (await app.client.ended(id, 20)).state is State.SUCCEEDED, id
+                    assert (await app._core.client.ended(id, 20)).state is State.SUCCEEDED, id
                 for n in range(len(ODD)):
-                    assert (await app.client.ended(f"rest{n}", 20)).reason == "aborted"
-                    assert (await app.client.ended(f"flow{n}", 20)).state.final
+                    assert (await app._core.client.ended(f"rest{n}", 20)).reason == "aborted"
+                    assert (await app._core.client.ended(f"flow{n}", 20)).state.final
 
 
 # --- what a server answers

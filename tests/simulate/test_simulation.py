@@ -131,10 +131,10 @@ def test_a_scenario_that_does_not_end_and_a_job_that_does_not() -> None:
 
 
 def test_the_app_is_what_it_was() -> None:
-    before = app.storage, app.now, list(app.layers), app.client._enqueue, app._maker.new_id
+    before = app.storage, app._core.now, list(app._core.layers), app._core.client._enqueue, app._core.maker.new_id
     simulate(app, buy_once, seeds=2)
-    assert (app.storage, app.now, app.layers, app.client._enqueue, app._maker.new_id) == before
-    assert app.emitter.silent
+    assert (app.storage, app._core.now, app._core.layers, app._core.client._enqueue, app._core.maker.new_id) == before
+    assert app._core.emitter.silent
 
 
 async def test_it_may_be_called_where_an_event_loop_runs() -> None:

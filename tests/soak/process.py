@@ -49,7 +49,7 @@ async def work(storage: Any, actor: str, path: str) -> None:
 async def produce(storage: Any, actor: str, path: str, seed: str, database: str | None, url: str) -> None:
     app, history = make(storage, actor, path)
     plain, unused = make(url, actor, "/dev/null")
-    plain.layers.clear()
+    plain._core.layers.clear()
     producer = Producer(app, history, random.Random(seed), database, plain)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, producer.stopping.set)
     history.add("note", text="up")

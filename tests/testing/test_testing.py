@@ -315,21 +315,21 @@ async def test_testing_leaves_the_app_as_it_was(app: App, testing: InTest) -> No
     @app.task
     async def send(to: str) -> None: ...
 
-    before = {**vars(app), "signature": send.signature, "maker": dict(vars(app._maker))}
+    before = {**vars(app._core), "signature": send.signature, "maker": dict(vars(app._core.maker))}
     async with app:
         outside = await send.enqueue("outside")
-        opened = dict(vars(app))
+        opened = dict(vars(app._core))
         async with testing() as t:
             assert app.storage is t.storage
             inside = await send.enqueue("inside")
             with pytest.raises(UnknownJob):
                 await app.jobs.get(outside)
             assert await t.drain() == 1
-        assert vars(app) == opened
+        assert vars(app._core) == opened
         with pytest.raises(UnknownJob):
             await app.jobs.get(inside)
         assert (await app.jobs.get(outside)).state is State.READY
-    assert {**vars(app), "signature": send.signature, "maker": vars(app._maker)} == before
+    assert {**vars(app._core), "signature": send.signature, "maker": vars(app._core.maker)} == before
 
 
 async def test_testing_restores_after_an_error_too(app: App, testing: InTest) -> None:
@@ -338,7 +338,7 @@ async def test_testing_restores_after_an_error_too(app: App, testing: InTest) ->
         async with testing():
             raise ZeroDivisionError
     assert app.storage is storage
-    assert app.loop is None
+    assert app._core.loop is None
 
 
 async def test_time_passes_by_hand_and_everything_runs_when_it_is_due(app: App, testing: InTest) -> None:

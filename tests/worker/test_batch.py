@@ -35,7 +35,7 @@ from treadle.testing.shows import shows
 
 async def told_to_stop(worker: Worker, job: Any) -> None:
     """Its run here was cut short, or is over already."""
-    session = worker._session
+    session = worker._core.session
     assert session is not None
     async with asyncio.timeout(30):
         while (run := session.state.running.get(job.id)) is not None and not run.cancelled:  # noqa: ASYNC110

@@ -146,8 +146,8 @@ async def test_a_file_that_was_replaced_gets_them_from_the_next_process(
 async def test_what_an_operator_removes_stays_removed(app: App) -> None:
     """Only an emptied storage gets the declared rules again before the next worker starts."""
     app.limits.declare(Limit("one", slots=1))
-    await app.prepare()
-    assert not await app.prepare_again()
+    await app._core.prepare()
+    assert not await app._core.prepare_again()
     await app.limits.set(Limit("one"))
-    assert not await app.prepare_again()
+    assert not await app._core.prepare_again()
     assert await app.limits.list() == []

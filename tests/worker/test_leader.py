@@ -212,7 +212,7 @@ async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> N
     other = Candidate(app.storage, "other", "leader", LeaderDuties(("treadle.schedule", "treadle.schedule:job")))
     assert await looked(other) == [True]
     async with work(app, role="follower") as follower:
-        state = follower._session
+        state = follower._core.session
         assert state is not None
         async with asyncio.timeout(30):
             while state.election._leaders is None:  # noqa: ASYNC110
@@ -236,7 +236,7 @@ async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: p
     other = Candidate(app.storage, "other", "leader")
     await looked(other)
     async with work(app, role="follower") as follower:
-        state = follower._session
+        state = follower._core.session
         assert state is not None
         pruned: list[int] = []
         inner = state.storage.prune

@@ -57,7 +57,7 @@ async def test_a_worker_goes_on_beside_them(app: App, storage: Storage, told: To
                 await storage.watch(("job:flow", "job:rest", "job:no-rest"), 0.05)
         assert await (await t.enqueue(7)).result(30) == 7
         for policy in policies:
-            assert (await app.client.ended(policy.id, 30)).state is State.SUCCEEDED, policy.retry
+            assert (await app._core.client.ended(policy.id, 30)).state is State.SUCCEEDED, policy.retry
     for id in ("rest", "no-rest"):
         row = await app.jobs.get(id)
         assert (row.state, row.reason) == (State.FAILED, "aborted")

@@ -74,8 +74,8 @@ async def test_busy_is_not_behind(app: App, told: Told) -> None:
     await app.enqueue([slow.job() for _ in range(2)])
     async with work(app, concurrency=2) as worker:
         await told.until("started", 2)
-        assert worker._session is not None
-        slots = worker._session.state
+        assert worker._core.session is not None
+        slots = worker._core.session.state
         alarm = BacklogMonitor(said.append, 60.0, None, slots, app.storage, ["default"])
         assert slots.demand.behind_since is not None  # it took as much as it could
         await alarm.look(slots.demand.behind_since + 61)
@@ -141,7 +141,7 @@ async def test_the_same_event_in_two_processes_is_told_by_one(app: App, spy: Spy
     job = await app.tasks["leaf"].enqueue(1)
     async with work(app), asyncio.timeout(30):
         await heard.wait()
-        assert other._orphans.listening
-        await other._orphans._ended(orphans[0])  # as if it had ended there as well
+        assert other._core.orphans.listening
+        await other._core.orphans._ended(orphans[0])  # as if it had ended there as well
     assert (len(orphans), len(other_orphans)) == (1, 0)
     assert orphans[0].id == job.id

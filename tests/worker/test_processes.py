@@ -33,7 +33,8 @@ from treadle import (
     Worker,
 )
 from treadle.core.model import NewJob
-from treadle.execution.context import Context, enter
+from treadle.execution.context import Context
+from treadle.execution.job_run import JobRun, enter
 from treadle.tasks.task import Task
 from treadle.testing.shows import shows
 from treadle.worker.executors.processes import ProcessPool
@@ -185,15 +186,15 @@ async def test_progress_reaches_the_parents_context(pool: ProcessPool, tmp_path:
     heard, go_on = asyncio.Event(), tmp_path / "go"
     task = task_of(work.reports)
     row = record(task, 1000, str(go_on))
-    context = Context(row, "w", heard.set)
-    enter(context)
+    run = JobRun(row, "w", heard.set)
+    enter(run)
     running = asyncio.create_task(pool.run(task, row))
     await heard.wait()
-    assert context.note is not None
-    assert "of 1000" in context.note
+    assert run.note is not None
+    assert "of 1000" in run.note
     go_on.touch()
     await running
-    assert context.note == '{"progress":1.0,"text":"1000 of 1000"}'
+    assert run.note == '{"progress":1.0,"text":"1000 of 1000"}'
 
 
 # --- what may go wrong
@@ -391,7 +392,7 @@ async def test_a_stopping_worker_kills_after_its_grace_and_hands_back(app: App, 
     endless = await spins.enqueue(str(tmp_path / "pid"))
     short = await reports.enqueue(1, str(tmp_path / "go"))
     pid = int(await appears(tmp_path / "pid"))
-    await until(lambda: worker._session is not None and worker._session.state.running[short.id].context.note)
+    await until(lambda: worker._core.session is not None and worker._core.session.state.running[short.id].job_run.note)
     stopping = asyncio.create_task(worker.stop(grace=1.0))
     await asyncio.sleep(0)
     (tmp_path / "go").touch()

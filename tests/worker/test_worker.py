@@ -637,8 +637,8 @@ async def test_a_storage_that_is_away_for_a_while_ends_nothing(
         await gate.began.get()
         spy.away[verb] = 5
         if verb == "heartbeat":
-            assert worker._session is not None
-            worker._session.state.heartbeat_now.set()
+            assert worker._core.session is not None
+            worker._core.session.state.heartbeat_now.set()
         gate.go.set()
         assert await first.result(timeout=30) == 1
         second = await gate.task.enqueue(2)

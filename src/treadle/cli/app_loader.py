@@ -53,7 +53,7 @@ def serve_main_names(app: App, named: str) -> None:
     for name, task in list(app.tasks.items()):
         short = name.removeprefix(f"{module}.")
         if short != name and task.function.__module__ == module:
-            app.tasks.setdefault(short, task)
+            app._core.tasks.setdefault(short, task)
 
 
 def _module_of(place: str, named: str) -> str:

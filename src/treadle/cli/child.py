@@ -72,14 +72,14 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
 
 
 async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.socket | None) -> None:
-    queues = worker.queues()
+    queues = worker._core.queues()
     hello = Hello(
         worker=worker.name,
         url=place(app.url, type(app.storage).__name__),
         queues=queues,
         tasks=known,
         slots=worker.concurrency,
-        grace=worker.grace,
+        grace=worker._core.config.grace,
         strangers=await _strangers(app, queues),
     )
     if channel is not None:

@@ -133,7 +133,7 @@ def list_(
 def _show(app: App, page: Page) -> None:
     from treadle.cli import job_view
 
-    now = app.now()
+    now = app._core.now()
     table(job_view.COLUMNS, [job_view.line(row, now) for row in page.records], "no jobs", right=("attempts",))
     if page.total is not None and page.total > len(page.records):
         note(f"{len(page.records):,} of {plural(page.total, 'job')}")
@@ -155,7 +155,7 @@ def show(target: Target, id: str, json_: bool) -> None:
     if json_:
         document({**job_view.plain(target.app, row), "why": why})
     else:
-        facts(job_view.shown(target.app, row, why, target.app.now()))
+        facts(job_view.shown(target.app, row, why, target.app._core.now()))
 
 
 @jobs.command()

@@ -162,9 +162,8 @@ class Inside:
 
     async def __aenter__(self) -> Self:
         await self._worker.start()
-        note(
-            f"treadle: a worker with {plural(self._worker.concurrency, 'slot')} for {', '.join(self._worker.queues())}"
-        )
+        slots, queues = plural(self._worker.concurrency, "slot"), ", ".join(self._worker._core.queues())
+        note(f"treadle: a worker with {slots} for {queues}")
         return self
 
     async def __aexit__(self, *_: object) -> None:

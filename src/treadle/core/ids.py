@@ -115,7 +115,7 @@ def nonce() -> str:
 
 
 running: ContextVar[Any] = ContextVar("treadle_job")
-"""The context of the job that runs here, as `context.current()` returns it. It numbers the jobs made in the run."""
+"""The run of the job that called this code, an `execution.job_run.JobRun`. It numbers the jobs made in the run."""
 
 
 def problem(id: object) -> str | None:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from itertools import count
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from treadle.concurrency import forks
-from treadle.core import defaults, ids
+from treadle.core import defaults
 from treadle.core.clock import moment
-from treadle.core.model import Outcome, Record
+from treadle.core.model import Record
 from treadle.durable.once import Once
-from treadle.durable.steps import Durable, DurableBackend
+from treadle.durable.steps import Durable
 from treadle.errors import BadOption, NestedTransaction, TreadleError
-from treadle.execution.transaction import Open, Scope
+from treadle.execution.job_run import JobRun, running_here
+from treadle.execution.transaction import Scope
 from treadle.policy import judge
 from treadle.policy.retry import seconds
-from treadle.storage.contract import Storage
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,50 +29,24 @@ class NotRunning(TreadleError, RuntimeError):
     """`current()` was called outside a job."""
 
 
-Results = Callable[[Sequence[str]], Awaitable[list[Any]]]
-"""From ids of jobs to, for each, its result or the exception that says why it has none."""
+class Context(msgspec.Struct, frozen=True):
+    """The job that runs here: the result of `current()`. Reading it costs nothing; `progress` is stored with the next
+    heartbeat. Two of them are equal if they show the same run."""
 
-
-ENDED: Final = object()
-"""The place of a function that has ended. Keeping its asyncio task would be a reference cycle, because a task holds its
-context variables. Collecting these cycles took 4 us a job, and sometimes blocked the loop for 20-40 ms."""
-
-
-_counting = threading.Lock()
-
-
-def _forked() -> None:
-    global _counting  # noqa: PLW0603 - a fork changes it
-    _counting = threading.Lock()  # a thread that the fork did not copy may hold the old one
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
-
-
-class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to build; a class of this width: 0.35
-    """The job that runs here. Reading it costs nothing; `progress` is stored with the next heartbeat."""
-
-    record: Record
-    worker: str
-    _noted: Callable[[], None]
-    _results: Results | None = None
-    _home: DurableBackend | None = None
-    durable: Durable | None = None  # made at its first use
-    leaving: Outcome | None = None  # the outcome of a run whose function slept or waits
-    began: float = 0.0  # when the run began, by this process's clock
-    place: object = None  # for an async function, the asyncio task that runs it; then ENDED
-    note: str | None = None
-    why: str | None = None  # why it must stop: timeout, deadline, lost or stop
-    site: tuple[Storage, asyncio.AbstractEventLoop] | None = None  # the storage, and the worker's event loop
-    open: Open | None = None  # its transaction
-    _cancelled: threading.Event | None = None
-    _stem: str = ""
-    _numbers: count[int] | None = None  # made with the first job made here, as it takes 0.1 us
-    _process: str = ""  # the tag of the process that `_numbers` belongs to
+    _run: JobRun
 
     def __repr__(self) -> str:
         return f"<{self.task} {self.id}, attempt {self.attempt}>"
+
+    @property
+    def record(self) -> Record:
+        """The row of the job as this run claimed it."""
+        return self._run.record
+
+    @property
+    def worker(self) -> str:
+        """The name of the worker that runs it."""
+        return self._run.worker
 
     @property
     def id(self) -> str:
@@ -86,6 +55,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to bu
 
     @property
     def task(self) -> str:
+        """The name of its task."""
         return self.record.job.task
 
     @property
@@ -110,6 +80,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to bu
 
     @property
     def parent(self) -> str | None:
+        """The id of the job that made this one; None for a job made outside a task."""
         return self.record.job.parent
 
     @property
@@ -120,6 +91,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to bu
 
     @property
     def deadline(self) -> datetime | None:
+        """When it must have ended; None without a deadline."""
         at = self.record.deadline_at
         return None if at is None else moment(at)
 
@@ -130,32 +102,23 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to bu
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """A copy of its headers."""
         return dict(self.record.job.headers)
 
     @property
     def labels(self) -> tuple[str, ...]:
+        """Its labels, by which `app.jobs.list(label=...)` finds it."""
         return self.record.job.labels
 
     @property
     def cancelled(self) -> bool:
         """Whether the function should stop: it timed out, the job was cancelled or lost, or the worker stops. Async
         functions are cancelled; functions in threads must check this regularly, or use `wait`."""
-        return self.why is not None
+        return self._run.why is not None
 
     def wait(self, timeout: float) -> bool:
         """In a thread: sleep up to `timeout` seconds. Returns True as soon as the function should stop."""
-        if self._cancelled is None:
-            self._cancelled = threading.Event()
-            if self.why is not None:
-                self._cancelled.set()
-        return self._cancelled.wait(timeout)
-
-    def stop(self, why: str) -> None:
-        """Ask the function to stop. The first reason is kept, except that any other reason replaces "stop"."""
-        if self.why in (None, "stop"):
-            self.why = why
-            if self._cancelled is not None:
-                self._cancelled.set()
+        return self._run.wait(timeout)
 
     def transaction(self, timeout: float | timedelta = defaults.TRANSACTION) -> Scope:
         """A block whose writes are committed together with the job's ending and its children, or rolled back.
@@ -168,10 +131,11 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to bu
         Raises Unsupported on storages without transactions, Stale if the lease was lost, NestedTransaction for a second
         block in one run, TimeoutError at the end of a block that took too long, and StorageUnavailable.
         """
-        if self.site is None:
+        site = self._run.site
+        if site is None:
             raise NotRunning('transaction() does not work in a function of kind="process"; use a thread or a coroutine')
-        storage, loop = self.site
-        return Scope(storage, self.record, seconds(timeout, "timeout"), loop, self)
+        storage, loop = site
+        return Scope(storage, self.record, seconds(timeout, "timeout"), loop, self._run)
 
     # --- durable code
 
@@ -235,42 +199,31 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to bu
         return Synchronous(self._durably("sync"))
 
     def _durably(self, step: str | None = None) -> Durable:
-        if step is not None and self.open is not None:
+        run = self._run
+        if step is not None and run.transaction is not None:
             # With a single writer the step would wait for itself; with any storage a sleep would roll back the block.
             raise NestedTransaction(
                 f"{step!r}: take steps and sleep before current().transaction(), whose commit ends the job"
             )
-        if self.durable is None:
-            if self._home is None:
+        if run.durable is None:
+            backend = run.durable_backend
+            if backend is None:
                 raise NotRunning(
                     'steps, sleeps and waits do not work in a function of kind="process": take them in an async task '
                     "or in one in a thread, and let that wait for jobs of this task"
                 )
-            self.durable = Durable(self, self._home, self._home.codec(self.task))
-        return self.durable
-
-    def new_id(self) -> str:
-        """The id of the next job made here: derived from the run, and rising, so that jobs are queued, and their
-        results reduced, in the order in which they were made."""
-        numbers = self._numbers
-        if numbers is None or self._process is not forks.tag:
-            with _counting:  # the function may use several threads
-                if self._numbers is None or self._process is not forks.tag:
-                    # After a fork, two processes of one run count separately: their ids must differ.
-                    stem, tag = ids.derived(self.id, self.version), forks.tag
-                    self._stem = f"{stem}-{tag}" if tag else stem
-                    self._numbers, self._process = count(1), tag
-                numbers = self._numbers
-        return f"{self._stem}-{next(numbers):06d}"
+            run.durable = Durable(run, backend, backend.codec(self.task))
+        return run.durable
 
     async def upstream(self) -> list[Any]:
         """The results of the jobs it waited for, in the order of `after`. A job that did not succeed is represented by
         the exception that its `result()` would raise. Raises StorageError, and NotRunning in a separate process."""
         if not self.after:
             return []
-        if self._results is None:
+        results = self._run.results
+        if results is None:
             raise NotRunning('upstream() does not work in a function of kind="process"; use pass_result=True')
-        return await self._results(self.after)
+        return await results(self.after)
 
     async def progress(self, fraction: float, text: str = "") -> None:
         """Report progress, 0 to 1, with a short text; the next heartbeat stores it in the row's `note`. Raises
@@ -283,12 +236,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to bu
         if not isinstance(found, int | float) or not 0 <= fraction <= 1:
             raise BadOption("progress", f"expected 0 to 1, found {fraction!r}")
         shown = text.encode(errors="backslashreplace").decode()  # file names may contain lone surrogates
-        self.keep_note(msgspec.json.encode({"progress": float(fraction), "text": shown}).decode())
-
-    def keep_note(self, note: str) -> None:
-        """Store a note with the next heartbeat."""
-        self.note = note
-        self._noted()
+        self._run.keep_note(msgspec.json.encode({"progress": float(fraction), "text": shown}).decode())
 
 
 class Synchronous:
@@ -321,31 +269,18 @@ class Synchronous:
         return durable.wait_here(durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns))
 
 
-enter: Callable[[Context], object] = ids.running.set
-
-
 _batch: ContextVar[tuple[Context, ...]] = ContextVar("treadle_batch", default=())
 enter_batch = _batch.set
 
 
 def current() -> Context:
     """The job that runs here. Raises NotRunning outside a job, and in a batch."""
-    found: Context | None = ids.running.get(None)
+    found = running_here()
     if found is None:
         if many := _batch.get():
             raise NotRunning(f"current() was called in a batch of {len(many)} jobs: use current_batch()")
         raise NotRunning("current() was called outside a job: call it in a task while a worker runs it")
-    return found
-
-
-def refuse_to_wait(what: str) -> None:
-    """Raise NestedTransaction if the job that runs here has a transaction open for which the operation would wait."""
-    here: Context | None = ids.running.get(None)
-    if here is not None and here.open is not None and here.open.alone:
-        raise NestedTransaction(
-            f"{what} inside current().transaction() would wait for that transaction, because its storage has one "
-            "writer at a time: give it within=tx, or do it in another job"
-        )
+    return Context(found)
 
 
 def current_batch() -> tuple[Context, ...]:
@@ -361,10 +296,11 @@ class JobFilter(logging.Filter):
     kept. Use: `handler.addFilter(JobFilter())`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        here: Context | None = ids.running.get(None)
+        here = running_here()
         values: dict[str, Any] = {"job": "-", "task": "-", "attempt": "-", "worker": "-"}
         if here is not None:
-            values = {"job": here.id, "task": here.task, "attempt": here.attempt, "worker": here.worker}
+            job = here.record.job
+            values = {"job": job.id, "task": job.task, "attempt": here.record.attempt + 1, "worker": here.worker}
         for name, value in values.items():
             record.__dict__.setdefault(name, value)
         return True

@@ -10,9 +10,8 @@ import sys
 from types import FrameType
 from typing import Any, Final, NoReturn, cast
 
-from treadle.core import ids
 from treadle.errors import NestedTransaction
-from treadle.execution import context
+from treadle.execution.job_run import in_sole_transaction
 from treadle.storage.contract import Storage
 
 WRITES: Final = frozenset(
@@ -20,15 +19,9 @@ WRITES: Final = frozenset(
 )
 
 
-def is_alone() -> bool:
-    """Whether the job that runs here has such a transaction open."""
-    here: context.Context | None = ids.running.get(None)
-    return here is not None and here.open is not None and here.open.alone
-
-
 def guarded(storage: Storage) -> Storage:
     """The storage. Inside a run with such a transaction, a proxy that refuses writes."""
-    return cast("Storage", _Looking(storage)) if is_alone() else storage
+    return cast("Storage", _Looking(storage)) if in_sole_transaction() else storage
 
 
 class _Looking:

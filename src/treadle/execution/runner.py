@@ -22,7 +22,8 @@ from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.durable.steps import SWALLOWED, Suspend, left_by
 from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
 from treadle.execution import middleware
-from treadle.execution.context import Context, enter
+from treadle.execution.context import Context
+from treadle.execution.job_run import JobRun, enter
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer, Retry, RetryNow
 from treadle.serialization.call_codec import MISSING
@@ -81,7 +82,7 @@ class Threads(Protocol):
 class Batches(Protocol):
     """Collects the jobs of batch tasks into calls."""
 
-    async def join(self, task: BatchTask[Any, Any], context: Context, item: Any) -> Any: ...
+    async def join(self, task: BatchTask[Any, Any], run: JobRun, item: Any) -> Any: ...
 
 
 class Pools(Protocol):
@@ -105,10 +106,10 @@ class RunnerHost(Protocol):
 
 
 class Runner:
-    """Runs all jobs of a worker. The state of a single job is in its Context."""
+    """Runs all jobs of a worker. The state of a single job is in its JobRun."""
 
     def __init__(
-        self, app: RunnerHost, pools: Pools, batches: Batches, troubles: dict[Context, BaseException | None]
+        self, app: RunnerHost, pools: Pools, batches: Batches, troubles: dict[JobRun, BaseException | None]
     ) -> None:
         self._layers = middleware.overrides(app.layers, "run")
         self._sending, self._sender = middleware.overrides(app.layers, "enqueue"), app.client
@@ -121,13 +122,13 @@ class Runner:
         self._threads, self._processes, self._batches = pools.threads, pools.processes, batches
         self._troubles = troubles  # for the log: runs that did not succeed, with their errors
 
-    async def run_system_task(self, task: SystemTask, context: Context, rules: judge.Rules) -> Outcome:
+    async def run_system_task(self, task: SystemTask, run: JobRun, rules: judge.Rules) -> Outcome:
         """Run a system task once. Raises no Exception."""
-        record, began = context.record, self._now()
+        record, began = run.record, self._now()
         try:
             outcome = await task.decide(record, began if record.started_at is None else record.started_at)
             if outcome.state is State.FAILED:
-                self._troubles[context] = None
+                self._troubles[run] = None
             return outcome
         except StorageError as error:
             log.warning("could not run %s %s now: %s", task.name, record.job.id, error)
@@ -136,7 +137,7 @@ class Runner:
             log.exception("%s %s failed", task.name, record.job.id)
             return judge.failed(record, rules, error, None, record.started_at or began, self._chance())
 
-    async def run(self, task: AnyTask, context: Context, rules: judge.Rules) -> Outcome | None:
+    async def run(self, task: AnyTask, run: JobRun, rules: judge.Rules) -> Outcome | None:
         """Run one attempt. None: the lease was lost, and nothing may be settled.
 
         Raises nothing. A KeyboardInterrupt is a failed attempt, and also interrupts the loop if it may come from
@@ -144,13 +145,13 @@ class Runner:
         """
         # The storage's clock decides. This process's clock may be wrong, so only the time since the claim is used.
         began, process = self._now(), forks.tag
-        context.began = began
-        enter(context)
+        run.began = began
+        enter(run)
         try:
             if self._layers or task.kind != "async" or rules.pass_result:
-                text = await self._result(task, context, rules)
+                text = await self._result(task, run, rules)
             else:
-                args, kwargs = task.signature.decode_call(context.record.job.payload)
+                args, kwargs = task.signature.decode_call(run.record.job.payload)
                 text = self._encode(task, await task.function(*args, **kwargs))
             if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
@@ -159,30 +160,30 @@ class Runner:
         except BaseException as error:
             if forks.tag is not process:
                 forks.end(error)
-            return self._raised(task, context, rules, error, began)
+            return self._raised(task, run, rules, error, began)
         if forks.tag is not process:
             forks.end()
-        if context.why is not None and context.why in FIRM:
-            return self._stopped(task, context, rules, None, began)
-        if context.durable is not None and (context.leaving is not None or context.durable.misused is not None):
-            return self._left(task, context, rules, None, began)
+        if run.why is not None and run.why in FIRM:
+            return self._stopped(task, run, rules, None, began)
+        if run.durable is not None and (run.leaving is not None or run.durable.misused is not None):
+            return self._left(task, run, rules, None, began)
         if type(text) is Next:  # `isinstance` of a Struct takes 0.15 us
-            return self._goes_on(text, context, rules, began)
-        return judge.succeeded(context.record, text, note=context.note)
+            return self._goes_on(text, run, rules, began)
+        return judge.succeeded(run.record, text, note=run.note)
 
     def _raised(
-        self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException, began: float
+        self, task: AnyTask, run: JobRun, rules: judge.Rules, error: BaseException, began: float
     ) -> Outcome | None:
         if isinstance(error, asyncio.CancelledError):
-            return self._stopped(task, context, rules, error, began)
+            return self._stopped(task, run, rules, error, began)
         # `asyncio.run` and `Worker.run` handle the signal; under them only the function can raise this.
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             asyncio.get_running_loop().call_soon(_interrupt)
-        if context.why in FIRM or (context.why == "stop" and not isinstance(error, Defer | Abort | Suspend)):
-            return self._stopped(task, context, rules, error, began)
-        if context.leaving is not None:
-            return self._left(task, context, rules, error, began)
-        return self._failed(task, context, rules, error, began)
+        if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | Suspend)):
+            return self._stopped(task, run, rules, error, began)
+        if run.leaving is not None:
+            return self._left(task, run, rules, error, began)
+        return self._failed(task, run, rules, error, began)
 
     async def _passed_on(self, task: AnyTask, following: Next) -> Next:
         """The jobs that a run returned, after the middleware."""
@@ -192,27 +193,27 @@ class Runner:
             return following
         return replace(following, jobs=await middleware.prepared(self._sending, following.jobs, self._sender))
 
-    def _goes_on(self, following: Next, context: Context, rules: judge.Rules, began: float) -> Outcome:
-        record = context.record
+    def _goes_on(self, following: Next, run: JobRun, rules: judge.Rules, began: float) -> Outcome:
+        record = run.record
         if following.concludes:
-            return concluded(record, following.own or "null", context.note)
+            return concluded(record, following.own or "null", run.note)
         left = None
         if record.deadline_at is not None and record.started_at is not None:
             left = max(0.0, record.deadline_at - record.started_at - max(0.0, self._now() - began))
-        return continued(record, following.jobs, following.plan, following.own, left, context.note, rules.marks)
+        return continued(record, following.jobs, following.plan, following.own, left, run.note, rules.marks)
 
-    async def _result(self, task: AnyTask, context: Context, rules: judge.Rules) -> str | Next:
+    async def _result(self, task: AnyTask, run: JobRun, rules: judge.Rules) -> str | Next:
         """Decode, call, encode. Raises the function's errors, BadArgument, BadResult and TooLarge."""
         first: object = MISSING
         if rules.pass_result:
-            first = await _passed(task, context, rules.pass_result)
+            first = await _passed(task, run, rules.pass_result)
         if self._layers or task.kind == "process":
-            return await self._wrapped(task, context, first)
-        args, kwargs = task.signature.decode_call(context.record.job.payload, first=first)
+            return await self._wrapped(task, run, first)
+        args, kwargs = task.signature.decode_call(run.record.job.payload, first=first)
         if task.kind == "async":
             value = await task.function(*args, **kwargs)
         else:
-            value = await self._elsewhere(task, context, args, kwargs)
+            value = await self._elsewhere(task, run, args, kwargs)
         return self._encode(task, value)
 
     def _check_size(self, task: AnyTask, text: str) -> None:
@@ -226,9 +227,9 @@ class Runner:
             return task.signature.encode_result(value)
         return next_of(value, task.signature.encode_result, self._result_limit, task.source)
 
-    async def _wrapped(self, task: AnyTask, context: Context, first: object) -> str | Next:
+    async def _wrapped(self, task: AnyTask, run: JobRun, first: object) -> str | Next:
         """Run through the middleware; the value that the outermost layer returns is the result."""
-        record = context.record
+        record = run.record
         if task.kind == "process":
             if first is not MISSING:
                 args, kwargs = task.signature.decode_call(record.job.payload, first=first)
@@ -237,91 +238,89 @@ class Runner:
             if not self._layers:
                 return await self._processes().run(task, record)
             return self._encode(
-                task, await middleware.around_run(self._layers, context, lambda: self._in_process(task, record))
+                task, await middleware.around_run(self._layers, Context(run), lambda: self._in_process(task, record))
             )
         args, kwargs = task.signature.decode_call(record.job.payload, first=first)
 
         async def call() -> Any:
             if task.kind == "async":
                 return await task.function(*args, **kwargs)
-            return await self._elsewhere(task, context, args, kwargs)
+            return await self._elsewhere(task, run, args, kwargs)
 
-        return self._encode(task, await middleware.around_run(self._layers, context, call))
+        return self._encode(task, await middleware.around_run(self._layers, Context(run), call))
 
     async def _in_process(self, task: AnyTask, record: Record) -> Any:
         """The value, decoded for the middleware, which must not see its text."""
         text = await self._processes().run(task, record)
         return text if isinstance(text, Next) else task.signature.decode_result(text)
 
-    async def _elsewhere(self, task: AnyTask, context: Context, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    async def _elsewhere(self, task: AnyTask, run: JobRun, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if isinstance(task, BatchTask):
-            return await self._batches.join(task, context, *args, **kwargs)
-        return await self._in_thread(task, context, args, kwargs)
+            return await self._batches.join(task, run, *args, **kwargs)
+        return await self._in_thread(task, run, args, kwargs)
 
-    async def _in_thread(self, task: AnyTask, context: Context, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    async def _in_thread(self, task: AnyTask, run: JobRun, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run in a thread with this job's context. A thread cannot be cancelled: it uses the slot until it returns."""
         here = contextvars.copy_context()
 
         def interrupt() -> None:
-            if context.durable is not None:
-                context.durable.interrupt()
+            if run.durable is not None:
+                run.durable.interrupt()
 
         call = functools.partial(here.run, task.function, *args, **kwargs)
-        return await in_thread(self._threads(), call, task.name, lambda: context.why == "stop", interrupt)
+        return await in_thread(self._threads(), call, task.name, lambda: run.why == "stop", interrupt)
 
     def _stopped(
-        self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException | None, began: float
+        self, task: AnyTask, run: JobRun, rules: judge.Rules, error: BaseException | None, began: float
     ) -> Outcome | None:
         """The outcome of a run that was cancelled, or that continued after `stop`."""
-        record, why = context.record, context.why
+        record, why = run.record, run.why
         if why == "lost":
             return None
         if why == "timeout":
             timed_out = TimeoutError(f"{task.name} ran longer than its timeout of {rules.timeout:g} s")
             timed_out.__cause__ = error if isinstance(error, Exception) else None
-            return self._failed(task, context, rules, timed_out, began)
+            return self._failed(task, run, rules, timed_out, began)
         if why == "deadline":
-            self._troubles[context] = None
-            return judge.ended(record, EXPIRED, "its deadline passed while it ran", note=context.note)
+            self._troubles[run] = None
+            return judge.ended(record, EXPIRED, "its deadline passed while it ran", note=run.note)
         if why == "stop":
-            self._troubles[context] = None
-            return judge.handed_back(record, note=context.note)
-        return self._failed(task, context, rules, error or asyncio.CancelledError(), began)
+            self._troubles[run] = None
+            return judge.handed_back(record, note=run.note)
+        return self._failed(task, run, rules, error or asyncio.CancelledError(), began)
 
     def _left(
-        self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException | None, began: float
+        self, task: AnyTask, run: JobRun, rules: judge.Rules, error: BaseException | None, began: float
     ) -> Outcome:
         """The outcome of a run that sleeps or waits. It fails if the function caught the exception that ends the
         run."""
-        if context.durable is not None and context.durable.misused is not None:
-            return self._failed(task, context, rules, context.durable.misused, began)  # it has not waited
-        assert context.leaving is not None
+        if run.durable is not None and run.durable.misused is not None:
+            return self._failed(task, run, rules, run.durable.misused, began)  # it has not waited
+        assert run.leaving is not None
         if left_by(error):
-            self._troubles[context] = None
-            return replace(context.leaving, note=context.note)
+            self._troubles[run] = None
+            return replace(run.leaving, note=run.note)
         swallowed = BadStep("sleep", SWALLOWED)
         swallowed.__cause__ = error
-        log.error("%s %s: %s", task.name, context.id, swallowed)
-        return self._failed(task, context, rules, swallowed, began)
+        log.error("%s %s: %s", task.name, run.record.job.id, swallowed)
+        return self._failed(task, run, rules, swallowed, began)
 
-    def _failed(
-        self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException, began: float
-    ) -> Outcome:
-        record, verdict, now = context.record, None, self._now()
-        self._troubles[context] = error
+    def _failed(self, task: AnyTask, run: JobRun, rules: judge.Rules, error: BaseException, began: float) -> Outcome:
+        record, verdict, now = run.record, None, self._now()
+        self._troubles[run] = error
         if not isinstance(error, Defer | Abort):  # Defer and Abort already are verdicts
             ask = self._ask
-            verdict = ask(task.on_error, error, context, rules) or ask(self._on_error, error, context, rules)
+            verdict = ask(task.on_error, error, run, rules) or ask(self._on_error, error, run, rules)
         moment = now if record.started_at is None else record.started_at + max(0.0, now - began)
-        return judge.failed(record, rules, error, verdict, moment, self._chance(), note=context.note)
+        return judge.failed(record, rules, error, verdict, moment, self._chance(), note=run.note)
 
     def _ask(
-        self, on_error: judge.OnError | None, error: BaseException, context: Context, rules: judge.Rules
+        self, on_error: judge.OnError | None, error: BaseException, run: JobRun, rules: judge.Rules
     ) -> judge.Verdict:
         """The verdict of the user's classifier. If it raises, the error is logged and there is no verdict."""
         if on_error is None:
             return None
-        record, attempts = context.record, rules.retry.attempts
+        record, attempts = run.record, rules.retry.attempts
         try:
             most = attempts if isinstance(attempts, int) else None
             said: object = on_error(
@@ -372,11 +371,11 @@ async def in_thread(
     return value
 
 
-async def _passed(task: AnyTask, context: Context, how: bool | Literal["list"]) -> object:
+async def _passed(task: AnyTask, run: JobRun, how: bool | Literal["list"]) -> object:
     """The result of the one job it waited for, or None if that did not succeed. With "list": the results of those that
     succeeded."""
     try:
-        found = await context.upstream()
+        found = await Context(run).upstream()
     except AnswerTooLarge as error:  # a single row: waiting does not make it smaller
         wrong = BadArgument(task.name, None, f"the result of a job in after= cannot be read: {error}")
         wrong.permanent = True

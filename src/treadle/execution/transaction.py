@@ -68,9 +68,9 @@ class Open:
 
 
 class Holder(Protocol):
-    """The context of a run, which keeps its transaction between the end of the block and the end of the job."""
+    """A run, which keeps its transaction between the end of the block and the end of the job."""
 
-    open: Open | None
+    transaction: Open | None
 
 
 class Scope:
@@ -109,7 +109,7 @@ class Scope:
             "current().transaction()",
             "use SQLite or PostgreSQL, or make the task's writes repeatable: `current().version` is a fencing token",
         )
-        if self._run.open is not None:
+        if self._run.transaction is not None:
             raise NestedTransaction(
                 "this run already has a transaction, which stays open until the function has returned"
             )
@@ -119,11 +119,11 @@ class Scope:
         except BaseException:
             await opened.close()
             raise
-        self._run.open = opened
+        self._run.transaction = opened
         return opened.raw
 
     async def _end(self, error: BaseException | None) -> None:
-        opened = self._run.open
+        opened = self._run.transaction
         if opened is None:
             return
         why = error or opened.over
@@ -133,7 +133,7 @@ class Scope:
             except BaseException as stale:
                 why = stale
         if why is not None:
-            self._run.open = None
+            self._run.transaction = None
             await opened.close()
             if why is not error:
                 raise why

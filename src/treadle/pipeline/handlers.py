@@ -112,7 +112,7 @@ async def arrived_after(pipeline: PipelineJobs, travel: Travel, after: Sequence[
     """The same for a job that waited for `after`."""
     if travel.from_step is None:
         return travel
-    client, found = pipeline.app.client, []
+    client, found = pipeline.app._core.client, []
     for row in await rows_of(client.get, after):
         child = pipeline.child_of(row.job.task)
         if child is not None:  # the guard of the children is not one of them

@@ -199,7 +199,7 @@ class Pipeline:
         found: list[PipelineRun] = []
         cursor: str | None = None
         while True:
-            page = await (await self.app._opened()).find(Query(label=wanted[0], cursor=cursor, limit=500))
+            page = await (await self.app._core.opened()).find(Query(label=wanted[0], cursor=cursor, limit=500))
             found += [self.run(row.job.id) for row in page.records if set(wanted) <= set(row.job.labels)]
             cursor = page.cursor
             if cursor is None:

@@ -45,7 +45,7 @@ class PipelineRun:
         self, app: App, id: str, step_of: Callable[[str], str | None], job: Job[Any, Any] | None = None
     ) -> None:
         self.id, self._app, self._step_of = id, app, step_of
-        self._job = job or Job[Any, Any](id, "", app.client, None)
+        self._job = job or Job[Any, Any](id, "", app._core.client, None)
 
     async def result(self, timeout: float | timedelta | None = None) -> Finished:
         """The shared state at its end; `timeout` in seconds. Raises WorkflowFailed, which names the steps and children
@@ -61,7 +61,7 @@ class PipelineRun:
         if root.state.final:
             state, error = root.state, root.error
             if state is State.SUCCEEDED and root.value is not None:
-                fields = self._app.client.decode(root, root.value, folded=True)
+                fields = self._app._core.client.decode(root, root.value, folded=True)
         step = self._step_of(row.job.task) or row.job.task
         return RunState(id=self.id, step=step, state=state, fields=fields, priority=travel.priority, error=error)
 
@@ -85,7 +85,7 @@ class PipelineRun:
         before."""
         root = row = await self._app.jobs.get(self.id)
         while row.function_done and row.after:
-            [after] = await self._app.client.get([row.after[-1]])
+            [after] = await self._app._core.client.get([row.after[-1]])
             if after is None or self._step_of(after.job.task) is None:
                 break
             if after.state is State.CANCELLED and row.state is State.FAILED:

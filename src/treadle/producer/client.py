@@ -13,7 +13,8 @@ from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Query, Record, State
 from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, UnknownJob
-from treadle.execution import context, middleware, open_transaction
+from treadle.execution import middleware, open_transaction
+from treadle.execution.job_run import in_sole_transaction, refuse_to_wait
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
 from treadle.storage.contract import Bound, Storage
@@ -88,7 +89,7 @@ class Client:
         commits."""
         if within is not None:
             return self._send_within(specs, within)
-        context.refuse_to_wait("enqueue")
+        refuse_to_wait("enqueue")
         if self.names is not None and self.names.fresh:
             return self._send_named(self.names, specs)
         return self._through(self._send, specs)
@@ -304,7 +305,7 @@ class Client:
                     return row
                 if self.moved is not None:
                     await self.moved.check()
-                if open_transaction.is_alone():
+                if in_sole_transaction():
                     open_transaction.refuse(f"waiting for job {id}")
                 await heard
             finally:

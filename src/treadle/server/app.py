@@ -36,19 +36,20 @@ from treadle.storage.transfer import words as words_of
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.app_core import AppCore
 
 log = logging.getLogger("treadle.server")
 
-ProtocolRoutes = Callable[["App", Settings, LongPoll], Sequence[BaseRoute]]
+ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 
 
-def operations_of(app: App, settings: Settings, waiting: LongPoll) -> list[Operation]:
+def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[Operation]:
     """The operations of the native API and the worker protocol."""
     return [
-        *JobRoutes(app, settings, waiting).operations(),
-        *ScheduleRoutes(app).operations(),
-        *OperatorRoutes(app).operations(),
-        *WorkerProtocol(app, waiting, settings).operations(),
+        *JobRoutes(core, settings, waiting).operations(),
+        *ScheduleRoutes(core).operations(),
+        *OperatorRoutes(core).operations(),
+        *WorkerProtocol(core, waiting, settings).operations(),
     ]
 
 
@@ -58,7 +59,8 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
     protocols  protocols of other systems to serve, too
     api        whether to serve the native API and the worker protocol
     """
-    waiting = LongPoll(lambda: app.storage)
+    core = app._core
+    waiting = LongPoll(lambda: core.storage)
 
     @asynccontextmanager
     async def life(site: Starlette) -> AsyncIterator[None]:
@@ -72,8 +74,8 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
     async def readyz(request: Request) -> Response:
         """Readiness: the storage answers, and its jobs have not moved."""
         try:
-            await app.storage.get(["treadle:ready"])
-            mark = await mark_of(app.storage)
+            await core.storage.get(["treadle:ready"])
+            mark = await mark_of(core.storage)
         except StorageError as error:
             log.warning("storage unavailable: %s", error)
             # This path needs no token, so on a server with tokens host names go to the log only.
@@ -89,12 +91,12 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
 
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if api:
-        operations = operations_of(app, settings, waiting)
-        routes += made_of(operations, settings.max_body, app._moved.words)
+        operations = operations_of(core, settings, waiting)
+        routes += made_of(operations, settings.max_body, core.moved.words)
         if settings.docs:
             routes += description(operations, bool(settings.tokens))
     for protocol in protocols:  # last, because one of them answers every other path
-        routes += protocol(app, settings, waiting)
+        routes += protocol(core, settings, waiting)
     layers = [Middleware(RequestGuard, settings=settings)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]

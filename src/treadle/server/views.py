@@ -23,7 +23,7 @@ from treadle.server.errors import Refused
 from treadle.tasks.json_options import JobOptions, Name, options_of
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
     from treadle.core.job import JobSpec
 
 Args = Annotated[
@@ -66,14 +66,14 @@ _any = msgspec.json.Decoder(Raw).decode
 _envelope = msgspec.json.Decoder(CallAsked).decode
 
 
-def spec_of(app: App, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
+def spec_of(core: AppCore, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
     """The job as the app would create it. Its arguments are checked if the app has the task, else stored unchanged."""
     options = options_of(asked)
-    task, payload = app.tasks.get(asked.task), None
+    task, payload = core.tasks.get(asked.task), None
     if task is None:
         payload = _payload(asked)
         given, named = _call(asked) if payload is None else ([], {})
-        spec = app.stub(asked.task, **options).job(*given, **named)
+        spec = core.stub(asked.task, **options).job(*given, **named)
         if payload is not None:
             spec = spec.changed(payload=payload)
     else:
@@ -83,13 +83,13 @@ def spec_of(app: App, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
     return spec if id is None or "id" in options else spec.changed(id=id, nonce=ids.nonce())
 
 
-async def check_call(app: App, asked: JobAsked) -> None:
+async def check_call(core: AppCore, asked: JobAsked) -> None:
     """Raises TooLarge for arguments beyond the app's sizes, Refused (413) for more values than the server decodes."""
     args, kwargs = _texts(asked)
     size = len(args) + len(kwargs)
-    if size > app.sizes.payload:
-        raise TooLarge(f"the payload of {asked.task}", size, app.sizes.payload)
-    if size > SMALL and (asked.task in app.tasks or _payload(asked) is None):
+    if size > core.sizes.payload:
+        raise TooLarge(f"the payload of {asked.task}", size, core.sizes.payload)
+    if size > SMALL and (asked.task in core.tasks or _payload(asked) is None):
         await weigh(args)
         await weigh(kwargs)
 

@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from treadle.storage.proxy import StorageProxy
-from treadle.testing.app import Call, Testing
+from treadle.testing.app import Testing
+from treadle.testing.assertions import Call
 from treadle.testing.clock import HandClock
 from treadle.testing.drain import Endless, drain  # eager: otherwise `drain` would name the submodule
 from treadle.testing.given_storage import NotEmpty

@@ -14,10 +14,10 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
+from treadle.app_core import StorageChoice
 from treadle.core import defaults
 from treadle.core.model import Claim, NewJob, Query, Record
 from treadle.errors import BadArgument, BadOption
@@ -25,10 +25,10 @@ from treadle.policy.retry import seconds as in_seconds
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage.memory import MemoryStorage
 from treadle.tasks.stub import Stub
-from treadle.testing.assertions import Expected, What, missing, unexpected
+from treadle.testing.assertions import Call, Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
 from treadle.testing.codec_check import Checked
-from treadle.testing.drain import drain
+from treadle.testing.drain import drain_core
 from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, rows_of
 from treadle.testing.transactions import Transactions, When, at_once
 from treadle.worker.executors.threads import Runs
@@ -37,21 +37,13 @@ from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:
     from treadle.admin.jobs import Jobs
-    from treadle.app import App
+    from treadle.app_core import AppCore
     from treadle.execution.runner import AnyTask
     from treadle.storage.contract import Storage
 
 STEP = 0.001  # seconds; the smallest clock move from one due time to the next
 STUCK = 20  # clock moves in a row, each twice as long, without a run; then no due job will ever run
 ENDLESS = 86_400.0  # seconds; beyond it, check whether only signal waits without a timeout are left
-
-
-class Call(Struct, frozen=True):
-    """An enqueued job: the arguments of its function, and the row with all options and its state."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    record: Record
 
 
 class Testing:
@@ -73,7 +65,7 @@ class Testing:
 
     def __init__(
         self,
-        app: App,
+        core: AppCore,
         clock: HandClock | None = None,
         *,
         storage: Given = MEMORY,
@@ -82,7 +74,7 @@ class Testing:
     ) -> None:
         if within not in ("commit", "at_once"):
             raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
-        self.app, self.clock, self._threads = app, clock or HandClock(), threads
+        self._core, self.clock, self._threads = core, clock or HandClock(), threads
         self._given: GivenStorage | None = None
         self._transactions: Transactions | None = None
         self.storage: Storage
@@ -110,7 +102,7 @@ class Testing:
             await given.begin()
         try:
             self._change_app()
-            await self.app.open()
+            await self._core.open()
             if given is not None:
                 await given.check(self.storage)
         except BaseException:
@@ -127,7 +119,7 @@ class Testing:
 
     async def _leave(self) -> None:
         try:
-            await self.app.close()
+            await self._core.close()
         finally:
             while self._before:
                 target, name, value = self._before.pop()
@@ -136,25 +128,23 @@ class Testing:
                 await self._given.clear()
 
     def _change_app(self) -> None:
-        app, ids = self.app, count(1)
+        core, ids = self._core, count(1)
         new: dict[str, Any] = {
-            "url": None,
+            "choice": StorageChoice(storage=self.storage, clock=self.clock),
             "now": self.clock,
-            "_clock": self.clock,
             "chance": lambda: 0.0,
-            "_by_default": False,
-            "_inline": InlineWorker(app),
+            "inline": InlineWorker(core),
         }
         for name, value in new.items():
-            self._change(app, name, value)
-        self._change(app, "_life", app._new_life(self.storage))
-        self._change(app.client, "_at_hand", app._life.at_hand)
+            self._change(core, name, value)
+        self._change(core, "life", core.new_life(core.choice))
+        self._change(core.client, "_at_hand", core.life.at_hand)
         # Jobs enqueued at the same moment are queued by id, so ids must sort in counting order.
-        self._change(app._maker, "new_id", lambda: f"job-{next(ids):06d}")
-        self._change(app._maker, "now", self.clock)
-        self._change(app.jobs, "_now", self.clock)
-        self._change(app.client, "run_now", None)  # inline jobs wait for `drain` like other jobs
-        for task in app.tasks.values():
+        self._change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")
+        self._change(core.maker, "now", self.clock)
+        self._change(core.jobs, "_now", self.clock)
+        self._change(core.client, "run_now", None)  # inline jobs wait for `drain` like other jobs
+        for task in core.tasks.values():
             self._change(task, "signature", cast("CallCodec", Checked(task.signature, task)))
 
     def _change(self, target: object, name: str, value: Any) -> None:
@@ -164,7 +154,7 @@ class Testing:
     @property
     def jobs(self) -> Jobs:
         """`app.jobs`."""
-        return self.app.jobs
+        return self._core.jobs
 
     async def drain(
         self,
@@ -175,8 +165,8 @@ class Testing:
         concurrency: int = 1,
     ) -> int:
         """Run all due jobs and their follow-up jobs; see `treadle.testing.drain`. Returns the number of runs."""
-        return await drain(
-            self.app,
+        return await drain_core(
+            self._core,
             tasks=tasks,
             limit=limit,
             raise_errors=raise_errors,
@@ -259,7 +249,7 @@ class Testing:
 
     def _expected(self, what: What, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Expected, list[Call]]:
         """The expected call, and the calls of its task."""
-        expected = Expected(self.app, what, args, kwargs, self._arguments)
+        expected = Expected(self._core, what, args, kwargs, self._arguments)
         return expected, self.enqueued(expected.task)
 
     def _rows(self, name: str | None) -> list[Record]:
@@ -270,7 +260,7 @@ class Testing:
         return found
 
     def _arguments(self, new: NewJob) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        task = self.app.tasks.get(new.task)
+        task = self._core.tasks.get(new.task)
         if task is not None:
             with suppress(BadArgument):  # with `pass_result`, the first argument is not known yet
                 return task.signature.decode_call(new.payload)

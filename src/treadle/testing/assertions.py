@@ -6,24 +6,32 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from treadle.core.job import JobSpec
-from treadle.core.model import NewJob
+from treadle.core.model import NewJob, Record
 from treadle.errors import BadOption
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import Task
 from treadle.testing.codec_check import same, short
 
 if TYPE_CHECKING:
-    from treadle.app import App
-    from treadle.testing.app import Call
+    from treadle.app_core import AppCore
 
 SHOWN = 5  # calls in a message
 # fields that follow from the arguments, from chance or from the enqueuing job; all other fields are options
 NO_OPTIONS: Final = frozenset({"id", "task", "payload", "root", "parent", "function_done", "reach", "nonce"})
 What = Task[..., Any, Any] | Stub | JobSpec[Any, Any]
 Read = Callable[[NewJob], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+class Call(Struct, frozen=True):
+    """An enqueued job: the arguments of its function, and the row with all options and its state."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    record: Record
 
 
 def _spec_of(what: What, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobSpec[Any, Any] | None:
@@ -45,16 +53,16 @@ class Expected:
     options  the options that the spec sets
     """
 
-    def __init__(self, app: App, what: What, args: Sequence[Any], kwargs: Mapping[str, Any], read: Read) -> None:
+    def __init__(self, core: AppCore, what: What, args: Sequence[Any], kwargs: Mapping[str, Any], read: Read) -> None:
         spec = _spec_of(what, args, kwargs)
         self.task: str = what.new.task if isinstance(what, JobSpec) else what.name
-        task = app.tasks.get(self.task)
+        task = core.tasks.get(self.task)
         self._parameters = None if task is None else inspect.signature(task.signature._function)
         self.call: dict[str, Any] | None = None
         self.options: dict[str, Any] = {}
         if spec is not None:
             call = read(spec.new)
-            self.call, usual = self._bound(*call), asdict(self._plain(app, *call))
+            self.call, usual = self._bound(*call), asdict(self._plain(core, *call))
             self.options = {
                 name: value
                 for name, value in asdict(spec.new).items()
@@ -63,9 +71,9 @@ class Expected:
             if spec.new.nonce is not None:
                 self.options["id"] = spec.new.id
 
-    def _plain(self, app: App, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+    def _plain(self, core: AppCore, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """The same call without options."""
-        task: Any = app.tasks.get(self.task) or app.stub(self.task)
+        task: Any = core.tasks.get(self.task) or core.stub(self.task)
         spec: JobSpec[Any, Any] = task.job(*args, **kwargs)
         return spec.new
 

@@ -18,12 +18,14 @@ from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.storage.proxy import StorageProxy
-from treadle.worker import Worker
+from treadle.worker.claim_builder import weights
+from treadle.worker.config import WorkerConfig, task_names, worker_name
+from treadle.worker.core import WorkerCore
 from treadle.worker.executors.threads import Runs
 from treadle.worker.parts import WorkerHost
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AnyApp, AppCore
     from treadle.execution.context import Context
     from treadle.execution.runner import AnyTask
 
@@ -47,13 +49,12 @@ class Endless(TreadleError, AssertionError):
 
 
 async def drain(
-    app: App,
+    app: AnyApp,
     *,
     tasks: Iterable[str | AnyTask] | None = None,
     limit: int = 10_000,
     raise_errors: bool = False,
     concurrency: int = 1,
-    threads: Runs | None = None,
 ) -> int:
     """Run the due jobs of `app`, and their follow-up jobs, until every queue is empty and nothing runs.
 
@@ -62,32 +63,54 @@ async def drain(
 
     tasks         run only these
     raise_errors  raise the first exception of a task, whatever its verdict; the jobs behind it stay queued
-    threads       where plain functions run; None: in threads of the worker
     Raises Endless after `limit` runs, and StorageUnavailable if the storage does not answer for 10 seconds.
     """
-    storage = await app.open()
+    return await drain_core(
+        app._core, tasks=tasks, limit=limit, raise_errors=raise_errors, concurrency=concurrency, threads=None
+    )
+
+
+async def drain_core(
+    core: AppCore,
+    *,
+    tasks: Iterable[str | AnyTask] | None,
+    limit: int,
+    raise_errors: bool,
+    concurrency: int,
+    threads: Runs | None,
+) -> int:
+    """See `drain`.
+
+    threads  where plain functions run; None: in threads of the worker
+    """
+    storage = await core.open()
     try:
         watched = _Watched(storage, limit)
-        host = _Host(app, watched, raise_errors)
-        queues = await _queues(app, storage)
+        host = _Host(core, watched, raise_errors)
+        queues = await _queues(core, storage)
         again = bool(queues)  # a worker that serves no queue makes no claim, so `rested` would never be set
-        chosen = None if tasks is None else list(tasks)
+        chosen = task_names(tasks)
         while again:
             ran, known = watched.ran, queues
-            worker = Worker(cast("WorkerHost", host), sorted(queues), concurrency, tasks=chosen)
-            worker.patient = False
+            config = WorkerConfig(
+                name=worker_name(), queues=weights(sorted(queues)), concurrency=concurrency, tasks=chosen
+            )
+            worker = WorkerCore(cast("WorkerHost", host), config, patient=False)
             if threads is not None:
                 worker.pools.lend(threads)
             watched.attend(worker)
-            async with worker:
+            await worker.start()
+            try:
                 await watched.rested.wait()
-                if watched.away is not None and worker._session is not None:
-                    worker._session.hurry.set()  # otherwise it waits for the storage for its whole grace period
+                if watched.away is not None and worker.session is not None:
+                    worker.session.hurry.set()  # otherwise it waits for the storage for its whole grace period
+            finally:
+                await worker.stop()
             if watched.away is not None:
                 watched.away.add_note(AWAY)
                 raise watched.away
-            again = await _end_inline(app) or watched.ran > ran
-            queues = queues | await _queues(app, storage)
+            again = await _end_inline(core) or watched.ran > ran
+            queues = queues | await _queues(core, storage)
             again = again or queues > known
             if host.error is not None:
                 raise host.error
@@ -95,19 +118,19 @@ async def drain(
                 raise Endless(limit, watched.exceeded)
         return watched.ran
     finally:
-        await app.release()
+        await core.release()
 
 
-async def _queues(app: App, storage: Storage) -> set[str]:
+async def _queues(core: AppCore, storage: Storage) -> set[str]:
     """The queues that may hold jobs: a job can be sent to a queue that no task names."""
     counts = (await storage.stats()).counts
-    return {task.queue for task in app.tasks.values()} | {each.queue for each in counts if not each.state.final}
+    return {task.queue for task in core.tasks.values()} | {each.queue for each in counts if not each.state.final}
 
 
-async def _end_inline(app: App) -> bool:
+async def _end_inline(core: AppCore) -> bool:
     """End the worker of jobs sent with `inline=True`. Returns whether there was one."""
     found = False
-    while await app._inline.stop(LONG):
+    while await core.inline.stop(LONG):
         found = True
     return found
 
@@ -115,17 +138,17 @@ async def _end_inline(app: App) -> bool:
 class _Host:
     """The app as the worker sees it, with a watched storage and, optionally, errors caught."""
 
-    def __init__(self, app: App, storage: _Watched, catch: bool) -> None:
-        self._app, self._storage = app, storage
-        self.layers: list[Middleware] = [_Catch(self), *app.layers] if catch else app.layers
-        self.on_error: judge.OnError | None = self._asked if catch else app.on_error
+    def __init__(self, core: AppCore, storage: _Watched, catch: bool) -> None:
+        self._core, self._storage = core, storage
+        self.layers: list[Middleware] = [_Catch(self), *core.layers] if catch else core.layers
+        self.on_error: judge.OnError | None = self._asked if catch else core.on_error
         self.error: BaseException | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._app, name)
+        return getattr(self._core, name)
 
     async def open(self) -> Storage:
-        await self._app.open()
+        await self._core.open()
         return self._storage
 
     def caught(self, error: BaseException) -> None:
@@ -136,7 +159,7 @@ class _Host:
 
     def _asked(self, error: BaseException, failure: judge.Failure) -> judge.Verdict:
         self.caught(error)  # undecodable arguments, results that cannot be stored, timeouts
-        return self._app.on_error(error, failure) if self._app.on_error is not None else None
+        return self._core.on_error(error, failure) if self._core.on_error is not None else None
 
 
 class _Catch(Middleware):
@@ -169,14 +192,14 @@ class _Watched(StorageProxy):
         self.away: StorageUnavailable | None = None  # set after PATIENCE seconds without an answer
         self._failing: float | None = None  # when the first of the unanswered calls began
         self.rested = asyncio.Event()
-        self._worker: Worker | None = None
+        self._worker: WorkerCore | None = None
         self._claiming = self._touching = 0  # calls in flight: claims; others that may move rows
         self._touched = 0  # finished calls that may have moved rows
         self._still = asyncio.Event()  # only claims are in flight
         self._still.set()
         self._unsettled: set[tuple[str, int]] = set()  # outcomes whose settle failed and will be repeated
 
-    def attend(self, worker: Worker) -> None:
+    def attend(self, worker: WorkerCore) -> None:
         self._worker = worker
         self._unsettled.clear()
         self.rested.clear()
@@ -263,5 +286,5 @@ class _Watched(StorageProxy):
     def _quiet(self) -> bool:
         """Whether no job runs, no outcome is unsettled, and no other claim is in flight."""
         worker = self._worker
-        waiting = worker is not None and worker._session is not None and worker._session.state.outbox.waiting
+        waiting = worker is not None and worker.session is not None and worker.session.state.outbox.waiting
         return not (self._claiming or self._unsettled or waiting or (worker is not None and worker.running))

@@ -14,13 +14,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from treadle.testing.app import Call, Testing
-from treadle.testing.assertions import What
+from treadle.testing.app import Testing
+from treadle.testing.assertions import Call, What
 from treadle.testing.clock import HandClock
 from treadle.worker.executors.threads import Answer, Item, answer
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
     from treadle.execution.runner import AnyTask
     from treadle.tasks.stub import Stub
     from treadle.testing.given_storage import Given
@@ -50,10 +50,10 @@ class SyncTesting:
 
     __test__ = False
 
-    def __init__(self, app: App, clock: HandClock | None, storage: Given, within: When) -> None:
+    def __init__(self, core: AppCore, clock: HandClock | None, storage: Given, within: When) -> None:
         self._threads = CallingThread()
-        self._testing = Testing(app, clock, storage=storage, within=within, threads=self._threads)
-        self.app, self.clock, self.storage = app, self._testing.clock, self._testing.storage
+        self._testing = Testing(core, clock, storage=storage, within=within, threads=self._threads)
+        self.clock, self.storage = self._testing.clock, self._testing.storage
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="treadle-testing", daemon=True)
 

@@ -34,9 +34,9 @@ async def end(run: RunningJob, outcome: Outcome | None, storage: Storage) -> Out
 
     Returns the outcome that is left to settle; None: the job no longer belongs to this worker. Raises Committed.
     """
-    transaction = run.context.open
+    transaction = run.job_run.transaction
     assert transaction is not None
-    run.context.open = None
+    run.job_run.transaction = None
     # From here on a heartbeat may find the job at the version of this commit, which is not a lost job.
     run.ended = True
     if outcome is None or not _has_returned(outcome):

@@ -15,10 +15,11 @@ from treadle.errors import StorageError, StorageFull, StorageUnavailable, Treadl
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
 from treadle.worker.claim_builder import ClaimBuilder
+from treadle.worker.config import WorkerConfig
 from treadle.worker.executor import Executor
 from treadle.worker.handoff import HandOff
 from treadle.worker.outbox import Ended
-from treadle.worker.parts import WorkerConfig, WorkerParts
+from treadle.worker.parts import WorkerParts
 from treadle.worker.settler import Settler
 
 NOTHING = Claimed()

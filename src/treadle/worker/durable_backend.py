@@ -49,7 +49,7 @@ class WorkerDurableBackend:
         pause = PAUSE
         while True:
             running = self._state.running.get(run.record.job.id)
-            if running is None or running.context is not run:
+            if running is None or running.job_run is not run:
                 raise NotRunning(
                     f"job {run.record.job.id} has ended: a task that it left running cannot take more steps"
                 )
@@ -78,8 +78,8 @@ class WorkerDurableBackend:
                 )
                 if fates[key] == "lost" and not run.ended:
                     self._heartbeat.lose(run)
-                if fates[key] == "stored" and run.context.durable is not None:
-                    run.context.durable.checkpoints.saved(renewal.checkpoints)
+                if fates[key] == "stored" and run.job_run.durable is not None:
+                    run.job_run.durable.checkpoints.saved(renewal.checkpoints)
         return [fates[id(run)] for run in runs]
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
@@ -113,6 +113,6 @@ class WorkerDurableBackend:
 
 
 def _renewal(run: RunningJob) -> LeaseRenewal:
-    durable = run.context.durable
+    durable = run.job_run.durable
     checkpoints = () if durable is None else tuple(durable.checkpoints.unsaved.items())
-    return LeaseRenewal(run.record.job.id, run.record.version, checkpoints=checkpoints, note=run.context.note)
+    return LeaseRenewal(run.record.job.id, run.record.version, checkpoints=checkpoints, note=run.job_run.note)

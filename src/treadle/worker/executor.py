@@ -13,7 +13,7 @@ from treadle.core.events import Event, was_lost
 from treadle.core.model import DECLINED, Outcome, Record, State
 from treadle.durable.steps import DurableBackend
 from treadle.errors import UnknownTask
-from treadle.execution.context import Context
+from treadle.execution.job_run import JobRun
 from treadle.execution.runner import AnyTask, Runner, SystemTask
 from treadle.policy import judge
 from treadle.policy.retry import DEFAULT
@@ -80,7 +80,7 @@ class Executor:
         if record.function_done:
             max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
             run = RunningJob(
-                record, _NO_TASK, Context(record, state.name, state.note_changed), NO_RULES, job.lease or 0.0
+                record, _NO_TASK, JobRun(record, state.name, state.note_changed), NO_RULES, job.lease or 0.0
             )
             state.begin(run, self._end(run, max_lost))
             return
@@ -92,9 +92,9 @@ class Executor:
         rules = self._rules.get(job.task) if job.retry is None else None
         if rules is None:
             rules = self._rules_for(task, record)
-        context = Context(record, state.name, state.note_changed, self._results, self._durable)
-        context.site = self._site
-        run = RunningJob(record, task, context, rules, job.lease or task.lease or 0.0)
+        job_run = JobRun(record, state.name, state.note_changed, self._results, self._durable)
+        job_run.site = self._site
+        run = RunningJob(record, task, job_run, rules, job.lease or task.lease or 0.0)
         if rules.timeout is not None:
             self._timeouts.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
@@ -106,7 +106,7 @@ class Executor:
 
     async def _work(self, run: RunningJob) -> None:
         outcome: Outcome | None = None
-        task, context = run.task, run.context
+        task, job_run = run.task, run.job_run
         run.begun = True
         try:
             if run.cancelled:
@@ -114,34 +114,34 @@ class Executor:
             if run.record.lost:
                 outcome = self._lost_too_often(run)
             if isinstance(task, SystemTask):
-                outcome = await self._runner.run_system_task(task, context, run.rules)
+                outcome = await self._runner.run_system_task(task, job_run, run.rules)
             elif outcome is None and self._accept is not None and not await self._accepts(run):
-                self._state.troubles[context] = None
+                self._state.troubles[job_run] = None
                 outcome = judge.handed_back(run.record, self._poll, reason=DECLINED + self._state.name)
             elif outcome is None:
                 if not self._emitter.silent and self._emitter.wants("started"):
                     self._emitter.emit(event_of("started", run, self._state.name))
                 if task.kind == "async":
-                    context.place = run.handle or asyncio.current_task()
-                outcome = await self._runner.run(task, context, run.rules)
-                if outcome is not None and context.durable is not None:
-                    outcome = await context.durable.concluded(outcome)
+                    job_run.place = run.handle or asyncio.current_task()
+                outcome = await self._runner.run(task, job_run, run.rules)
+                if outcome is not None and job_run.durable is not None:
+                    outcome = await job_run.durable.concluded(outcome)
         except asyncio.CancelledError:
-            outcome = None if context.why == "lost" else judge.handed_back(run.record)
+            outcome = None if job_run.why == "lost" else judge.handed_back(run.record)
         except Exception as error:
             # A defect of Treadle, not of the job. It counts as an attempt, so that the retries end.
             log.exception("running %s %s failed outside the task", run.task.name, run.record.job.id)
-            self._state.troubles[context] = error
+            self._state.troubles[job_run] = error
             outcome = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
         finally:
-            if context.open is not None:
+            if job_run.transaction is not None:
                 outcome = await commit.undisturbed(self._end_jointly(run, outcome))
             self._state.end(run, outcome)
 
     def _lost_too_often(self, run: RunningJob) -> Outcome | None:
         outcome = judge.lost_too_often(run.record, run.rules)
         if outcome is not None:
-            self._state.troubles[run.context] = None
+            self._state.troubles[run.job_run] = None
         return outcome
 
     async def _end_jointly(self, run: RunningJob, outcome: Outcome | None) -> Outcome | None:
@@ -162,13 +162,13 @@ class Executor:
                 raise asyncio.CancelledError
             outcome = await self._finisher.end(record, max_lost)
             if outcome.state is not State.SUCCEEDED:
-                self._state.troubles[run.context] = None
+                self._state.troubles[run.job_run] = None
         except asyncio.CancelledError:
-            outcome = None if run.context.why == "lost" else judge.handed_back(record)
+            outcome = None if run.job_run.why == "lost" else judge.handed_back(record)
         except Exception as error:  # a defect of Treadle, or unreadable rows: do not retry for ever
             log.exception("ending %s %s failed", record.job.task, record.job.id)
             outcome = failure(record, judge.text_of(error))
-            self._state.troubles[run.context] = error
+            self._state.troubles[run.job_run] = error
         finally:
             self._state.end(run, outcome)
 
@@ -194,7 +194,7 @@ class Executor:
 
     def _settle_unstarted(self, record: Record, outcome: Outcome) -> None:
         """Settle a claimed job without running it."""
-        run = RunningJob(record, _NO_TASK, Context(record, self._state.name, lambda: None), NO_RULES, 0.0)
+        run = RunningJob(record, _NO_TASK, JobRun(record, self._state.name, lambda: None), NO_RULES, 0.0)
         run.ended = True
         self._state.slots.release()
         self._state.settle_again(run, outcome)

@@ -92,7 +92,7 @@ class Heartbeat:
         for run in (*state.running.values(), *unsettled):
             by_lease.setdefault(self.lease_of(run), []).append(run)
         for lease, runs in by_lease.items():
-            renewals = [LeaseRenewal(run.record.job.id, run.record.version, note=run.context.note) for run in runs]
+            renewals = [LeaseRenewal(run.record.job.id, run.record.version, note=run.job_run.note) for run in runs]
             answer = await self._storage.heartbeat(presence, renewals, lease)
             for run in runs:
                 if run.record.job.id in answer.lost and not run.ended:

@@ -14,8 +14,9 @@ from contextvars import Context
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.errors import StorageError, StorageUnavailable
+from treadle.worker.config import WorkerConfig, worker_name
+from treadle.worker.core import WorkerCore
 from treadle.worker.parts import WorkerHost
-from treadle.worker.worker import Worker
 
 MOST = 64  # jobs at once; more wait for an ordinary worker
 
@@ -28,7 +29,7 @@ class InlineWorker:
 
     def __init__(self, app: WorkerHost) -> None:
         self._app = app
-        self._starting: asyncio.Task[Worker] | None = None
+        self._starting: asyncio.Task[WorkerCore] | None = None
         self._started = False
         self._lock = threading.Lock()
         self.stopping = False
@@ -55,7 +56,7 @@ class InlineWorker:
         except LoopEnded:
             raise StorageUnavailable("the event loop of the app's inline worker has ended") from None
 
-    async def _run(self, starting: asyncio.Task[Worker], ids: list[str]) -> None:
+    async def _run(self, starting: asyncio.Task[WorkerCore], ids: list[str]) -> None:
         try:
             worker = await asyncio.shield(starting)
         except StorageError:
@@ -64,8 +65,8 @@ class InlineWorker:
             raise
         await worker.run_ids(ids)
 
-    async def _start(self) -> Worker:
-        worker = Worker(self._app, queues=[], concurrency=MOST)
+    async def _start(self) -> WorkerCore:
+        worker = WorkerCore(self._app, WorkerConfig(name=worker_name(), queues={}, concurrency=MOST))
         await worker.start()
         self._started = True
         return worker
@@ -83,7 +84,7 @@ class InlineWorker:
                 await LoopCall(loop, lambda: self._stop(starting, grace)).wait()
         return True
 
-    async def _stop(self, starting: asyncio.Task[Worker], grace: float | None) -> None:
+    async def _stop(self, starting: asyncio.Task[WorkerCore], grace: float | None) -> None:
         self.stopping = True
         try:
             if not starting.done():  # it still waits for the storage

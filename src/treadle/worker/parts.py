@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from treadle.core.events import Emitter
 from treadle.core.job import Sender
-from treadle.core.model import Record
 from treadle.execution import middleware
 from treadle.execution.runner import AnyTask, SystemTask
 from treadle.policy.judge import OnError
-from treadle.policy.retry import Retry
 from treadle.storage.contract import Storage
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
-from treadle.worker.backlog import Backlog
+from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
-from treadle.worker.leader import Role
 from treadle.worker.outage import StorageOutage
-from treadle.worker.redrive import Redrive
 from treadle.worker.state import WorkerState
 from treadle.worker.timeouts import Timeouts
 
 
 class WorkerHost(Protocol):
-    """The part of an app that a worker uses."""
+    """The part of an `AppCore` that a worker uses."""
 
     tasks: dict[str, AnyTask]
     system_tasks: dict[str, SystemTask]
@@ -48,23 +44,11 @@ class WorkerHost(Protocol):
     def now(self) -> float: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerConfig:
-    """The arguments of `Worker`, checked; times in seconds."""
+class WorkerApp(Protocol):
+    """An `App`, as `Worker` takes it."""
 
-    name: str
-    concurrency: int
-    lease: float
-    poll: float
-    recovery: Retry
-    role: Role | None
-    ordered: bool
-    accept: Callable[[Record], Any] | None
-    throttle: Callable[[], Awaitable[Any]] | None
-    on_backlog: Callable[[Backlog], Any] | None
-    backlog_after: float
-    backlog_every: float | None
-    redrive: Redrive | None
+    @property
+    def _core(self) -> WorkerHost: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ import sys
 from msgspec import Struct
 
 from treadle.core.model import Record
-from treadle.execution.context import Context
+from treadle.execution.job_run import JobRun
 from treadle.execution.runner import AnyTask, SystemTask
 from treadle.policy.judge import Rules
 
@@ -24,7 +24,7 @@ class RunningJob(Struct, eq=False):
 
     record: Record
     task: AnyTask | SystemTask
-    context: Context
+    job_run: JobRun
     rules: Rules
     lease: float
     handle: asyncio.Task[None] | None = None
@@ -37,14 +37,14 @@ class RunningJob(Struct, eq=False):
 
     def request_stop(self) -> None:
         """Set the flag that the function may read, and leave the function running."""
-        self.context.stop("stop")
+        self.job_run.stop("stop")
 
     def stop(self, why: str) -> None:
         """Cancel the function if it can be cancelled, and set the flag that it may read. Only the first call counts."""
         if self.ended or self.cancelled:
             return
         self.cancelled = True
-        self.context.stop(why)
+        self.job_run.stop(why)
         # An asyncio task cancelled before its first step never runs its `finally`, and its slot would be lost.
         if self.handle is not None and self.begun:
             self.handle.cancel()

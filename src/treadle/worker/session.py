@@ -19,6 +19,7 @@ from treadle.storage.contract import Storage
 from treadle.worker import job_log
 from treadle.worker.backlog import BacklogMonitor
 from treadle.worker.claim_builder import ClaimBuilder, Rooms
+from treadle.worker.config import WorkerConfig
 from treadle.worker.dispatcher import Dispatcher, dispatchers_for
 from treadle.worker.durable_backend import WorkerDurableBackend
 from treadle.worker.executor import Executor
@@ -30,7 +31,7 @@ from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.outage import StorageOutage
-from treadle.worker.parts import WorkerConfig, WorkerHost, WorkerParts
+from treadle.worker.parts import WorkerHost, WorkerParts
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
 from treadle.worker.settler import Settler
@@ -293,7 +294,7 @@ class WorkerSession:
         """Claim and start nothing more, and request the running functions to stop."""
         self.state.stop()
         for run in list(self.state.running.values()):
-            if self.batches.waits(run.context):
+            if self.batches.waits(run.job_run):
                 run.stop("stop")  # its call has not begun, so another worker may run it
             else:
                 run.request_stop()

@@ -38,7 +38,7 @@ class Settler:
         if silent and not troubles and settled.count(APPLIED) == len(sent) == len(settled):
             return
         for (run, outcome), answer in zip(sent, settled, strict=True):
-            if silent and answer is APPLIED and run.context not in troubles:
+            if silent and answer is APPLIED and run.job_run not in troubles:
                 continue  # no listener and no log line
             if answer.status == "applied" or (
                 answer.status == "stale"
@@ -47,24 +47,24 @@ class Settler:
             ):
                 self.ended(run, outcome)
             elif answer.status == "stale":
-                troubles.pop(run.context, None)
+                troubles.pop(run.job_run, None)
                 log.info(
                     "another worker or caller has settled %s %s: %s",
                     run.record.job.task,
                     run.record.job.id,
                     answer.reason,
                 )
-                if run.context.why != "lost":
+                if run.job_run.why != "lost":
                     self._lost.tell(run)
             elif answer.again and self._may_settle_again(run):
                 self._state.settle_again(run, outcome)  # another transaction has locked a row
             elif run.refused or answer.again:
                 job = run.record.job
-                troubles.pop(run.context, None)
+                troubles.pop(run.job_run, None)
                 log.error("could not settle %s %s (%s); its lease will expire", job.task, job.id, answer.reason)
             else:
                 run.refused = True
-                troubles[run.context] = None
+                troubles[run.job_run] = None
                 error = StorageError(answer.reason or "refused")
                 failed = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
                 if run.record.function_done:
@@ -80,8 +80,8 @@ class Settler:
     def ended(self, run: RunningJob, outcome: Outcome) -> None:
         """Log the stored outcome of this run and emit its events."""
         emitter, final, troubles = self._emitter, outcome.state.final, self._state.troubles
-        in_trouble = run.context in troubles
-        error = troubles.pop(run.context, None)
+        in_trouble = run.job_run in troubles
+        error = troubles.pop(run.job_run, None)
         if emitter.silent and not in_trouble:
             return
         name = name_of(run.record, outcome)

@@ -12,7 +12,7 @@ from typing import Any
 
 from treadle.core import defaults
 from treadle.core.model import Outcome
-from treadle.execution.context import ENDED, Context
+from treadle.execution.job_run import ENDED, JobRun
 from treadle.policy import judge
 from treadle.worker.demand import Demand
 from treadle.worker.outbox import Outbox
@@ -58,7 +58,7 @@ class WorkerState:
         self.running: dict[str, RunningJob] = {}
         self._reclaimed: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
         # Runs with another outcome than success, until they are settled -> the exception of the function, if any.
-        self.troubles: dict[Context, BaseException | None] = {}
+        self.troubles: dict[JobRun, BaseException | None] = {}
         self.claims_by_id = 0  # under way
         self.heartbeat_in = 0.0  # seconds between this heartbeat and the next
         self.pause = 0.0  # seconds, as returned by the throttle
@@ -115,9 +115,9 @@ class WorkerState:
     def end(self, run: RunningJob, outcome: Outcome | None) -> None:
         """Release the slot and leave the outcome for the next request. No await, future or timer per job."""
         run.ended = True
-        context, id = run.context, run.record.job.id
-        if context.place is not None:
-            context.place = ENDED
+        job_run, id = run.job_run, run.record.job.id
+        if job_run.place is not None:
+            job_run.place = ENDED
         if self.running.get(id) is run:
             del self.running[id]
         if not run.in_batch:
@@ -127,7 +127,7 @@ class WorkerState:
             if outcome.followups and any(new.queue == defaults.SYSTEM_QUEUE for new in outcome.followups):
                 self.demand.system_job = True
         else:
-            self.troubles.pop(context, None)
+            self.troubles.pop(job_run, None)
         self.wake.set()
 
     def settle_again(self, run: RunningJob, outcome: Outcome) -> None:

@@ -65,7 +65,7 @@ async def checks(app: App, has_tasks: bool) -> AsyncIterator[Check]:
 
 
 async def _clock(app: App) -> Check:
-    now = app.now()
+    now = app._core.now()
     newest = (await app.jobs.list(limit=1)).records
     if now < YEAR_2024:
         return fail("clock", f"this machine's clock is off by years ({now:.0f})", "set the clock, preferably by NTP")

@@ -30,7 +30,7 @@ from treadle.server.request_body import body
 from treadle.server.settings import Settings
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
 
 PORT: Final = 8080
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # Starlette's default is GET alone
@@ -89,16 +89,16 @@ def read(text: str) -> str:
     return found
 
 
-def delayed_routes() -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
+def delayed_routes() -> Callable[[AppCore, Settings, LongPoll], list[BaseRoute]]:
     """The protocol as an argument of `make_site`."""
-    return lambda app, settings, waiting: DelayedApi(app, settings).routes()
+    return lambda core, settings, waiting: DelayedApi(core, settings).routes()
 
 
 class DelayedApi:
     """`POST /`, and operations to show, count and cancel jobs."""
 
-    def __init__(self, app: App, settings: Settings) -> None:
-        self._app, self._settings = app, settings
+    def __init__(self, core: AppCore, settings: Settings) -> None:
+        self._core, self._settings = core, settings
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -137,11 +137,11 @@ class DelayedApi:
         due, payload = self._due(asked.due_time), _payload_of(asked.payload)
         key = request.headers.get("idempotency-key")
         job = NewJob(
-            id=self._app.new_id(),
+            id=self._core.new_id(),
             task=defaults.DELAYED_TASK,
             payload=payload,
             queue=defaults.DELAYED_QUEUE,
-            delay=max(0.0, due - self._app.now()),
+            delay=max(0.0, due - self._core.now()),
             keep=KEEP,
             retry=POLICY.text(),
             headers=(("dueTime", repr(due)),),
@@ -149,14 +149,14 @@ class DelayedApi:
             key_window=KEEP,
             reach=() if key is None else (defaults.DELAYED_QUEUE,),
         )
-        [(row, created)] = await self._app.client.send_rows([JobSpec(users_row(job))])
+        [(row, created)] = await self._core.client.send_rows([JobSpec(users_row(job))])
         if not created and row.job.payload != payload:
             raise Refused(422, "reused", "this Idempotency-Key belongs to another job")
         return json(Stored(shown(row.id)))
 
     def _due(self, asked: Raw | UnsetType) -> float:
         """The due time, which must be later than the current whole second."""
-        text, now = memoryview(asked or b"null"), self._app.now()
+        text, now = memoryview(asked or b"null"), self._core.now()
         if len(text) > NUMBER:
             raise Refused(422, "wrong", f"dueTime: expected seconds since 1970 as a number, found {len(text):,} bytes")
         found = _read(text)
@@ -185,14 +185,14 @@ class DelayedApi:
         if row.state is State.RUNNING:
             raise Refused(409, "running", "the job is running")
         if not row.state.final:
-            await self._app.jobs.within((defaults.DELAYED_QUEUE,)).cancel(row.id)
-        await self._app.jobs.within((defaults.DELAYED_QUEUE,)).delete(row.id)
+            await self._core.jobs.within((defaults.DELAYED_QUEUE,)).cancel(row.id)
+        await self._core.jobs.within((defaults.DELAYED_QUEUE,)).delete(row.id)
         return Response(status_code=204)
 
     async def stats(self, request: Request) -> Response:
         allowed(caller(request, "read"), (defaults.DELAYED_QUEUE,))
         found, oldest = {"backlog": 0, "due": 0, "unacked": 0, "failed": 0}, None
-        for count in (await self._app.storage.stats()).counts:
+        for count in (await self._core.storage.stats()).counts:
             if count.task != defaults.DELAYED_TASK or count.queue != defaults.DELAYED_QUEUE:
                 continue
             if count.state is State.READY:
@@ -206,7 +206,7 @@ class DelayedApi:
         return json(Backlog(**found, oldest_due_age_sec=oldest))
 
     async def _row(self, request: Request) -> Record:
-        [row] = await self._app.storage.get([read(request.path_params["id"])])
+        [row] = await self._core.storage.get([read(request.path_params["id"])])
         # A cancelled job is unknown to this protocol. Its row stays for a while, for repeated calls.
         if row is None or not _is_ours(row) or row.state is State.CANCELLED or not caller(request).sees(row.job.queue):
             raise Refused(404, "not_found", "not found")

@@ -54,7 +54,7 @@ from treadle.server.request_body import body, spelled
 from treadle.server.settings import WAIT, Settings
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
 
 QUEUE: Final = "wasi"
 TASK: Final = "wasi.run"
@@ -66,16 +66,16 @@ TRIES: Final = 5  # attempts to change a job that changes between reading and wr
 AGE: Final = "Treadle-Abandoned-After"  # header of claims: seconds without a tickle after which a job is abandoned
 
 
-def queue_routes(rules: Rules, blobs: Blobs | None = None) -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
+def queue_routes(rules: Rules, blobs: Blobs | None = None) -> Callable[[AppCore, Settings, LongPoll], list[BaseRoute]]:
     """The protocol as an argument of `make_site`. `blobs`: the blob store of this server, if it has one."""
-    return lambda app, settings, waiting: QueueyApi(app, settings, rules, waiting, blobs).routes()
+    return lambda core, settings, waiting: QueueyApi(core, settings, rules, waiting, blobs).routes()
 
 
 class QueueyApi:
     """The calls of the original protocol, and some to list, release and cancel jobs."""
 
-    def __init__(self, app: App, settings: Settings, rules: Rules, waiting: LongPoll, blobs: Blobs | None) -> None:
-        self._app, self._settings, self._rules, self._waiting = app, settings, rules, waiting
+    def __init__(self, core: AppCore, settings: Settings, rules: Rules, waiting: LongPoll, blobs: Blobs | None) -> None:
+        self._core, self._settings, self._rules, self._waiting = core, settings, rules, waiting
         self._blobs = blobs
         self._most = min(BODY, settings.max_body)
 
@@ -107,7 +107,7 @@ class QueueyApi:
         payload = msgspec.json.encode([asked.binary_addr, asked.input_addr]).decode()
         key = request.headers.get("idempotency-key")
         job = NewJob(
-            id=self._app.new_id(),
+            id=self._core.new_id(),
             task=TASK,
             payload=payload,
             queue=QUEUE,
@@ -121,7 +121,7 @@ class QueueyApi:
             key=None if key is None else f"{TASK} {caller(request).name} {key}",
             reach=() if key is None else (QUEUE,),
         )
-        [(row, created)] = await self._app.client.send_rows([JobSpec(users_row(job))])
+        [(row, created)] = await self._core.client.send_rows([JobSpec(users_row(job))])
         if not created and row.job.payload != payload:
             raise Refused(422, "idempotency_key_reused", "this Idempotency-Key belongs to another job")
         return json(self._view(row))
@@ -159,7 +159,7 @@ class QueueyApi:
     async def _hand_back(self, row: Record | None) -> None:
         """Release a job whose client has disconnected: it keeps its order, and the claim does not count."""
         if row is not None:
-            await self._app.storage.settle([judge.handed_back(row)])
+            await self._core.storage.settle([judge.handed_back(row)])
 
     def _claimed(self, row: Record | None) -> Response:
         """The response to a claim, with the age of abandonment in a header."""
@@ -172,7 +172,7 @@ class QueueyApi:
         """Claim the next job. Fail jobs that have used up their attempts."""
         ask = Claim(worker=claim_id, queues=((QUEUE, 1),), tasks={TASK: (None, self._rules.abandoned_age)}, limit=1)
         while True:
-            found = await self._app.storage.claim(ask)
+            found = await self._core.storage.claim(ask)
             if not found.records:
                 return None, found.next_in
             [row] = found.records
@@ -200,8 +200,8 @@ class QueueyApi:
             "completed": (State.SUCCEEDED,),
             "failed": (State.FAILED, State.CANCELLED),
         }
-        await self._app.storage.prune(0)
-        page = await self._app.storage.find(
+        await self._core.storage.prune(0)
+        page = await self._core.storage.find(
             Query(
                 queue=QUEUE,
                 task=TASK,
@@ -220,7 +220,7 @@ class QueueyApi:
         for _ in range(TRIES):
             row = await self._active(request, runner)
             worker = Presence(worker=runner_of(row) or "")
-            held = await self._app.storage.heartbeat(
+            held = await self._core.storage.heartbeat(
                 worker, [LeaseRenewal(row.id, row.version)], self._rules.abandoned_age
             )
             if not held.lost:
@@ -253,7 +253,7 @@ class QueueyApi:
                 reason=None if done is State.SUCCEEDED else ERROR,
                 error=None if done is State.SUCCEEDED else "the runner reported that it failed",
             )
-            [settled] = await self._app.storage.settle([outcome])
+            [settled] = await self._core.storage.settle([outcome])
             if settled.status == "applied":
                 return json(self._view(await self._row(request)))
         raise Refused(409, "moved_on", "the state of the job keeps changing during this call; try again")
@@ -276,7 +276,7 @@ class QueueyApi:
         for _ in range(TRIES):
             row = await self._active(request, runner)
             outcome = Outcome(id=row.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
-            [settled] = await self._app.storage.settle([outcome])
+            [settled] = await self._core.storage.settle([outcome])
             if settled.status == "applied":
                 return json(self._view(await self._row(request)))
         raise Refused(409, "moved_on", "the state of the job keeps changing during this call; try again")
@@ -285,7 +285,7 @@ class QueueyApi:
         caller(request, "operate")
         row = await self._row(request)
         if not row.state.final:
-            await self._app.jobs.within((QUEUE,)).cancel(row.id)
+            await self._core.jobs.within((QUEUE,)).cancel(row.id)
         return json(self._view(await self._row(request)))
 
     # --- rows
@@ -295,8 +295,8 @@ class QueueyApi:
         id = request.path_params["id"]
         if not UUID.fullmatch(id):
             raise Refused(400, "malformed_id", f"expected a UUID, found {id!r}")
-        await self._app.storage.prune(0)  # queue abandoned jobs now, not at the next claim
-        [row] = await self._app.storage.get([id.lower()])
+        await self._core.storage.prune(0)  # queue abandoned jobs now, not at the next claim
+        [row] = await self._core.storage.get([id.lower()])
         if (
             row is None
             or row.job.task != TASK
@@ -307,7 +307,7 @@ class QueueyApi:
             raise Refused(404, "not_found", f"there is no job {id}")
         if row.state is State.READY and row.lost and self._rules.spent(row):
             await self._give_up(row)
-            [row] = await self._app.storage.get([row.id])
+            [row] = await self._core.storage.get([row.id])
             assert row is not None
         return row
 
@@ -329,7 +329,7 @@ class QueueyApi:
         outcome = Outcome(
             id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=ABORTED, error=words
         )
-        await self._app.storage.settle([outcome])
+        await self._core.storage.settle([outcome])
 
     async def _give_up(self, row: Record) -> None:
         """Fail a job that was abandoned too often."""
@@ -337,7 +337,7 @@ class QueueyApi:
         outcome = Outcome(
             id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=LOST, error=words
         )
-        await self._app.storage.settle([outcome])
+        await self._core.storage.settle([outcome])
 
     def _view(self, row: Record) -> JobJson:
         return view(row, self._rules)

@@ -17,7 +17,7 @@ from treadle.server.middleware import caller
 from treadle.server.settings import Settings
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
 
 BYTES = "application/octet-stream"
 SHA1 = re.compile(r"[0-9a-fA-F]{40}")
@@ -25,10 +25,10 @@ SHA1 = re.compile(r"[0-9a-fA-F]{40}")
 FORMS = ("", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
 
 
-def blob_routes(blobs: Blobs) -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
+def blob_routes(blobs: Blobs) -> Callable[[AppCore, Settings, LongPoll], list[BaseRoute]]:
     """The protocol as an argument of `make_site`."""
     protocol = BlobApi(blobs)
-    return lambda app, settings, waiting: protocol.routes()
+    return lambda core, settings, waiting: protocol.routes()
 
 
 class BlobApi:

@@ -39,7 +39,7 @@ from treadle.storage import messages
 
 if TYPE_CHECKING:
     from treadle.admin.jobs import Jobs
-    from treadle.app import App
+    from treadle.app_core import AppCore
     from treadle.core.job import JobSpec
 
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request with the arguments of one job
@@ -50,8 +50,8 @@ LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
 class JobRoutes:
     """The operations on the jobs of one app."""
 
-    def __init__(self, app: App, settings: Settings, waiting: LongPoll) -> None:
-        self._app, self._settings, self._waiting = app, settings, waiting
+    def __init__(self, core: AppCore, settings: Settings, waiting: LongPoll) -> None:
+        self._core, self._settings, self._waiting = core, settings, waiting
 
     def operations(self) -> list[Operation]:
         made = Operation
@@ -208,13 +208,13 @@ class JobRoutes:
         check_together([0 if each.after is msgspec.UNSET else len(each.after) for each in asked])
         names = self._ids(call, len(asked))
         for each in asked:
-            await check_call(self._app, each)
+            await check_call(self._core, each)
         specs = await in_turns(self._spec, zip(asked, names, strict=True))
         allowed(call.token, [spec.new.queue for spec in specs])
         if call.token.queues:
             specs = await in_turns(lambda spec: spec.changed(reach=call.token.queues), specs)
         try:
-            rows = await self._app.client.send_rows(specs)
+            rows = await self._core.client.send_rows(specs)
             found = zip(rows, specs, strict=True)
             return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), found)
         except IdTaken as error:
@@ -225,7 +225,7 @@ class JobRoutes:
 
     def _spec(self, pair: tuple[JobAsked, str | None]) -> JobSpec[Any]:
         asked, name = pair
-        spec = spec_of(self._app, asked, name)
+        spec = spec_of(self._core, asked, name)
         users_row(spec.new, derived=name is not None and spec.id == name)
         return spec
 
@@ -251,7 +251,7 @@ class JobRoutes:
                 raise Refused(403, "forbidden", words)
             call.allowed([asked.queue])
         with call.heard() as said:
-            page = await self._app.jobs.list(
+            page = await self._core.jobs.list(
                 cursor=asked.cursor, limit=asked.limit, count=asked.count, order=asked.order, **asked.filters()
             )
         return PageView(await in_turns(view, page.records), page.cursor, page.total, said.text)
@@ -301,11 +301,11 @@ class JobRoutes:
         """Yield the row now, at each notification, at least every 15 s, and last when the job has ended."""
         loop, id, home = asyncio.get_running_loop(), row.id, self._waiting.home
         while True:
-            heard = asyncio.ensure_future(self._app.storage.watch((f"job:{id}",), self._pause(until)))
+            heard = asyncio.ensure_future(self._core.storage.watch((f"job:{id}",), self._pause(until)))
             stopped = asyncio.ensure_future(home.wait())
             try:
                 await asyncio.sleep(0)  # listen before reading, so that no change in between is missed
-                [found] = await self._app.storage.get([id])
+                [found] = await self._core.storage.get([id])
                 if found is not None and found.job.queue != row.job.queue:
                     found = None  # the row was pruned, and another queue has reused the id
                 row = found or row
@@ -356,4 +356,4 @@ class JobRoutes:
 
     def _jobs(self, call: Call[Any, Any]) -> Jobs:
         """A view of `app.jobs` with the queues of the caller's token."""
-        return self._app.jobs.within(call.token.queues)
+        return self._core.jobs.within(call.token.queues)

@@ -17,7 +17,7 @@ from treadle.storage import messages
 from treadle.tasks.options import name_of
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
 
 
 class QueueView(Struct, frozen=True, kw_only=True):
@@ -75,8 +75,8 @@ class Noted(Struct, frozen=True, omit_defaults=True):
 class OperatorRoutes:
     """The operations on a whole storage."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, core: AppCore) -> None:
+        self._core = core
 
     def operations(self) -> list[Operation]:
         made = Operation
@@ -157,7 +157,7 @@ class OperatorRoutes:
         ]
 
     async def queues(self, call: Call[None, messages.Nothing]) -> QueueViews:
-        stats = await self._app.storage.stats()
+        stats = await self._core.storage.stats()
         paused = {use.key.partition(":")[2] for use in stats.limits if use.rule.slots == 0 and use.key[:6] == "queue:"}
         found: dict[str, dict[str, Any]] = {name: {} for name in paused}
         for count in stats.counts:
@@ -180,11 +180,11 @@ class OperatorRoutes:
         name = name_of(call.part("name"), "queue")
         call.allowed([name])
         with call.heard() as said:
-            await (self._app.queues.pause(name) if shut else self._app.queues.resume(name))
+            await (self._core.queues.pause(name) if shut else self._core.queues.resume(name))
         return Noted(said.text)
 
     async def limits(self, call: Call[None, messages.Nothing]) -> LimitViews:
-        return LimitViews(rights.limits_seen(call.token, await self._app.limits.list()))
+        return LimitViews(rights.limits_seen(call.token, await self._core.limits.list()))
 
     async def set_limit(self, call: Call[LimitAsked, messages.Nothing]) -> Noted:
         for_everybody(call.token, "limits")
@@ -193,20 +193,20 @@ class OperatorRoutes:
             raise Refused(422, "wrong_shape", "expected slots, rate or both; DELETE removes a limit")
         rule = Limit(call.part("name"), asked.slots, asked.rate, asked.per, asked.how, asked.burst, asked.hold)
         with call.heard() as said:
-            await self._app.limits.set(rule)
+            await self._core.limits.set(rule)
         return Noted(said.text)
 
     async def drop_limit(self, call: Call[None, messages.Nothing]) -> Noted:
         for_everybody(call.token, "limits")
         with call.heard() as said:
-            await self._app.limits.set(Limit(call.part("name")))
+            await self._core.limits.set(Limit(call.part("name")))
         return Noted(said.text)
 
     async def workers(self, call: Call[None, messages.Nothing]) -> Workers:
-        return Workers(rights.workers_seen(call.token, (await self._app.storage.stats()).workers))
+        return Workers(rights.workers_seen(call.token, (await self._core.storage.stats()).workers))
 
     async def stats(self, call: Call[None, messages.Nothing]) -> Stats:
-        return rights.seen(call.token, await self._app.storage.stats())
+        return rights.seen(call.token, await self._core.storage.stats())
 
 
 def _add(parts: dict[str, Any], count: Count) -> None:

@@ -17,7 +17,7 @@ from treadle.storage import messages
 from treadle.tasks.json_options import Name
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
 
 
 class ScheduleAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,8 +63,8 @@ class ScheduleViews(Struct, frozen=True):
 class ScheduleRoutes:
     """The operations on the schedules of one app. Tokens that are bound to queues have no right to them."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, core: AppCore) -> None:
+        self._core = core
 
     def operations(self) -> list[Operation]:
         made, one = Operation, "/v1/schedules/{name}"
@@ -141,18 +141,18 @@ class ScheduleRoutes:
 
     async def list(self, call: Call[None, messages.Nothing]) -> ScheduleViews:
         for_everybody(call.token, "schedules")
-        return ScheduleViews([_shown(each) for each in await self._app.schedules.list()])
+        return ScheduleViews([_shown(each) for each in await self._core.schedules.list()])
 
     async def get(self, call: Call[None, messages.Nothing]) -> ScheduleView:
-        return _shown(await self._app.schedules.get(self._name(call)))
+        return _shown(await self._core.schedules.get(self._name(call)))
 
     async def put(self, call: Call[ScheduleAsked, messages.Nothing]) -> ScheduleView:
         name, asked = self._name(call), call.body
-        spec = None if asked.job is None else spec_of(self._app, asked.job)
+        spec = None if asked.job is None else spec_of(self._core, asked.job)
         if spec is not None:
             users_row(spec.new)
         return _shown(
-            await self._app.schedules.upsert(
+            await self._core.schedules.upsert(
                 name,
                 spec,
                 cron=asked.cron,
@@ -164,20 +164,20 @@ class ScheduleRoutes:
         )
 
     async def delete(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
-        await self._app.schedules.delete(self._name(call))
+        await self._core.schedules.delete(self._name(call))
         return messages.Nothing()
 
     async def pause(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
-        await self._app.schedules.pause(self._name(call))
+        await self._core.schedules.pause(self._name(call))
         return messages.Nothing()
 
     async def resume(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
-        await self._app.schedules.resume(self._name(call))
+        await self._core.schedules.resume(self._name(call))
         return messages.Nothing()
 
     async def trigger(self, call: Call[None, messages.Nothing]) -> JobView:
-        job = await self._app.schedules.trigger(self._name(call))
-        return view(await self._app.jobs.get(job.id))
+        job = await self._core.schedules.trigger(self._name(call))
+        return view(await self._core.jobs.get(job.id))
 
     @staticmethod
     def _name(call: Call[Any, Any]) -> str:

@@ -22,6 +22,7 @@ from treadle.execution.middleware import Middleware, Run, Send, Specs
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.app_core import AppCore
     from treadle.core.events import Event
     from treadle.core.model import NewJob
 
@@ -159,7 +160,7 @@ class Recorder(Middleware):
 
     def __init__(self, history: Callable[[], History] | History) -> None:
         self._history = history
-        self.app: App | None = None
+        self.app: App | AppCore | None = None
 
     def attach(self, app: App) -> Recorder:
         """Record this app from now on, inside its other middleware."""

@@ -167,7 +167,11 @@ class Simulation:
         """Run the whole simulation, and return the violations."""
         loop, noise = self._loop, random.Random(f"{self.seed} noise")
         try:
-            with alone(), seeded(loop, noise), borrowed(self.app, self._network, loop, self.now, noise, self._failed):
+            with (
+                alone(),
+                seeded(loop, noise),
+                borrowed(self.app._core, self._network, loop, self.now, noise, self._failed),
+            ):
                 violations = self._lived()
                 loop.end()
         finally:
@@ -343,7 +347,7 @@ class _Slot:
             grace=GRACE,
             **settings.options,
         )
-        worker.pools.lend(CalledAtOnce())
+        worker._core.pools.lend(CalledAtOnce())
         self._loop.start(actor, worker.start())
 
     def _step(self, actor: Actor) -> None:

@@ -16,6 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from treadle.admin.known_names import Names
+from treadle.app_core import StorageChoice
 from treadle.core.events import Event
 from treadle.errors import BadOption, UnknownName
 from treadle.producer.batching import Batcher
@@ -25,7 +26,7 @@ from treadle.worker.executors.threads import Answer, outcome
 from treadle.worker.inline import InlineWorker
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
     from treadle.testing.simulation.network import Network
 
 
@@ -57,18 +58,18 @@ class OfEach:
 
 @contextmanager
 def borrowed(
-    app: App,
+    core: AppCore,
     network: Network,
     loop: SimulatedLoop,
     clock: Callable[[], float],
     chance: random.Random,
     failed: Callable[[BaseException], None],
 ) -> Iterator[None]:
-    """Connect the app to that network, with ids that count up. The app is restored afterwards."""
-    for task in app.tasks.values():
+    """Connect the app of this core to that network, with ids that count up. The app is restored afterwards."""
+    for task in core.tasks.values():
         if task.kind == "process":
             raise BadOption("kind", f'{task.name} has kind="process", which a simulation does not support')
-    ids, client = count(1), app.client
+    ids, client = count(1), core.client
     recorder = Recorder(lambda: (ACTOR.get() or loop.root).history)
 
     def on_error(event: Event) -> None:
@@ -84,32 +85,30 @@ def borrowed(
             setattr(target, name, value)
 
         for name, value in {
-            "url": None,
+            "choice": StorageChoice(storage=network, clock=clock),
             "now": clock,
-            "_clock": clock,
             "chance": chance.random,
-            "_by_default": False,
-            "_inline": InlineWorker(app),
+            "inline": InlineWorker(core),
         }.items():
-            change(app, name, value)
-        change(app, "_life", app._new_life(network))
-        change(client, "_at_hand", app._life.at_hand)
+            change(core, name, value)
+        change(core, "life", core.new_life(core.choice))
+        change(client, "_at_hand", core.life.at_hand)
         change(client, "_enqueue", OfEach(lambda: Batcher(client._store, 1_000, at_once=True)))
         change(client, "_get", OfEach(lambda: Batcher(client._look, 1_000)))
         for name in ("names", "moved", "run_now"):
             change(client, name, None)
-        names = Names(app._opened, app.tasks)  # names cached for another storage would change the random draws
-        change(app.limits, "names", names)
-        change(app.jobs, "_names", names)
-        change(app._maker, "new_id", lambda: f"job-{next(ids):06d}")
-        change(app._maker, "now", clock)
-        change(app.jobs, "_now", clock)
-        recorder.app = app
-        app.layers.append(recorder)
-        back.callback(app.layers.remove, recorder)
+        names = Names(core.opened, core.tasks)  # names cached for another storage would change the random draws
+        change(core.limits, "names", names)
+        change(core.jobs, "_names", names)
+        change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")
+        change(core.maker, "now", clock)
+        change(core.jobs, "_now", clock)
+        recorder.app = core
+        core.layers.append(recorder)
+        back.callback(core.layers.remove, recorder)
         for name, listener in listeners:
-            app.emitter.on(name, listener)
-            back.callback(app.emitter.off, name, listener)
+            core.emitter.on(name, listener)
+            back.callback(core.emitter.off, name, listener)
         yield
 
 

@@ -15,6 +15,7 @@ from treadle.concurrency.spawn import started
 from treadle.core.model import Record
 from treadle.durable.steps import IN_BATCH
 from treadle.execution.context import Context, enter_batch
+from treadle.execution.job_run import JobRun
 from treadle.execution.runner import Threads, in_thread
 from treadle.tasks.batch import BatchTask, answers
 from treadle.worker.state import WorkerState
@@ -25,10 +26,10 @@ Answer = tuple[Any, BaseException | None]
 class Seat:
     """One item of a call that is gathered or runs."""
 
-    __slots__ = ("context", "future", "item")
+    __slots__ = ("future", "item", "run")
 
-    def __init__(self, context: Context, item: Any, future: asyncio.Future[Answer]) -> None:
-        self.context, self.item, self.future = context, item, future
+    def __init__(self, run: JobRun, item: Any, future: asyncio.Future[Answer]) -> None:
+        self.run, self.item, self.future = run, item, future
 
 
 class BatchGathering:
@@ -72,9 +73,9 @@ class Batches:
         """Whether items wait for others."""
         return bool(self._open)
 
-    def waits(self, context: Context) -> bool:
+    def waits(self, run: JobRun) -> bool:
         """Whether this item waits for others, so that its call has not begun."""
-        return any(seat.context is context for each in self._open.values() for seat in each.seats)
+        return any(seat.run is run for each in self._open.values() for seat in each.seats)
 
     def gathering(self) -> tuple[tuple[str, float, float], ...]:
         """For each task with waiting items: its name, the seconds its first item has waited, and the seconds until
@@ -96,17 +97,17 @@ class Batches:
             if key[0] not in with_new_items:
                 self._begin(key, gathering)
 
-    async def join(self, task: BatchTask[Any, Any], context: Context, item: Any) -> Any:
+    async def join(self, task: BatchTask[Any, Any], run: JobRun, item: Any) -> Any:
         """Add an item to a call, and return its own result when the call has ended. Raises the exception that the
         function returned for this item, or raised.
 
         An item that is cancelled while it waits leaves. While the call runs, it stays until the call has ended, because
         no other worker may run it meanwhile. The call is cancelled when all its items are.
         """
-        context.place = IN_BATCH
+        run.place = IN_BATCH
         key = task.name, None if task.by is None else task.by(item)
         gathering = self._open.get(key) or self._new(key, task)
-        seat = Seat(context, item, self._loop.create_future())
+        seat = Seat(run, item, self._loop.create_future())
         gathering.seats.append(seat)
         if len(gathering.seats) >= task.size:
             self._begin(key, gathering)
@@ -123,7 +124,7 @@ class Batches:
                 gathering.call.cancel()
             await asyncio.wait([seat.future])
             value, error = seat.future.result()
-            if error is not None or context.why != "stop":
+            if error is not None or run.why != "stop":
                 raise
         if error is not None:
             raise error
@@ -158,7 +159,7 @@ class Batches:
     async def _call(self, gathering: BatchGathering) -> None:
         task, seats = gathering.task, gathering.seats
         gathering.begun = True
-        enter_batch(tuple(seat.context for seat in seats))
+        enter_batch(tuple(Context(seat.run) for seat in seats))
         results: list[Any]
         process_tag = forks.tag
         try:

@@ -29,7 +29,7 @@ from treadle.core import clock, defaults
 from treadle.core.job import Continuation
 from treadle.core.model import Record
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
-from treadle.execution.context import Context, enter
+from treadle.execution.job_run import JobRun, enter
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer
 from treadle.serialization.call_codec import CallCodec
@@ -161,23 +161,23 @@ class Child:
 
         def send_note() -> None:
             if pace.due():
-                self._send(Noted(number, context.note or ""))
+                self._send(Noted(number, run.note or ""))
 
-        context = Context(ask.record, ask.worker, send_note)
-        enter(context)
+        run = JobRun(ask.record, ask.worker, send_note)
+        enter(run)
         try:
             signature, function = self._functions.find(ask)
             args, kwargs = signature.decode_call(payload)
             result = forks.contained(function, *args, **kwargs)
             if isinstance(result, Continuation):
                 following = next_of(result, signature.encode_result, defaults.MAX_RESULT)
-                return Done(number, context.note, goes_on=True), encode_next(following).decode()
+                return Done(number, run.note, goes_on=True), encode_next(following).decode()
             text = signature.encode_result(result)
             if len(text) * 4 > defaults.MAX_RESULT and (size := len(text.encode())) > defaults.MAX_RESULT:
                 raise TooLarge(f"the result of {ask.name}", size, defaults.MAX_RESULT)
         except BaseException as error:  # also SystemExit: sys.exit() fails the job, not this process
-            return raised(error, context.note, number), ""
-        return Done(number, context.note), text
+            return raised(error, run.note, number), ""
+        return Done(number, run.note), text
 
 
 class Pace:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
-from treadle.execution.context import Context, NotRunning, current
+from treadle.execution.job_run import JobRun, running_here
 from treadle.execution.runner import AnyTask
 from treadle.policy.retry import Abort, Defer
 from treadle.serialization.call_codec import TaggedCodec
@@ -148,7 +148,7 @@ class _Child:
 
     async def call(self, ask: Ask, payload: str) -> tuple[Done | Raised, str]:
         """Run one job. Raises _Gone."""
-        context = _context(ask.record)
+        run = _run_of(ask.record)
         self.jobs += 1
         begun = False
         try:
@@ -161,10 +161,10 @@ class _Child:
                 if isinstance(message, Begun):
                     begun = True
                 elif isinstance(message, Noted):
-                    context.keep_note(message.note)
+                    run.keep_note(message.note)
                 else:
                     if message.note is not None:
-                        context.note = message.note
+                        run.note = message.note
                     return message, text
         except (ConnectionError, asyncio.IncompleteReadError):
             raise _CallFailed(begun) from None
@@ -259,15 +259,12 @@ def _ask(task: AnyTask, record: Record) -> Ask:
         raise BadTask(f"{task.name}: {function!r} does not name its module, so a process cannot import it")
     own_codec = task.signature._codec is not None and not isinstance(task.signature._codec, TaggedCodec)
     without_payload = replace(record, job=replace(record.job, payload=""))
-    return Ask(module, function.__qualname__, task.name, own_codec, _context(record).worker, without_payload)
+    return Ask(module, function.__qualname__, task.name, own_codec, _run_of(record).worker, without_payload)
 
 
-def _context(record: Record) -> Context:
-    """The job's own context, which the runner has set."""
-    try:
-        return current()
-    except NotRunning:
-        return Context(record, "", lambda: None)
+def _run_of(record: Record) -> JobRun:
+    """The run of the job, which the runner has entered."""
+    return running_here() or JobRun(record, "", lambda: None)
 
 
 def _error(raised: Raised) -> Exception:

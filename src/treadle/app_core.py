@@ -1,0 +1,299 @@
+"""`AppCore`, the engine's side of an app: its storage, its registry of tasks, and the objects that work on them.
+
+`App` holds one and shows users a part of it. Everything below `App` takes the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+import random as _random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Unpack
+
+from treadle.admin.dead import Dead
+from treadle.admin.jobs import Jobs
+from treadle.admin.known_names import Names, without_rule
+from treadle.admin.limit_holds import LimitHolds
+from treadle.admin.limits import Limits
+from treadle.admin.moved_looks import Moved
+from treadle.admin.orphaned_workflows import OrphanedWorkflows
+from treadle.admin.queues import Queues
+from treadle.core import clock as clocks
+from treadle.core.events import Emitter, Event
+from treadle.core.ids import IdFactory, UuidV7
+from treadle.core.job import Continuation, JobSpec
+from treadle.errors import UnknownTask
+from treadle.execution import middleware
+from treadle.execution.open_transaction import guarded
+from treadle.policy import judge
+from treadle.policy.judge import HOLD
+from treadle.policy.retry import Retry
+from treadle.producer.client import Client
+from treadle.scheduling.schedules import Schedules
+from treadle.serialization import call_codec as codecs
+from treadle.storage import compose, connect
+from treadle.storage.contract import Bound, Storage
+from treadle.storage.loop_owner import Lifecycle
+from treadle.storage.user_session import bound_to
+from treadle.tasks.job_factory import JobFactory
+from treadle.tasks.options import Options, Seconds, Sizes
+from treadle.tasks.reducers import Reducer
+from treadle.tasks.stub import Stub
+from treadle.tasks.task import Task
+from treadle.tasks.when import HasId, When
+from treadle.worker.inline import InlineWorker
+from treadle.workflow.enqueue_args import flatten, waiting
+
+log = logging.getLogger("treadle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageChoice:
+    """The storage of an app: at a url, an object, or made of three ports.
+
+    clock       for storages that read the time in this process; None: the wall clock
+    by_default  whether nobody has named the url
+    """
+
+    url: str | None = None
+    storage: Storage | None = None
+    ports: Any = None
+    namespace: str | None = None
+    clock: clocks.Clock | None = None
+    token: str | None = None
+    by_default: bool = False
+
+    @property
+    def is_only_one(self) -> bool:
+        """Whether no other storage object can have its jobs."""
+        return self.storage is not None or (self.url or "").startswith("memory:")
+
+    def make(self) -> Storage:
+        """The storage object; for a url or ports, a new one each time."""
+        if self.storage is not None:
+            return self.storage
+        if self.ports is not None:
+            return compose(self.ports, now=self.clock, namespace=self.namespace)
+        return connect(self.url or "", now=self.clock, token=self.token)
+
+
+class AppCore:
+    """The objects of one app. Their names without an underscore are for the engine."""
+
+    def __init__(
+        self,
+        choice: StorageChoice,
+        *,
+        retry: Retry | None = None,
+        on_error: judge.OnError | None = None,
+        codec: codecs.Codec | None = None,
+        sizes: Sizes | None = None,
+        ids: IdFactory | None = None,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        self.choice, self.now = choice, choice.clock or clocks.wall
+        self.chance: Callable[[], float] = random or _random.random
+        self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.emitter = Emitter()
+        self.layers: list[middleware.Middleware] = []
+        self.retry, self.on_error, self.codec, self.sizes = retry or Retry(), on_error, codec, sizes or Sizes()
+        self.when_forked: list[Callable[[], None]] = []  # called in a forked child
+        self.inline = InlineWorker(self)
+        self.life = self.new_life(choice)
+        self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)
+        self.new_id: IdFactory = ids or UuidV7()
+        self.maker = JobFactory(self.client, self.new_id, self.now, self.retry, self.sizes)
+        self.reducers: dict[str, Reducer] = self.maker.reducers
+        self.moved = Moved(self.opened)
+        self._make_groups()
+        self.orphans = OrphanedWorkflows(self.opened, self.emitter)
+        self.client.layers, self.client.run_now = self.layers, self._run_inline
+        self.client.moved, self.client.orphans = self.moved, self.orphans
+
+    def _make_groups(self) -> None:
+        """The groups of calls: `app.jobs` and the like. They share the names that calls were seen to use."""
+        names = self.client.names = Names(self.opened, self.tasks)
+        self.maker.given = names.given
+        self.jobs = Jobs(self.client, self.opened, self.tasks, self.now, names, self.moved, self.sizes.step)
+        self.dead = Dead(self.jobs)
+        self.limits = Limits(self.opened, names, self.moved)
+        self.queues = Queues(self.opened, self.limits, self.moved)
+        self.schedules = Schedules(
+            self.opened,
+            self.client.send,
+            self._next_id,
+            self.jobs.job_of,
+            self._tell_error,
+            self.client.prepared,
+            self.moved,
+        )
+        self.system_tasks = self.schedules.tasks
+        self.system_tasks[HOLD] = LimitHolds(self.limits).task
+
+    @property
+    def url(self) -> str | None:
+        """The storage URL; None for a storage object and for ports."""
+        return self.choice.url
+
+    # --- tasks
+
+    def find_task(self, name: str) -> Task[..., Any, Any]:
+        """The task of that name. Raises UnknownTask, which suggests a similar name."""
+        if name not in self.tasks:
+            like = difflib.get_close_matches(name, self.tasks, 1)
+            raise UnknownTask(name, tuple(self.tasks), like[0] if like else None)
+        return self.tasks[name]
+
+    def stub(self, name: str, **options: Unpack[Options]) -> Stub:
+        """A task by name; its arguments are not checked."""
+        return Stub(self.maker, name).options(**options)
+
+    # --- sending
+
+    async def enqueue(
+        self,
+        specs: Sequence[Any],
+        after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None,
+        wait_timeout: Seconds | None = None,
+        within: Any = None,
+    ) -> Any:
+        """See `App.enqueue`."""
+        flat, single = self.flatten(specs, after, when, wait_timeout)
+        jobs = await self.client.send(flat, within) if flat else []
+        return jobs[0] if single else jobs
+
+    def flatten(
+        self,
+        specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]],
+        after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None,
+        wait_timeout: Seconds | None = None,
+    ) -> tuple[list[JobSpec[Any, Any]], bool]:
+        """The arguments of `enqueue` as one list of specs, and whether they are a single spec or flow."""
+        flat = flatten(specs, self.maker)
+        if after is not None or when is not None or wait_timeout is not None:
+            flat = waiting(flat, after, when, wait_timeout, self.now(), self.sizes)
+        return flat, len(specs) == 1 and isinstance(specs[0], Continuation)
+
+    def bound(self, within: Any) -> Bound:
+        """The storage's verbs inside a transaction of the user. It does not open the app, because opening could wait
+        for that very transaction."""
+        return bound_to(self.storage, within)
+
+    async def results(self, ids: Sequence[str]) -> list[Any]:
+        """For each of these jobs, in order, its result, or the exception that says why it has none."""
+        return await self.client.results(ids)
+
+    # --- the storage
+
+    async def open(self) -> Storage:
+        """See `App.open`."""
+        return await self.life.open()
+
+    async def release(self) -> None:
+        """Undo one `open`. The last one closes the storage, unless a call without `open` has opened it."""
+        await self.leave(even_if_lazily=False)
+
+    async def close(self) -> None:
+        """See `App.close`."""
+        await self.life.close()
+
+    async def leave(self, *, even_if_lazily: bool) -> None:
+        """Undo one `open`. The last one closes the storage; if a call without `open` has opened it, only with
+        `even_if_lazily`."""
+        # The inline worker keeps the app open only for itself, and releases it while the app is closed.
+        others = -1 if self.inline.stopping else self.inline.users
+        await self.life.leave(others, even_if_lazily=even_if_lazily)
+
+    async def opened(self) -> Storage:
+        """The storage, opened at its first use. The app then stays open until `close`, or until its event loop ends."""
+        return guarded(await self.life.opened())
+
+    @property
+    def storage(self) -> Storage:
+        """The storage, as the code that runs here may use it: on another event loop, a proxy."""
+        return self.life.seen_from_here()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop on which the app is open; None while it is closed."""
+        return self.life.loop
+
+    def new_life(self, choice: StorageChoice) -> Lifecycle:
+        """The lifecycle of this storage, not yet open."""
+        return Lifecycle(
+            choice.make(),
+            None if choice.is_only_one else choice.make,
+            choice.url is not None,
+            self._stop_inline,
+            self._when_open,
+            self._when_forked,
+        )
+
+    def _when_open(self) -> None:
+        self.moved.forget()
+        if self.choice.by_default:
+            log.info("jobs live in %s", self.url)
+
+    def _when_forked(self) -> None:
+        """In a forked child: drop everything that runs on event loops of the parent."""
+        self.inline.forget()
+        for forget in self.when_forked:
+            forget()
+
+    async def _run_inline(self, ids: Sequence[str]) -> None:
+        await self.inline.run(ids)
+
+    async def _stop_inline(self) -> None:
+        await self.inline.stop()
+
+    # --- declarations
+
+    async def prepare(self) -> None:
+        """Store the declared schedules and limits; every worker does this when it starts. The limits are stored last,
+        with the mark that `prepare_again` looks for."""
+        only = self.storage.capabilities.queues
+        if only and self._declares():
+            log.warning(
+                "the token is bound to %s, so the declared schedules and limits are not stored; a worker with a token "
+                "for every queue, or one on the storage itself, stores them",
+                ", ".join(only),
+            )
+        if only:
+            return
+        if self._declares():
+            await self.schedules.store()
+            await self.limits.store()
+        if any(task.constants.get("limits") for task in self.tasks.values()):
+            rules = frozenset(use.key for use in await self.limits.list(use=False))
+            for name, limit, guess in without_rule(self.tasks, rules):
+                log.warning("task %s: its limit %r has no rule, so it limits nothing%s", name, limit, guess)
+
+    async def prepare_again(self) -> bool:
+        """Store them again if the storage has lost them, for example a server that was restarted empty. Returns whether
+        it had."""
+        if not self._declares() or await self.limits.is_stored():
+            return False
+        await self.prepare()
+        return True
+
+    def _declares(self) -> bool:
+        return self.limits.declares or self.schedules.declares
+
+    def _next_id(self) -> str:
+        return self.maker.new_id()  # which a test replaces
+
+    def _tell_error(self, error: BaseException) -> None:
+        if self.emitter.wants("worker.error"):
+            self.emitter.emit(Event(name="worker.error", error=error))
+
+
+class AnyApp(Protocol):
+    """An `App`, for modules that `App` itself imports."""
+
+    @property
+    def _core(self) -> AppCore: ...

@@ -1,0 +1,90 @@
+"""Errors of the storage: it refuses a call, or is unavailable."""
+
+from __future__ import annotations
+
+from treadle.errors.base import TreadleError
+
+
+class StorageError(TreadleError):
+    """The storage refused a call, and stored nothing of it. After StorageUnavailable that is unknown."""
+
+
+class BadUrl(StorageError, ValueError):
+    """A storage URL that cannot be parsed, or that has an invalid option."""
+
+
+class StorageUnavailable(StorageError, ConnectionError):
+    """The storage cannot be reached now. It is unknown whether the last call was applied; repeating it is safe."""
+
+
+class AnswerTooLarge(StorageUnavailable):
+    """A response was above the client's limit: from a hostile server, or because one call requested too much.
+
+    `unit` is what was counted: bytes, values, arrays and objects, jobs, or pages.
+    """
+
+    def __init__(self, place: str, limit: int, unit: str = "bytes", advice: str = "") -> None:
+        self.place, self.limit, self.unit, self.advice = place, limit, unit, advice
+        super().__init__(
+            f"{place}: expected a response of at most {limit:,} {unit}, found more{advice and f'; {advice}'}"
+        )
+
+
+class StorageFull(StorageError):
+    """The storage has no space left, or is read-only. Nothing of the call was stored."""
+
+
+class StorageDenied(StorageError):
+    """The server rejects the user: wrong credentials, or a missing right. Waiting does not help."""
+
+
+class SchemaTooNew(StorageError):
+    """The storage was written by a newer Treadle than this one."""
+
+    def __init__(self, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(f"the storage has schema {found}, this Treadle knows up to {known}: upgrade Treadle")
+
+
+class NotADatabase(StorageError):
+    """The file is not a Treadle database, or cannot be created because its folder does not exist."""
+
+
+class Unsupported(StorageError):
+    """This kind of storage cannot do something. `storage` names it, `what` the operation, `instead` an alternative."""
+
+    def __init__(self, storage: str, what: str, instead: str) -> None:
+        self.storage, self.what, self.instead = storage, what, instead
+        super().__init__(f"{storage} does not support {what}; {instead}")
+
+
+class BadSession(StorageError, ValueError):
+    """The value of `within=` is not a transaction that the jobs can join. Nothing was stored.
+
+    `session` describes the value, `problem` says why it cannot be used.
+    """
+
+    def __init__(self, session: str, problem: str) -> None:
+        self.session, self.problem = session, problem
+        super().__init__(f"within={session}: {problem}")
+
+
+class StorageMoved(StorageError):
+    """The jobs of this storage were moved to another one; it stores nothing any more. `target` is that URL, masked."""
+
+    def __init__(self, storage: str, target: str) -> None:
+        self.storage, self.target = storage, target
+        super().__init__(f"the jobs of {storage} were moved to {target}: use that URL")
+
+
+class NestedTransaction(StorageError):
+    """A call inside an open transaction, but not through it, would wait for the end of that transaction."""
+
+
+class EventLoopError(NestedTransaction, RuntimeError):
+    """The event loop on which the app is open cannot carry out the call: it does not run, or it is the caller's own and
+    would wait for itself. A subclass of NestedTransaction for compatibility with older programs."""
+
+
+class MoveFailed(TreadleError):
+    """A move cannot begin, continue or be cancelled; the message says what to do. Nothing was lost."""

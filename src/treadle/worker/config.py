@@ -1,0 +1,68 @@
+"""The settings of a worker, checked; `Worker` makes them from the arguments of its caller."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.core import defaults
+from treadle.core.model import Record
+from treadle.errors import BadOption
+from treadle.execution.runner import AnyTask
+from treadle.policy.retry import DEFAULT, Retry
+from treadle.tasks.options import name_of
+from treadle.worker.backlog import Backlog
+from treadle.worker.leader import Role
+from treadle.worker.redrive import Redrive
+
+RECOVERY = Retry(base=0.1, max=10.0).over(DEFAULT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """The options of `Worker`; times in seconds. Raises BadOption.
+
+    queues  with their weights; None: the queues of its tasks
+    tasks   by name; None: all tasks of the app
+    """
+
+    name: str
+    queues: dict[str, int] | None = None
+    tasks: tuple[str, ...] | None = None
+    concurrency: int = defaults.CONCURRENCY
+    grace: float = defaults.GRACE
+    lease: float = defaults.LEASE
+    poll: float = defaults.POLL
+    recovery: Retry = RECOVERY
+    role: Role | None = None
+    ordered: bool = False
+    accept: Callable[[Record], Any] | None = None
+    throttle: Callable[[], Awaitable[Any]] | None = None
+    on_backlog: Callable[[Backlog], Any] | None = None
+    backlog_after: float = defaults.BACKLOG_AFTER
+    backlog_every: float | None = None
+    redrive: Redrive | None = None
+
+    def __post_init__(self) -> None:
+        most: object = self.concurrency
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise BadOption("concurrency", f"expected 1 or more, found {most!r}")
+        for option in ("lease", "poll", "backlog_after"):
+            if not getattr(self, option):
+                raise BadOption(option, "expected more than 0 s")
+        rule: object = self.redrive
+        if rule is not None and not isinstance(rule, Redrive):
+            raise BadOption("redrive", f"expected Redrive(...), found {rule!r}")
+
+
+def worker_name(name: str | None = None) -> str:
+    """The name given, or one that no other worker has. Raises BadOption."""
+    return name_of(name, "name") if name else f"{platform.node()}:{os.getpid()}:{os.urandom(3).hex()}"
+
+
+def task_names(tasks: Iterable[str | AnyTask] | None) -> tuple[str, ...] | None:
+    """The names of these tasks."""
+    return None if tasks is None else tuple(task if isinstance(task, str) else task.name for task in tasks)

@@ -1,0 +1,220 @@
+"""`WorkerCore`, which `Worker` starts and stops. Each start makes a `WorkerSession`, which has the loops."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import gc
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import Context
+from datetime import timedelta
+
+from treadle.concurrency.cross_loop import LoopCall, LoopEnded
+from treadle.concurrency.spawn import started
+from treadle.core import defaults, ids
+from treadle.core.model import Record
+from treadle.errors import BadOption, StorageFull, StorageUnavailable, UnknownTask
+from treadle.policy.retry import seconds
+from treadle.storage.contract import Storage
+from treadle.worker.claim_builder import Rooms
+from treadle.worker.config import WorkerConfig
+from treadle.worker.executors.pools import Executors
+from treadle.worker.os_signals import Signals
+from treadle.worker.outage import StorageOutage
+from treadle.worker.parts import WorkerHost
+from treadle.worker.session import WorkerSession, tell
+from treadle.workflow.plan import FLOW
+
+log = logging.getLogger("treadle")
+
+LISTENERS = 5.0  # s a stopping worker waits for async listeners
+YOUNG = 5_000  # new objects between two runs of the garbage collector
+
+
+def calm_collector() -> None:
+    """Set up the garbage collector of a worker process: see `Worker.run`."""
+    gc.collect()
+    gc.freeze()
+    if 0 < gc.get_threshold()[0] < YOUNG:  # unless the program has raised it, or disabled it
+        gc.set_threshold(YOUNG)
+
+
+class WorkerCore:
+    """The engine of one worker: its settings, its pools, and its session while it runs.
+
+    patient  False: items of a batch wait only for items that are queued already. For tests
+    """
+
+    def __init__(self, app: WorkerHost, config: WorkerConfig, patient: bool = True) -> None:
+        self.app, self.config, self.patient = app, config, patient
+        self.pools = Executors(config.name, config.concurrency)
+        self.session: WorkerSession | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """See `Worker.start`."""
+        if self.session is not None:
+            raise BadOption("worker", "it is already running")
+        for name in self.config.tasks or ():
+            if name not in self.app.tasks:
+                raise UnknownTask(name, tuple(self.app.tasks))
+        outage = StorageOutage(self.config.name, self.config.recovery, self.app.chance, self._tell)
+        storage = await self._open(outage)
+        try:
+            self.session = WorkerSession(
+                self.app, self.config, self.queues(), self.tasks, self.pools, storage, outage, self.patient
+            )
+            self.session.start()
+        except BaseException:
+            await self.app.release()
+            raise
+        self._warn_of_queues()
+        self._tell("worker.started")
+
+    def _warn_of_queues(self) -> None:
+        """Log a queue that no task of the app uses and that resembles one in use: a mistyped name claims nothing."""
+        known = {queue for task in self.app.tasks.values() if (queue := getattr(task, "queue", None))}
+        for queue in self.config.queues or ():
+            close = difflib.get_close_matches(queue, known, 1)
+            if queue not in known and close:
+                log.warning(
+                    "worker %s: no task of this app uses the queue %r; did you mean %r?",
+                    self.config.name,
+                    queue,
+                    close[0],
+                )
+
+    async def _open(self, outage: StorageOutage) -> Storage:
+        while True:
+            try:
+                storage = await self._opened()
+            except (StorageUnavailable, StorageFull) as error:
+                await outage.failed("open", error)
+            else:
+                outage.answered("open")
+                return storage
+
+    async def _opened(self) -> Storage:
+        """Open the storage, and store the limits and schedules that the app declares."""
+        storage = await self.app.open()
+        try:
+            self._check_queues(storage.capabilities.queues)
+            if self.queues():
+                await self.app.prepare()
+        except BaseException:
+            await self.app.release()
+            raise
+        return storage
+
+    def _check_queues(self, only: tuple[str, ...]) -> None:
+        """Raise BadOption if the token of this process, which is bound to the queues `only`, forbids a queue or the
+        role."""
+        outside = [queue for queue in self.queues() if only and queue not in only]
+        if outside:
+            raise BadOption(
+                "queues",
+                f"the token is bound to {', '.join(only)}, but this worker claims from {', '.join(outside)}; give "
+                f"queues={list(only)}, or use a token for those queues",
+            )
+        if only and self.config.role == "leader":
+            raise BadOption("role", f"the token is bound to {', '.join(only)}, but a leader works for every queue")
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT."""
+        calm_collector()
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        signals = 0
+
+        def on_signal() -> None:
+            nonlocal signals
+            signals += 1
+            asked.set()
+            if signals > 1 and self.session is not None:
+                self.session.hurry.set()
+
+        with Signals(loop, on_signal):
+            starting, stopping = asyncio.create_task(self.start()), asyncio.create_task(asked.wait())
+            try:
+                await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if not starting.done():  # it still waits for the storage
+                    starting.cancel()
+                    await asyncio.wait([starting])
+                if not starting.cancelled():
+                    starting.result()
+                    await asked.wait()
+                    await self.stop()
+            finally:
+                starting.cancel()
+                stopping.cancel()
+                if self.session is not None:  # it was cancelled
+                    await self.stop(0)
+
+    async def stop(self, grace: float | timedelta | None = None) -> None:
+        """See `Worker.stop`."""
+        session = self.session
+        if session is None:
+            return
+        if session.loop is not asyncio.get_running_loop():
+            with suppress(LoopEnded):
+                await LoopCall(session.loop, lambda: self.stop(grace)).wait()
+            return
+        if self._stopping is None:
+            wait = self.config.grace if grace is None else seconds(grace, "grace")
+            self._tell("worker.stopping")
+            session.claim_no_more()
+            self._stopping = started(self._stop(session, wait), context=Context())
+        stopping = self._stopping
+        job = ids.running.get(None)
+        if job is not None and any(run.job_run is job for run in session.state.running.values()):
+            return
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            session.hurry.set()
+            while not stopping.done():
+                await asyncio.wait([stopping])
+            raise
+
+    async def _stop(self, session: WorkerSession, grace: float) -> None:
+        try:
+            await session.stop(grace)
+        finally:
+            self.session = self._stopping = None
+            try:
+                await self.pools.close()
+                self._tell("worker.stopped")
+                await self.app.emitter.settle(LISTENERS)
+            finally:
+                await self.app.release()
+
+    @property
+    def running(self) -> Sequence[Record]:
+        """The jobs that run here now."""
+        return [] if self.session is None else [run.record for run in self.session.state.running.values()]
+
+    async def run_ids(self, ids: Sequence[str]) -> None:
+        """Claim and start those of these jobs that may start now, as far as slots are free."""
+        if self.session is not None:
+            await self.session.run_ids(ids)
+
+    def _tell(self, name: str, error: BaseException | None = None) -> None:
+        tell(self.app.emitter, self.config.name, name, error)
+
+    def queues(self) -> dict[str, int]:
+        """The queues that it claims from, with their weights."""
+        if self.config.queues is not None:
+            return self.config.queues
+        asked = self.config.tasks
+        tasks = [task for name, task in self.app.tasks.items() if asked is None or name in asked]
+        return dict.fromkeys((task.queue for task in tasks), 1) or {defaults.QUEUE: 1}
+
+    def tasks(self) -> Rooms:
+        """The tasks that it may claim, system tasks included."""
+        names = self.app.tasks if self.config.tasks is None else self.config.tasks
+        found: Rooms = {n: (None, self.app.tasks[n].lease) for n in names}
+        found[FLOW] = None, None  # the roots of compositions: any worker of their queue ends them
+        return found | {
+            each.name: (None, None) for each in self.app.system_tasks.values() if each.serves in (None, *names)
+        }
