@@ -1,5 +1,4 @@
-"""Acts on rows that are due: scheduled jobs and expired leases of plain rows in two statements, all other rows one by
-one.
+"""Acts on due rows: scheduled jobs and expired leases of plain rows in two statements, other rows one by one.
 
 Claim, heartbeat and prune call it.
 """

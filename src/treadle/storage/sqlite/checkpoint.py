@@ -40,8 +40,7 @@ log = logging.getLogger("treadle.storage.sqlite")
 
 
 class Checkpoints:
-    """Runs checkpoints on its own connection, in its own thread. `db`: that connection; None before the first
-    checkpoint."""
+    """Runs checkpoints on its own connection, in its own thread. `db`: that connection; None before it is needed."""
 
     def __init__(self, path: str, synchronous: str) -> None:
         self._path, self._log, self._synchronous = path, path + "-wal", synchronous

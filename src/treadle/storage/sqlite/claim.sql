@@ -1,4 +1,4 @@
--- What a claim must know first, in one read. `moments` reads the due times again if the claim changed more than its
+-- All that a claim must know first, in one read. `moments` reads the due times again if the claim changed more than its
 -- rows.
 
 -- name: glance

@@ -10,7 +10,7 @@ SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value 
 -- name: any_edge
 SELECT EXISTS (SELECT 1 FROM edge);
 
--- What an insert of plain jobs must know first, in one read.
+-- All that an insert of plain jobs must know first, in one read.
 
 -- name: glance
 SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0)),

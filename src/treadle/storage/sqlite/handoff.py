@@ -76,12 +76,12 @@ class Mailboxes:
         mailbox.asks = False
         self._file.asks.drop(mailbox.address)
 
-    # --- asking
+    # --- open claims
 
     def claim(self, unit: UnitOfWork, ask: Claim) -> Generator[None, None, Claimed | None]:
         """One step of a claim, as `claim.claim`. It ends the open claim noted for its address; if it finds no job, it
         is noted as the new one. This also holds if the transaction is rolled back: the claim is then repeated, and
-        returns a job that was handed to it."""
+        returns the job of a hand-off."""
         mailbox = self._mailboxes.get(ask.hand_off[0]) if ask.hand_off is not None else None
         if mailbox is None or ask.hand_off is None:
             return (yield from claim(unit, ask))
@@ -98,7 +98,7 @@ class Mailboxes:
             self._file.asks.add(WaitingWorker(mailbox.address, unit.now + wait, queues, words), unit.now)
         return claimed
 
-    # --- handing
+    # --- hand-off
 
     def store(self, unit: UnitOfWork, jobs: Sequence[NewJob], plain: bool) -> Generator[None, None, list[Record]]:
         """Store one job, and claim it for a waiting worker. If none waits, this costs no more than storing it."""
@@ -119,9 +119,8 @@ class Mailboxes:
         return stored
 
     def _hand(self, asks: Sequence[WaitingWorker], unit: UnitOfWork, job: NewJob) -> Generator[None, None, str | None]:
-        """Make the latest open claim that would take this job. Return the id of the job that is handed over: the first
-        of the queue, which need not be the new one. Nothing is handed over if there are rules or rows are due: enqueue
-        must stay cheap."""
+        """Make the latest open claim that would take this job. Return the id of its job: the first of the queue, which
+        need not be the new one. No hand-off if there are rules or rows are due: enqueue must stay cheap."""
         for ask in reversed(asks):
             wanted = ask.claim_for(job) if ask.until > unit.now else None
             if wanted is None or not self._hears(ask.address):
@@ -145,7 +144,7 @@ class Mailboxes:
         return (whole if 0 < len(whole) <= SAID else to_json(row.job.id)).decode()
 
     def _told(self, word: str) -> None:
-        """A datagram says that a job was handed to one of our addresses. The row says under which claim id."""
+        """Read the datagram of a hand-off to one of our addresses. The row says under which claim id."""
         address, _, said = word.partition(" ")
         mailbox = self._mailboxes.get(address)
         if mailbox is None:
