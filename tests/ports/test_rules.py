@@ -1,4 +1,4 @@
-"""A log of ports is read by processes of several versions: all must draw the same rows from it."""
+"""Processes of several versions read one log of ports: all must derive the same rows from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle.storage.composed import log_entries
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
-GOLDEN = {  # RULES -> what they make of these calls
+GOLDEN = {  # RULES -> the rows that these calls make
     1: "e643c40839b84427",
 }
 

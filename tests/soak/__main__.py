@@ -16,7 +16,7 @@ from tests.soak.planted import FAULTS
 from tests.soak.trial import trial
 from tests.soak.verdict import summary
 
-TRIAL = 60.0  # s of faults in one trial, then it drains: a failure names a short history
+TRIAL = 60.0  # seconds of faults in one trial, then it drains: a failure has a short history
 
 
 def parser() -> argparse.ArgumentParser:
