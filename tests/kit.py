@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Spy(StorageProxy):
-    """A storage that counts its calls. `away`: for each verb, the number of calls that fail."""
+    """A storage that counts its calls. `away`: the number of calls of a verb that fail."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)

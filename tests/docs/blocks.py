@@ -22,7 +22,7 @@ _COMMAND = re.compile(r"^(?:[A-Z_][A-Z0-9_]*=\S* )*(?:treadle|python3?)(?:\s|$)"
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. `line` is the line number of its first line of code."""
+    """One fenced block. `line` is the number of its first line of code."""
 
     language: str
     code: str

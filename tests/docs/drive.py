@@ -33,12 +33,12 @@ class Page:
 
     def fresh(self) -> None:
         module = types.ModuleType("__main__")
-        module.__file__ = str(Path.cwd() / "page.py")  # "beside the program" means this folder
+        module.__file__ = str(Path.cwd() / "page.py")  # the folder of the program is this folder
         sys.modules["__main__"] = module
         self.namespace = module.__dict__
 
     def python(self, code: str, line: int) -> None:
-        source = "\n" * (line - 1) + code  # so that a traceback names the line of the page
+        source = "\n" * (line - 1) + code  # so that tracebacks have the line numbers of the page
         compiled = compile(source, self.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         made = eval(compiled, self.namespace)
         if inspect.iscoroutine(made):

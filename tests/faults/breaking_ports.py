@@ -17,7 +17,7 @@ class Breaking:
     before        the call fails, and nothing was done
     after         it fails after it was done
     lost          it was done, and never returns
-    dies before   nothing was done, and neither this call nor any later one of this process returns
+    dies before   nothing was done; this call and all later ones of this process never return
     dies after    it was done, and then the same
     """
 

@@ -1,6 +1,6 @@
 """Each verb with its request lost, its answer lost, cut in the middle, or never arriving, through the real driver.
 
-Whichever packet of a call is hit: the caller gets StorageUnavailable or the answer and never waits for ever, and the
+A call may lose any of its packets: the caller gets StorageUnavailable or the answer and never waits for ever, and the
 repeated call has the effect of one call.
 """
 
@@ -48,8 +48,8 @@ _names = (f"v{os.getpid()}-{n}" for n in itertools.count())
 class Scene:
     """The rows that a verb finds: job `a` runs under version 1, `b` is queued, `old` has ended and may be pruned.
 
-    storage    the storage whose network fails
-    beside     the same storage over a network that works
+    `storage`    the storage whose network fails
+    `beside`     the same storage over a network that works
     """
 
     def __init__(self, storage: Storage, beside: Storage) -> None:

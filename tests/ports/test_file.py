@@ -298,7 +298,7 @@ def test_killed_in_the_middle_of_a_push_it_has_all_that_was_said(tmp_path: Path)
             child.kill()
             said += [int(line) for line in child.stdout.read().split("\n")[:-1]]
     found = asyncio.run(numbers(path))
-    # What was confirmed is stored. Of the rest, only the message that was being written at each crash may be stored
+    # All that was confirmed is stored. Of the rest, only the message that was being written at each crash may be stored
     # too.
     assert set(said[1:]) <= set(found)
     assert len(found) - len(set(said[1:])) <= 5

@@ -483,7 +483,7 @@ async def test_within_its_queue_a_bound_token_does_what_its_scopes_say(sites: Si
 
 
 async def test_who_may_not_look_sees_nothing_of_the_job_that_answers(sites: Sites) -> None:
-    """With the scope enqueue alone, for every queue or for one."""
+    """The token has the scope enqueue alone."""
     job = {"task": "t", "queue": MINE, "key": "k", "id": "m", "args": [SECRET]}
     await sites.native("POST", "/v1/jobs", job, "admin")
     for path, body in (

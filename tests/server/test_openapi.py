@@ -1,4 +1,4 @@
-"""The server matches its own description: for no request of schemathesis does it answer 5xx, or against its schema."""
+"""The server matches its own description: no request of schemathesis gets a 5xx, or an answer against its schema."""
 
 from __future__ import annotations
 

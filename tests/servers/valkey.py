@@ -55,8 +55,8 @@ def allocator() -> str:
 class Valkey(Process):
     """One server.
 
-    fsync   None: nothing is written to disk, for tests that never start it again. Else when its data is written: "always"
-            before each reply, "everysec" once a second, "no" when the system decides
+    fsync   None: nothing is written to disk, for tests that never start it again. Otherwise when its data is written:
+            "always" before each reply, "everysec" once a second, "no" when the system decides
     words   more arguments, such as "--maxmemory", "4mb"
     """
 

@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python3 dev.py soak", description=__doc__)
     made.add_argument("--url", choices=sorted(STAGES), default="sqlite", help="The storage. [default: sqlite]")
     made.add_argument("--minutes", type=float, default=2.0, help="Minutes of faults altogether. [default: 2]")
-    made.add_argument("--seed", type=int, help="What the nemesis does; each trial takes the next. [default: random]")
+    made.add_argument("--seed", type=int, help="Seed of the faults; each trial uses the next. [default: random]")
     made.add_argument("--only", default="", help="Names of faults, separated by commas. [default: all]")
     made.add_argument("--plant", choices=sorted(FAULTS), default="", help="Break the storage on purpose.")
     return made

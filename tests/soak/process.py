@@ -40,9 +40,7 @@ async def work(storage: Any, actor: str, path: str) -> None:
     app, history = make(storage, actor, path)
     history.add("note", text="up")
     try:
-        await Worker(
-            app, concurrency=8, lease=LEASE, poll=0.2, grace=5, recovery=SOON
-        ).run()  # opens the app, retrying
+        await Worker(app, concurrency=8, lease=LEASE, poll=0.2, grace=5, recovery=SOON).run()  # opens the app, retrying
     finally:
         await app.close()
 

@@ -27,8 +27,8 @@ def judge(
     """All violations.
 
     tables   the users' own tables: name -> the ids in them
-    ordered  whether claims are made in queue order. On PostgreSQL a claim skips jobs that another has locked; each shard
-             has a queue of its own
+    ordered  whether claims are made in queue order. On PostgreSQL a claim skips jobs that another has locked; each
+             shard has a queue of its own
     """
     acted = {entry.id for entry in entries if entry.what == "act"}
     expected = dict(_expected(app, rows, acted))
@@ -138,7 +138,7 @@ def _tables(it: Evidence, tables: Mapping[str, Sequence[str]]) -> Iterator[Viola
             where = "has a row of the user's and no job that did it" if id in stored else "has no row of the user's"
             yield it.violation("transaction", f"{id} {where} in {table}", id)
         for id in sorted({id for id in stored if stored.count(id) > 1}) if len(stored) != len(set(stored)) else ():
-            yield it.violation("transaction", f"{id} stands in {table} {stored.count(id)} times", id)
+            yield it.violation("transaction", f"{id} has {stored.count(id)} rows in {table}", id)
 
 
 def summary(counts: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from treadle.testing.conformance.run import MakeStorage
 
 SHARDS = 3
 
-ORDER = "the order of the line, lanes in it and room for a task are exact within a shard"
+ORDER = "queue order, lanes and room for a task are exact within a shard only"
 QUEUES = "a queue can be paused, but not limited: its jobs are in several shards (Unsupported)"
 REFUSED = {
     "test_law02_within_the_room_of_each_task": ORDER,

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Choosy(Spy):
-    """Raises the error of a server for a value that it cannot store, for every call with a child of the task
+    """Raises the error of a server for a value that it cannot store, in each call that has a child of the task
     `poison`."""
 
     def __init__(self, inner: Storage) -> None:

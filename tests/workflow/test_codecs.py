@@ -27,7 +27,7 @@ class Wrapped:
     def decode(self, text: str) -> Any:
         self.calls["decode"] += 1
         name, rest = text[: len(self.name)], text[len(self.name) :]
-        assert name == self.name, f"{self.name} was handed what {name} wrote"
+        assert name == self.name, f"{self.name} was to read text that {name} wrote"
         return self.inner.decode(base64.b64decode(rest).decode())
 
 

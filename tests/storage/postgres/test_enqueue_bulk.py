@@ -57,8 +57,7 @@ async def test_many_unique_jobs_that_somebody_is_just_storing(storage: PostgresS
         second = asyncio.create_task(storage.enqueue(jobs[1]))
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%enqueue_keyed%'"
         async with asyncio.timeout(30):
-            # noqa: ASYNC110 - the server sends no notification
-            while support.admin().execute(waits).fetchone() == (0,):
+            while support.admin().execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - no notification is sent
                 await asyncio.sleep(0.01)
         await (other.commit() if stored else other.rollback())
         rows = await second

@@ -40,7 +40,7 @@ def test_a_log_is_as_long_as_what_was_written_since_it_began_anew(tmp_path: Path
         db.execute("INSERT INTO t VALUES (1)")
         assert size(log) == whole
         assert is_long(log, 1)
-        assert not is_long(log, 100 * PAGE), "what stands behind is of before"
+        assert not is_long(log, 100 * PAGE), "the pages behind it belong to the log before"
 
 
 async def test_a_log_that_was_long_once_is_not_moved_at_every_look(

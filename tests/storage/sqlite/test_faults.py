@@ -58,7 +58,7 @@ def test_killed_while_writing(tmp_path: Path, seed: int) -> None:
                     {"stored": stored, "ended": ended}[words.split()[0]].update(words.split()[1:])
         assert integrity(path) == "ok"
     states = dict(sql(path, "SELECT id, state FROM job"))
-    assert stored, "nothing was said"
+    assert stored, "no job was acknowledged"
     assert stored <= states.keys()
     assert {states[id] for id in ended} <= {3}
     assert sql(path, "SELECT count(*) FROM job LEFT JOIN body USING (seq) WHERE body IS NULL") == [(0,)]

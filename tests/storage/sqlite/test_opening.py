@@ -1,4 +1,4 @@
-"""Whatever was opened, even half, is closed again, however the opening ends."""
+"""Every file and connection is closed again if opening fails, wherever it fails."""
 
 from __future__ import annotations
 
