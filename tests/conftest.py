@@ -1,5 +1,8 @@
-"""What concerns the whole run: the event loop (`TEST_LOOP=uvloop`, `TEST_EAGER=1`) and the end of tests that hang; the
-closing report also says which servers it was run against, and which code blocks of the documentation did not run."""
+"""Settings of the whole run: the event loop (`TEST_LOOP=uvloop`, `TEST_EAGER=1`), the end of tests that hang, and the
+report.
+
+The report lists the servers that were used, and the code blocks of the documentation that did not run.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +26,20 @@ __all__ = [
     "storage",
     "swept",
     "told",
-]  # fixtures: an app on each storage, by a clock moved by hand
+]  # fixtures: an app on each storage, with a clock that tests move by hand
 
-MANY = 300  # reports from which on the run says where its time went
-HUNG = 240.0  # seconds after which a test's process is ended; twice `timeout`, whose error a tear-down may outlive
+MANY = 300  # reports after which the run shows where its time went
+HUNG = 240.0  # seconds after which a test's process is ended; twice `timeout`, after which a tear-down may still run
 _stderr = pytest.StashKey[int]()
 
-if os.environ.get("TEST_LOOP") == "uvloop":  # on which `treadle worker` runs where it is installed
+if os.environ.get("TEST_LOOP") == "uvloop":  # the loop of `treadle worker`, where it is installed
 
     def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
         import uvloop
 
         return {"uvloop": uvloop.new_event_loop}
 
-elif os.environ.get("TEST_EAGER"):  # as programs have it that set `asyncio.eager_task_factory`: Python 3.12 or later
+elif os.environ.get("TEST_EAGER"):  # for programs that set `asyncio.eager_task_factory`; Python 3.12 or later
 
     def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
         def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -48,12 +51,12 @@ elif os.environ.get("TEST_EAGER"):  # as programs have it that set `asyncio.eage
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_stderr] = os.dup(2)  # not yet the file that captures what tests print
+    config.stash[_stderr] = os.dup(2)  # duplicated before pytest replaces it by the file that captures what tests print
 
 
 def _watch(item: pytest.Item) -> None:
-    """End this process, with the stacks of all its threads, unless the test ends in time: nothing else in a process can
-    end a tear-down that waits for ever. The run reports which test it was, and goes on in a new process."""
+    """End this process, with the stacks of all its threads, unless the test ends in time. Nothing else in a process can
+    end a tear-down that waits for ever. The run reports the test and continues in a new process."""
     if not item.get_closest_marker("soak"):
         faulthandler.dump_traceback_later(HUNG, exit=True, file=item.config.stash[_stderr])
 
@@ -70,18 +73,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
     if isinstance(node, pytest.Item):
-        _watch(node)  # pytest's own plugin has just called it off
+        _watch(node)  # pytest's own plugin has just cancelled it
 
 
 def pytest_collection_finish() -> None:
-    """What collecting made stays until the end: a full collection in a test need not look at it, 0.2 s each time."""
+    """Objects made while collecting exist until the end. A full garbage collection in a test need not visit them: 0.2 s
+    each."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """A process of a run in several has ended: its servers are the run's."""
+    """A process of a run in several processes has ended: add its servers to the run's."""
     VERSIONS.update(getattr(node, "workeroutput", {}).get("servers", ()))
 
 
@@ -92,7 +96,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _seconds_by_folder(reports: Iterable[pytest.TestReport]) -> Counter[str]:
-    """Seconds of work in set-ups, tests and tear-downs, by the folder of the test."""
+    """Seconds spent in set-ups, tests and tear-downs, by the folder of the test."""
     seconds: Counter[str] = Counter()
     for report in reports:
         parts = report.nodeid.partition("::")[0].split("/")

@@ -13,7 +13,7 @@ from django.db import connections
 
 @contextmanager
 def django_alias(path: Path) -> Iterator[str]:
-    """The alias of a Django database on that file; the process has one Django, so settings are made once."""
+    """The alias of a Django database on that file. The process has one Django, so its settings are made once."""
     if not settings.configured:
         settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
         django.setup()

@@ -1,6 +1,6 @@
-"""Fixtures for the tests of the engine: an app on each storage, real servers among them.
+"""Fixtures for the tests of the engine: an app on each storage, including real servers.
 
-A folder's conftest imports the fixtures it wants. `KINDS` is where a storage is added to all of them.
+A folder's conftest imports the fixtures it wants. To add a storage to all of them, add it to `KINDS`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
 
 KINDS = ("memory", "sqlite", "redis", "postgres")
-LASTING = ("sqlite", "redis", "postgres")  # those a second process can open, and that outlive one that is killed
+LASTING = ("sqlite", "redis", "postgres")  # storages that a second process can open, and that outlive a killed process
 
 _names = (f"app{os.getpid()}-{n}" for n in itertools.count())
 
 
 @contextmanager
 def a_storage(kind: str, folder: Path, now: Clock | None = None) -> Iterator[Storage]:
-    """An empty storage of this kind; `now` is the clock it reads in place of its own."""
+    """An empty storage of this kind. `now` is the clock that it reads in place of its own."""
     if kind == "memory":
         yield MemoryStorage(now) if now else MemoryStorage()
     elif kind == "sqlite":
@@ -49,7 +49,7 @@ def a_storage(kind: str, folder: Path, now: Clock | None = None) -> Iterator[Sto
 
 @contextmanager
 def a_url(kind: str, folder: Path) -> Iterator[str]:
-    """Where an empty storage of this kind is, under its own clock."""
+    """The URL of an empty storage of this kind, with its own clock."""
     if kind == "memory":
         yield "memory://"
     elif kind == "sqlite":
@@ -63,7 +63,7 @@ def a_url(kind: str, folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def clock() -> HandClock:
-    """It only moves by hand."""
+    """A clock that only moves by hand."""
     return HandClock()
 
 
@@ -80,7 +80,7 @@ def spy(storage: Storage) -> Spy:
 
 @pytest.fixture
 async def app(spy: Spy, clock: HandClock) -> AsyncIterator[App]:
-    """By the hand clock, and with chance that is always 0."""
+    """An app on the hand clock, with random numbers that are always 0."""
     async with App(storage=spy, clock=clock, random=lambda: 0.0) as app:
         yield app
 
@@ -92,7 +92,7 @@ def told(app: App) -> Told:
 
 @pytest.fixture
 def swept(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Leftovers of the test are found here, not in the next test."""
+    """Check for leftovers of the test, so that they are not found in the next test."""
     yield
     gc.collect()
     said = [each.getMessage() for when in ("setup", "call", "teardown") for each in caplog.get_records(when)]

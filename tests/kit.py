@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 class Spy(StorageProxy):
-    """A storage that counts its calls, and is away for as many calls of a verb as `away` says."""
+    """A storage that counts its calls. `away`: the number of calls of a verb that fail."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
         self.inner = inner
         self.calls: Counter[str] = Counter()
         self.away: Counter[str] = Counter()
-        self.deaf = False  # watch only sleeps
+        self.deaf = False  # then `watch` only sleeps
 
     @property
     def capabilities(self) -> Capabilities:
-        """A worker makes two calls, each of which is counted."""
+        """Without `settle_claim`, so that a worker makes two calls, each of which is counted."""
         return Capabilities(hand_off=self.inner.capabilities.hand_off)
 
     async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
@@ -71,12 +71,13 @@ class Told:
 
 
 def work(app: App, *args: Any, **options: Any) -> Worker:
-    """A worker that looks often: with a clock moved by hand nobody tells it that a job is due."""
+    """A worker that polls often: with a clock moved by hand, no notification says that a job is due."""
     return Worker(app, *args, **{"poll": 0.01, "grace": 5, **options})
 
 
 async def nothing_left(before: set[asyncio.Task[Any]]) -> None:
-    """Until no task runs that did not run before. A hint that a storage sends to others ends by itself."""
+    """Wait until every task that this one started has ended. A task that sends hints to other processes ends by
+    itself."""
     async with asyncio.timeout(30):
         while asyncio.all_tasks() - before:  # noqa: ASYNC110 - the tasks belong to the code under test
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Treadle servers for tests: one port and one event loop in a thread of its own, and any number of sites on it."""
+"""Treadle servers for tests: one port and one event loop in a thread of its own, with any number of sites."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Host:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Where the apps that are served are open."""
+        """The loop on which the served apps are open."""
         return self._loop
 
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def add(self, app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] = ()) -> str:
-        """Serve an app under a path of its own -> the URL."""
+        """Serve an app under a path of its own. Return the URL."""
         place = f"/site{next(self._numbers)}"
         self.run(app.open())
         self._site.router.routes.insert(0, Mount(place, make_site(app, settings, protocols)))
@@ -62,6 +62,6 @@ host = functools.cache(Host)
 def memory_url(
     clock: HandClock | None, settings: Settings | None = None, protocols: Sequence[ProtocolRoutes] = ()
 ) -> str:
-    """A server over an empty storage in memory -> its URL."""
+    """Start a server on an empty storage in memory. Return its URL."""
     app = App(storage=MemoryStorage(clock) if clock is not None else MemoryStorage(), clock=clock)
     return host().add(app, settings or Settings(max_wait=5), protocols)

@@ -3,9 +3,9 @@
     python -m tools.prose [PATH ...]                        print each sentence that breaks a rule; exit 1 if any does
     python -m tools.prose --draw 30 --seed 7 --kind KIND    print 30 sentences of a kind (see `KINDS`)
 
-It reads `docs/`, `changes/` and the pages at the root, and the docstrings, comments and strings of `src/`. Code blocks
-and `quoted code` are left out. If a list is wrong about a sentence, put a comment at its end or just above it:
-`prose: ok` and the reason.
+It reads `docs/`, `changes/` and the pages at the root, and the docstrings, comments and strings of `src/` and
+`tests/`. Code blocks and `quoted code` are left out. If a list is wrong about a sentence, put a comment at its end or
+just above it: `prose: ok` and the reason.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 EXCUSE = "prose: ok"
+EXAMPLES = ROOT / "tests/project/test_prose.py"  # its sentences break the rules on purpose
 ERRORS = frozenset(
     name
     for path in (ROOT / "src/treadle/errors").glob("*.py")
@@ -247,7 +248,7 @@ def sentences(paths: Iterable[Path]) -> Iterator[Sentence]:
 
 
 def files(given: Sequence[str]) -> list[Path]:
-    starts = [ROOT / path for path in given] or [ROOT / name for name in ("docs", "changes", "src")] + sorted(
+    starts = [ROOT / path for path in given] or [ROOT / name for name in ("docs", "changes", "src", "tests")] + sorted(
         ROOT.glob("*.md")
     )
     found: list[Path] = []
@@ -255,7 +256,7 @@ def files(given: Sequence[str]) -> list[Path]:
         if not start.exists():
             raise SystemExit(f"{start}: no such file or folder")
         inside = sorted(start.rglob("*")) if start.is_dir() else [start]
-        found += [path for path in inside if path.suffix in (".py", ".md", ".sql", ".lua")]
+        found += [path for path in inside if path.suffix in (".py", ".md", ".sql", ".lua") and path != EXAMPLES]
     return found
 
 
@@ -273,7 +274,9 @@ def broken(sentence: Sentence) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.prose")
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="Files, folders. [default: docs, changes, src, *.md]")
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="Files, folders. [default: docs, changes, src, tests, *.md]"
+    )
     parser.add_argument("--draw", type=int, metavar="N", help="Print N random sentences instead of checking.")
     parser.add_argument("--seed", type=int, default=0, help="With --draw: seed of the choice. [default: 0]")
     parser.add_argument("--kind", choices=KINDS, help="With --draw: the kind of sentences.")

@@ -1,4 +1,4 @@
-"""Acts on many jobs, and two people who act at once: what is counted is what was done, on every storage."""
+"""Acts on many jobs, and two people who act at the same time: each call counts what it did, on every storage."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Act = Callable[[App], Awaitable[int]]
 
 
 class Between(Spy):
-    """Another person at the same storage. Before the first settle `then` happens; `twice`: each settle is repeated,
-    as after a lost answer."""
+    """The storage as a second person sees it. `then` runs before the first settle. With `twice` each settle is
+    repeated, as after a lost answer."""
 
     then: Callable[[], Awaitable[object]] | None = None
     twice = False
 
     async def open(self) -> None:
-        """`app` opens it, and closes it."""
+        """Does nothing: `app` opens and closes the storage."""
 
     close = open
 
@@ -43,12 +43,12 @@ def between(spy: Spy) -> Between:
 
 @pytest.fixture
 def person(between: Between, clock: HandClock) -> App:
-    """The same jobs, and another person. The storage is opened by `app`."""
+    """A second person's app on the same jobs. `app` opens the storage."""
     return App(storage=between, clock=clock)
 
 
 async def jobs_of(app: App, many: int, state: str = "ready") -> None:
-    """This many jobs of a queue of their own: queued, due later, or dead."""
+    """Store this many jobs in a queue of their own: queued, due later, or dead."""
 
     @app.task(name="work", queue="many", retry=Retry(attempts=1))
     async def work() -> None:
@@ -79,7 +79,7 @@ ACTS: dict[str, tuple[str, Act]] = {
 async def test_two_people_who_act_at_once_are_told_apart(
     app: App, person: App, between: Between, told: Told, name: str
 ) -> None:
-    """The second one has seen the same rows and is too late: the first call reports all jobs, the second none."""
+    """Both have read the same rows. The first call reports all jobs, the second, which is too late, none."""
     state, act = ACTS[name]
     await jobs_of(app, 20, state)
     first: list[int] = []
@@ -110,7 +110,7 @@ async def test_a_call_that_is_repeated_after_a_lost_answer_counts(
 async def test_many_are_acted_on_in_groups_and_again_where_it_was_interrupted(
     app: App, person: App, between: Between, name: str
 ) -> None:
-    """A few calls for hundreds of jobs; what is done is reported; an interrupted act goes on where it stopped."""
+    """Hundreds of jobs take a few calls. An interrupted act reports what it did, and repeating it continues there."""
     state, _ = ACTS[name]
     many = GROUP * 2 + 10
     await jobs_of(app, many, state)
@@ -133,7 +133,7 @@ async def test_many_are_acted_on_in_groups_and_again_where_it_was_interrupted(
 async def test_cancel_reaches_the_children_of_a_run_that_ends_meanwhile(
     app: App, person: App, between: Between
 ) -> None:
-    """The parent was running when it was looked at, and has children when its settlement is applied."""
+    """The parent was running when the act read it, and has children when its settlement is applied."""
     await app.storage.enqueue([NewJob(id="parent", task="t")])
     [row] = (await app.storage.claim(Claim(worker="w#1"))).records
     children = tuple(NewJob(id=f"child{n}", task="t", root="parent", parent="parent") for n in range(20))
@@ -178,7 +178,7 @@ async def test_cancel_reaches_the_grandchildren_of_a_child_that_ends_meanwhile(
 async def test_a_cancel_that_stopped_half_way_down_is_finished_by_the_next(
     app: App, person: App, clock: HandClock
 ) -> None:
-    """The parent is cancelled, its children are not: cancelling it again ends them."""
+    """The parent is cancelled and its children are not: cancelling it again cancels them."""
     await app.storage.enqueue([NewJob(id="parent", task="t")])
     [row] = (await app.storage.claim(Claim(worker="w#1"))).records
     child = NewJob(id="child", task="t", root="parent", parent="parent")

@@ -1,4 +1,4 @@
-"""Looking at jobs and acting on them: `app.jobs`, `app.dead`, `app.queues`, `app.limits`."""
+"""Reading jobs and acting on them: `app.jobs`, `app.dead`, `app.queues`, `app.limits`."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ async def test_wrong_limits_are_refused_and_nothing_is_set(app: App) -> None:
     assert list(await app.limits.list()) == []
 
 
-# --- options whose meaning needs the storage
+# --- options that only the storage can show
 
 
 @shows("`after=` takes jobs, specs and ids", area="Dependencies and promises")
@@ -484,7 +484,7 @@ async def test_keep_says_how_long_the_row_stays(app: App, clock: HandClock) -> N
     assert await app.storage.prune(10) == 1
 
 
-# --- why is it not running?
+# --- why a job does not run
 
 
 @shows("`app.jobs.explain` has a sentence for each state of a job", area="Explanations")

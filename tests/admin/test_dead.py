@@ -1,4 +1,4 @@
-"""Dead letters: by filter and number, in idle time, and who waits for them."""
+"""Dead letters: selected by filter and number, retried automatically, and the jobs that wait for them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_who_waits_for_a_retried_job_waits_again(app: App) -> None:
         await job.result(timeout=0)
     async with work(app):
         assert await job.result(timeout=30) == 1
-        assert await after.result(timeout=30) == 2  # what it had doomed waits again too
+        assert await after.result(timeout=30) == 2  # the dependent that was doomed waits again too
 
 
 def redriver(app: App, storage: Storage, clock: HandClock, rule: Redrive) -> Redriver:
@@ -84,12 +84,12 @@ def redriver(app: App, storage: Storage, clock: HandClock, rule: Redrive) -> Red
 async def test_redrive_comes_later_each_time_and_not_for_ever(app: App, storage: Storage, clock: HandClock) -> None:
     f, ran, _ = failing(app)
     await f.enqueue(1)
-    await f.enqueue(-1)  # aborted: nobody wants that again
+    await f.enqueue(-1)  # aborted: not to be retried
     rule, began, moments = Redrive(backoff=100, max_times=3), clock.moment, []
     await drain(app)
     for _ in range(150):
         clock.advance(10)
-        # A worker that starts each time: nothing of this is in anybody's memory.
+        # A new worker each time, so that nothing is remembered in a process.
         if await redriver(app, storage, clock, rule).look():
             moments.append(clock.moment - began)
             await drain(app)
@@ -186,11 +186,12 @@ async def test_a_busy_worker_does_not_redrive(app: App, spy: Spy, clock: HandClo
 
         rule, slots = Redrive(backoff=60, every=0.001), worker._core.session.state
         beside = Redriver(rule, slots, spy, ["default"], lambda: app.tasks, clock, turned)
-        looping = asyncio.ensure_future(beside.run())  # as the worker's own loop: this one says when it has turned
+        # the same as the worker's own loop, but this one reports each turn
+        looping = asyncio.ensure_future(beside.run())
         async with asyncio.timeout(30):
             await enough.wait()
         looping.cancel()
-        assert spy.calls["find"] == finds  # neither loop even looked
+        assert spy.calls["find"] == finds  # neither loop has read any rows
         assert (await app.jobs.get(job)).state is State.FAILED
         go.set()
         await told.until("succeeded", 2)

@@ -1,4 +1,4 @@
-"""Events of all processes, read from rows; the order of the story is kept, and its end is always told."""
+"""Events of all processes, read from rows, in the order in which they happened; the last one always arrives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_another_process_sees_what_becomes_of_jobs(app: App, spy: Spy, clo
                     go.set()
     names = {job.id: [event.name for event in found if event.id == job.id] for job in jobs}
     assert [each[-1] for each in names.values()] == ["succeeded", "failed", "succeeded"]
-    assert "enqueued" not in names[before.id]  # it was there before
+    assert "enqueued" not in names[before.id]  # it was stored before the feed began
     for story in names.values():
         assert story == [name for name in ("enqueued", "started", "failed", "succeeded") if name in story]
     assert "one is odd" in str(next(event.error for event in found if event.name == "failed"))
@@ -55,7 +55,7 @@ async def test_another_process_sees_what_becomes_of_jobs(app: App, spy: Spy, clo
 
 
 async def test_new_jobs_are_told_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
-    """A job was created an hour ahead; the feed still reports those created before that time, each once."""
+    """A job was created an hour ahead. The feed still reports jobs created before that time, each once."""
 
     @app.task(name="f")
     async def f(n: int) -> None: ...
@@ -106,7 +106,7 @@ async def test_a_listener_hears_of_a_job_that_another_process_stored_and_ran(kin
             events, found = app.events(everywhere=True), list[Event]()
             first, mark = asyncio.ensure_future(anext(events)), app.task(name="mark")(anything)
             async with asyncio.timeout(30):
-                while not first.done():  # it tells of what is stored once it listens
+                while not first.done():  # the feed reports what is stored after it began to listen
                     await mark.enqueue()
                     await asyncio.wait([first], timeout=0.02)
                 found.append(await first)

@@ -15,7 +15,7 @@ from treadle.testing.shows import shows
 
 
 async def say(app: App, job: Any, words: str) -> str:
-    """The sentence, once it contains these words: what a worker reports of itself comes with a heartbeat."""
+    """Poll until the sentence contains these words: a worker's report of itself arrives with its heartbeat."""
     async with asyncio.timeout(30):
         while words not in (sentence := await app.jobs.explain(job)):  # noqa: ASYNC110  # nothing tells of heartbeats
             await asyncio.sleep(0.005)
@@ -93,7 +93,7 @@ async def test_a_rest_that_a_job_asked_for_is_no_pause(app: App, clock: HandCloc
 
 @shows("`explain` names the worker whose heartbeat is late")
 async def test_a_worker_that_sends_no_heartbeat(app: App, clock: HandClock) -> None:
-    """A killed worker is present for three leases, and claims nothing."""
+    """A killed worker counts as present for three leases, and claims nothing."""
 
     @app.task(name="t")
     async def t() -> None: ...
@@ -195,7 +195,7 @@ async def test_what_the_row_itself_explains_counts_nothing(app: App, spy: Spy) -
 
 @shows("`explain` names the parent that occupies the slot its own child needs")
 async def test_a_slot_that_the_parent_of_a_job_holds(app: App) -> None:
-    """A run that waits for the result of a job it enqueued keeps its slot: with no other, neither goes on."""
+    """A run that waits for a job it enqueued keeps its slot. If that is the only slot, neither can continue."""
 
     @app.task(name="child")
     async def child() -> str:

@@ -1,4 +1,4 @@
-"""A mistyped name of a queue, limit, task or signal: the call is done, and warns with the nearest name."""
+"""A mistyped name of a queue, limit, task or signal: the call succeeds, and a warning gives the nearest known name."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_signal_of_another_name_than_the_job_waits_for(app: App, told: T
 
 
 async def test_a_job_that_a_task_returns(app: App, told: Told, caplog: pytest.LogCaptureFixture) -> None:
-    """The worker's log says it once; the job is stored."""
+    """The worker logs the warning once, and the job is stored."""
 
     @app.task(name="mail.send", queue="mail")
     async def send() -> None: ...

@@ -1,4 +1,4 @@
-"""Limits as their users see them: pauses that keep the rule, limits that rest after a 429, exact rates, lanes."""
+"""Limits for users: pauses that keep the rule, limits paused after a 429, exact rates, lanes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def rules(app: App) -> dict[str, tuple[int | None, int | None]]:
 async def test_a_pause_keeps_the_limit_of_the_queue(app: App) -> None:
     await app.limits.set(Limit("queue:mail", slots=5, rate=100, per=60))
     await app.queues.pause("mail")
-    await app.queues.pause("mail")  # twice is once
+    await app.queues.pause("mail")  # repeating it changes nothing
     assert await rules(app) == {"queue:mail": (0, 100)}
     await app.queues.resume("mail")
     assert await rules(app) == {"queue:mail": (5, 100)}
@@ -42,7 +42,7 @@ async def test_a_pause_of_a_queue_without_a_limit_leaves_none(app: App) -> None:
     assert await rules(app) == {"queue:mail": (0, None)}
     await app.queues.resume("mail")
     assert await rules(app) == {}
-    await app.limits.set(Limit("queue:mail", slots=0))  # shut by its rule: resuming opens it too
+    await app.limits.set(Limit("queue:mail", slots=0))  # paused by its own rule: resuming opens it too
     await app.queues.resume("mail")
     assert await rules(app) == {}
 
@@ -100,10 +100,10 @@ async def test_a_429_slows_only_its_limit_down_for_everybody(app: App, clock: Ha
     await app.enqueue([spec for n in range(5) for spec in (send.job(n), other.job(n))])
     await drain(app)
     refused = [n for name, n in calls if name == "send"]
-    assert len(refused) < 5  # those behind it were not even tried
+    assert len(refused) < 5  # the jobs behind it were not even tried
     assert sorted(n for name, n in calls if name == "other") == [0, 1, 2, 3, 4]
     assert await rules(app) == {"smtp": (0, None)}
-    assert [row.attempt async for row in app.jobs.iterate(task="send")] == [0] * 5  # nothing counts
+    assert [row.attempt async for row in app.jobs.iterate(task="send")] == [0] * 5  # nothing counts as an attempt
     angry[0] = False
     clock.advance(29)
     await drain(app)
@@ -148,9 +148,9 @@ async def test_the_last_of_many_holds_decides_and_a_pause_outlasts_them(app: App
     await send.options(limits=["smtp"]).enqueue()
     await drain(app)
     clock.advance(11)
-    await drain(app)  # tried again, and told to wait for longer
+    await drain(app)  # the job runs again and defers for longer
     assert await rules(app) == {"smtp": (0, None)}
-    await app.limits.pause("smtp")  # somebody pauses it meanwhile
+    await app.limits.pause("smtp")  # an operator pauses it meanwhile
     clock.advance(101)
     await drain(app)
     assert await rules(app) == {"smtp": (0, None)}
@@ -188,12 +188,12 @@ async def test_limits_in_code(app: App, spy: Spy, clock: HandClock) -> None:
     await drain(app)
     assert await rules(app) == {"queue:mail": (5, None), "task:one": (1, None)}
     await app.limits.set(Limit("task:one", slots=9))
-    await drain(app)  # the same code starts again: what was set by hand stands
+    await drain(app)  # the same code starts again: the operator's rule stays
     assert (await rules(app))["task:one"] == (9, None)
     newer = App(storage=spy, clock=clock)
     newer.task(name="one", concurrency=2)(one.function)
     await newer._core.prepare()
-    assert (await rules(app))["task:one"] == (9, None)  # and what another version of the code says, too
+    assert (await rules(app))["task:one"] == (9, None)  # another version of the code does not change it either
     await app.limits.set(Limit("task:one"))
     await newer._core.prepare()
     assert (await rules(app))["task:one"] == (2, None)
@@ -255,7 +255,7 @@ async def test_lanes_take_turns_by_weight(app: App, clock: HandClock, weight: fl
     await drain(app)
     counts = Counter(ran[:40])
     assert abs(counts["heavy"] / counts["light"] - weight) < 0.4
-    assert Counter(ran) == {"heavy": 60, "light": 60}  # and when one has nothing the other has it all
+    assert Counter(ran) == {"heavy": 60, "light": 60}  # when one lane is empty, the other gets every turn
 
 
 async def test_strict_order_of_a_lane(app: App, clock: HandClock) -> None:
@@ -316,7 +316,8 @@ async def test_rules_that_mean_nothing(app: App, rule: Any) -> None:
 async def starts_of(
     app: App, storage: Storage, workers: int, rate: int, per: float, jobs: int
 ) -> dict[str, list[float]]:
-    """Run jobs of three partitions on many workers -> when each of a partition started, by the storage's clock."""
+    """Run the jobs of three partitions on many workers. Return when each job of a partition started, by the storage's
+    clock."""
 
     @app.task(name="call", options=lambda tenant: {"limits": [f"tenant:{tenant}"]})
     async def call(tenant: str) -> None: ...
@@ -358,7 +359,7 @@ async def test_no_window_has_one_start_too_many(
     for starts in found.values():
         assert len(starts) == jobs
         assert most_in_any_window(starts, per) <= rate
-    # One that waits keeps no other waiting: all went through side by side.
+    # No partition waits for another: all ran at the same time.
     assert max(starts[0] for starts in found.values()) < min(starts[-1] for starts in found.values())
 
 
@@ -422,13 +423,13 @@ async def test_a_limit_without_a_rule_is_told_when_a_worker_starts(app: App, cap
 async def test_an_idle_worker_that_does_not_poll_starts_a_job_of_any_priority(
     app: App, spy: Spy, priority: int
 ) -> None:
-    """The worker polls once an hour: nothing but the notification can start the job before the test gives up."""
+    """The worker polls once an hour, so only the notification can start the job before the test times out."""
 
     @app.task(name="f")
     async def f() -> None: ...
 
     async with work(app, poll=3600):
-        for _ in range(2):  # idle before its first job, and idle again after it
+        for _ in range(2):  # once before its first job, and once after it
             while not (spy.calls["claim"] and spy.calls["watch"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             before = spy.calls["claim"]

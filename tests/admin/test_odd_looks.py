@@ -1,4 +1,4 @@
-"""Rows stored past every check: each look at them answers, and shows by its words what cannot be read."""
+"""Rows stored without any check: every read succeeds, and says in words what cannot be decoded."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from treadle.storage.memory import MemoryStorage
 
 HUGE = '{"$t":"int","v":"0x' + "f" * 6_000 + '"}'
 HALF = '{"$t":"str","v":[55296]}'
-DEEP = "[" * 20_000 + "]" * 20_000  # no Python reads that
-NESTED = (90, 150, 400, 3_000, 9_000)  # some are read; between, a caller may read less than the server wrote
+DEEP = "[" * 20_000 + "]" * 20_000  # too deep for Python's decoder
+NESTED = (90, 150, 400, 3_000, 9_000)  # some can be read; of others a caller can read less than the server wrote
 PAYLOADS = {
     "huge": f"[{HUGE}]",
     "half": f"[{HALF}]",
@@ -80,7 +80,7 @@ def signal(number: int) -> str:
 
 
 async def ticked(app: App) -> None:
-    """A schedule that has made a job: one changed and paused since."""
+    """A schedule that has made a job, and one that was changed and paused since."""
     await app.schedules.upsert("nightly", app.stub("x").job(), every=0.1)
     async with asyncio.timeout(60), Worker(app, ["nothing"], poll=0.05, role="auto"):
         while (await app.schedules.get("nightly")).last is None:
@@ -114,7 +114,7 @@ async def fill(app: App) -> None:
 
 
 def own_rows() -> list[NewJob]:
-    """Rows that only say that they are Treadle's own."""
+    """Rows that claim to be Treadle's own."""
     texts = ("[]", "garbage", '{"name":"n","more":' + DEEP + "}")
     return [
         NewJob(id=f"own{number}", task="treadle.schedule", queue="treadle", payload=text, delay=600.0)
@@ -140,7 +140,7 @@ def endings(rows: dict[str, Record]) -> Iterator[Outcome]:
 
 
 class Place:
-    """A storage full of odd rows: by Python, by HTTP and by the command line."""
+    """A storage full of odd rows, read from Python, by HTTP and by the command line."""
 
     def __init__(self, app: App, site: str, url: str, ids: list[str]) -> None:
         self.app, self.site, self.url, self.ids = app, site, url, ids
@@ -201,7 +201,8 @@ def test_http_shows_every_row(place: Place) -> None:
             assert job["args"] == ([1] if name == "good" else [PAYLOADS[name]]), id
     assert [each["name"] for each in place.get("/v1/schedules")["schedules"]] == ["nightly"]
     for path in ("/v1/stats", "/v1/queues", "/v1/limits", "/v1/workers"):
-        with contextlib.suppress(urllib.error.HTTPError):  # 404: the statistics show it
+        # a 404 is right too: the statistics name what they cannot show
+        with contextlib.suppress(urllib.error.HTTPError):
             place.get(path)
 
 
@@ -234,7 +235,7 @@ def test_the_command_line_shows_every_row(place: Place) -> None:
 
 
 def test_the_command_line_prints_every_result(place: Place) -> None:
-    """Of a job that was stored before: halves of characters and numbers of 6,000 digits are no JSON."""
+    """A job that was stored before; half characters and numbers of 6,000 digits are not JSON."""
     typed = ("enqueue", "u", "--queue", "ends", "--wait", "9", "--id")
     assert json.loads(place.cli(*typed, "end1")) == "\\ud800"
     assert json.loads(place.cli(*typed, "end2")) == "0x" + "f" * 6_000

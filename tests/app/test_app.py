@@ -1,4 +1,4 @@
-"""Declaring tasks, opening and closing, and everything one can get wrong there."""
+"""Declaring tasks, opening and closing the app, and every mistake that a user can make there."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_name_is_taken_once(bare: App) -> None:
 
 
 def test_a_module_that_is_loaded_again_replaces_its_tasks(bare: App) -> None:
-    """As a notebook's cell that runs twice, or `importlib.reload`: the same module and name, defined anew."""
+    """A notebook cell that runs twice, or `importlib.reload`: the same module and name are defined again."""
 
     def cell(number: int, decorator: str) -> None:
         code = f"@app.every(60)\n{decorator}\ndef send(): return {number}\n"
@@ -102,7 +102,7 @@ def test_a_module_that_is_loaded_again_replaces_its_tasks(bare: App) -> None:
     assert not bare.limits.declares
     with pytest.raises(BadTask, match=r"'cells.send' is already registered"):
         bare.task(name="cells.send")(len)
-    with pytest.raises(BadOption, match="a schedule named"):  # one more for the same task needs a name
+    with pytest.raises(BadOption, match="a schedule named"):  # a second schedule of one task needs a name
         bare.every(60)(bare.find_task("cells.send"))
 
 
@@ -132,7 +132,8 @@ async def test_a_wrong_call_is_refused_where_it_is_made(bare: App) -> None:
             call()
         assert caught.value.parameter == parameter
         assert parameter in str(caught.value)
-    for late in (wrong.enqueue("five"), wrong.enqueue(), bare.enqueue(wrong.job())):  # the last one is for a chain
+    # the last one is what a chain would send
+    for late in (wrong.enqueue("five"), wrong.enqueue(), bare.enqueue(wrong.job())):
         with pytest.raises(BadArgument, match="'n'"):
             await late
     with pytest.raises(TooLarge):
@@ -211,7 +212,7 @@ async def test_a_worker_goes_on_when_somebody_else_leaves_the_app(bare: App) -> 
 
 
 async def test_a_parameter_may_be_called_self(app: App) -> None:
-    """It is the function's own name for it, in each way to make a job."""
+    """The function's own parameter, in every way to make a job."""
 
     @app.task(name="says")
     async def says(self: int, n: int = 0) -> int:

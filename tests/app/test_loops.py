@@ -71,7 +71,7 @@ def _count(app: App) -> int:
 
 
 def _at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """The results of these calls, which one thread each makes at the same time."""
+    """Make these calls at the same time, each in a thread of its own. Return their results."""
     barrier = threading.Barrier(len(calls))
 
     def one(call: Callable[[], Any]) -> Any:
@@ -195,7 +195,7 @@ def test_inline_jobs_of_another_loop(stored: App) -> None:
     assert asyncio.run(endpoint()) == 10
 
 
-@pytest.mark.filterwarnings("ignore")  # the drivers' own, of connections that a loop left open
+@pytest.mark.filterwarnings("ignore")  # the drivers' own warnings about connections that a loop left open
 def test_a_loop_that_ends_without_closing_anything(stored: App, caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(_double(stored, 1))
@@ -205,7 +205,7 @@ def test_a_loop_that_ends_without_closing_anything(stored: App, caplog: pytest.L
     assert _count(stored) == 2
     gc.collect()
     assert left() is None or stored.url == "memory://", "the storage of a loop that is gone is kept"
-    caplog.clear()  # asyncio says what that program did not close
+    caplog.clear()  # asyncio's warnings about tasks that the program left
 
 
 def test_a_loop_of_the_same_thread_that_stands_still(stored: App) -> None:
@@ -225,7 +225,8 @@ def test_a_loop_that_is_blocked_is_an_error_and_no_hang(stored: App, monkeypatch
         async with stored:
             thread = ThreadPoolExecutor(1)
             with pytest.raises(StorageUnavailable, match="blocks"):
-                thread.submit(lambda: asyncio.run(_double(stored, 1))).result(LONG)  # the loop waits for its own waiter
+                # the loop waits for a thread that waits for the loop
+                thread.submit(lambda: asyncio.run(_double(stored, 1))).result(LONG)
             with pytest.raises(StorageUnavailable, match="blocks"):
                 thread.submit(lambda: stored.sync.enqueue(stored.tasks["double"].job(1))).result(LONG)
             thread.shutdown()
@@ -251,7 +252,7 @@ def test_one_loop_after_the_other_leaves_no_descriptors(app: App) -> None:
 
 @pytest.mark.parametrize("how", ["sync", "run"])
 def test_a_forked_child_while_the_app_is_open(app: App, how: str) -> None:
-    """It opens a storage of its own, or raises an error; the parent's goes on."""
+    """The child opens a storage of its own, or raises an error; the parent's storage continues to work."""
     alone = app.url == "memory://" or app.url is None
 
     def in_child() -> None:
@@ -281,7 +282,7 @@ def test_a_forked_child_of_a_process_that_used_app_sync(app: App) -> None:
 
 
 def _forked(work: Callable[[], object]) -> str:
-    """The name of the error the work raises in a child of this process; "" for none."""
+    """The name of the error that the work raises in a forked child; "" for none."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -340,7 +341,7 @@ def test_a_close_that_is_cancelled_closes(app: App) -> None:
 
 @pytest.mark.parametrize("victim", range(10))
 def test_tasks_that_are_cancelled_before_they_began(app: App, victim: int) -> None:
-    """As `asyncio.run` cancels all that is left: of a task that has not begun no line runs, not even a `finally`."""
+    """`asyncio.run` cancels all remaining tasks; a task that has not begun executes no line, not even a `finally`."""
 
     async def run() -> None:
         canceller = _CancelAll(victim)
@@ -392,7 +393,7 @@ def test_a_job_whose_task_is_cancelled_before_it_began_is_run_again(stored: App)
 
 
 class _Stuck(MemoryStorage):
-    """Its look ends late when it is cancelled, and so does its close."""
+    """A storage whose query and close end late when they are cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -438,7 +439,7 @@ def test_an_opening_that_is_cancelled_while_it_closes_what_a_loop_left_can_be_ma
     app = _with_task(App(storage=_Stuck()))
     loop = asyncio.new_event_loop()
     loop.run_until_complete(_double(app, 1))
-    loop.close()  # nobody closed the app
+    loop.close()  # the app was not closed
 
     async def run() -> None:
         call = asyncio.create_task(_double(app, 2))
@@ -455,14 +456,14 @@ def test_an_opening_that_is_cancelled_while_it_closes_what_a_loop_left_can_be_ma
 def test_a_call_of_another_loop_does_not_open_the_app_where_it_was_closed(
     stored: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That loop may be ending, and would leave the opening in the middle."""
+    """That loop may be ending, and would leave the app half open."""
     monkeypatch.setattr(loop_ownership, "PATIENCE", 0.05)
 
     async def slow() -> None:
         begun.set()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(LONG)
-        await asyncio.sleep(0.2)  # it takes longer than closing waits
+        await asyncio.sleep(0.2)  # longer than closing waits
         await _double(stored, 1)
 
     async def run() -> None:
@@ -487,7 +488,7 @@ def test_an_opening_that_begins_while_the_loop_ends_is_ended_with_it(stored: App
     async def late() -> None:
         try:
             await asyncio.sleep(LONG)
-        finally:  # the loop cancels what it has now, and not what comes
+        finally:  # the loop cancels the tasks that exist now, not those that are made later
             left.append(asyncio.create_task(_double(stored, 1)))
 
     async def run() -> None:
@@ -501,7 +502,7 @@ def test_an_opening_that_begins_while_the_loop_ends_is_ended_with_it(stored: App
 
 
 def test_a_task_that_a_call_of_another_loop_left_behind_may_open_the_app_again(stored: App) -> None:
-    """It belongs to the loop it runs on, like any other task there, once that call has ended."""
+    """When the call has ended, the task belongs to the loop that it runs on, like any other task there."""
 
     async def run() -> None:
         async def begin() -> asyncio.Task[Any]:
@@ -524,7 +525,7 @@ def test_a_task_that_a_call_of_another_loop_left_behind_may_open_the_app_again(s
 
 
 def test_what_a_call_of_another_loop_starts_gets_an_error_it_knows(stored: App) -> None:
-    """No error that only this library knows of reaches the user's code."""
+    """An error class of Treadle's internals never reaches the user's code."""
     errors: list[Exception] = []
 
     async def call() -> None:
@@ -572,7 +573,7 @@ def test_a_call_of_another_loop_may_open_another_app_where_one_was_closed(stored
 
 
 def test_a_call_that_comes_as_the_app_is_closed_has_ended_when_it_is_closed(stored: App) -> None:
-    """In whatever turn of the loop it comes: a call that nobody ends would be left on a loop that ends."""
+    """In whatever turn of the loop the call comes. A call that is not ended would be left on a loop that ends."""
 
     async def run() -> None:
         for turns in range(12):
@@ -600,7 +601,7 @@ def test_a_call_that_comes_as_the_app_is_closed_has_ended_when_it_is_closed(stor
 
 
 class _Slow(MemoryStorage):
-    """Its opening waits, and its closing takes some turns of the loop."""
+    """A storage whose opening waits, and whose closing takes some turns of the loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -647,7 +648,7 @@ def test_a_user_who_comes_while_an_opening_is_given_up_keeps_the_app_open(turns:
 
 @pytest.mark.parametrize("how", ["close", "the loop ends"])
 def test_a_close_is_not_given_up_with_one_that_nobody_needs_any_more(stored: App, how: str) -> None:
-    """The last user leaves, somebody closes the app, and somebody else opens it meanwhile: closed is closed."""
+    """The last user leaves, one caller closes the app, and another opens it meanwhile: the close still happens."""
 
     async def run() -> None:
         async def before_close() -> None:
@@ -684,7 +685,7 @@ def test_threads_that_close_app_sync_in_the_same_moment_leave_no_thread(app: App
 
 
 def test_threads_that_close_app_sync_while_others_call(stored: App) -> None:
-    """A call that comes in that moment opens the app again, or says that it was closed."""
+    """A call that comes at that time opens the app again, or raises an error that says it was closed."""
 
     def call() -> int:
         made = 0
@@ -722,11 +723,11 @@ def test_a_composed_storage_goes_on_where_a_loop_left_it(caplog: pytest.LogCaptu
     asyncio.run(run())
     left.clear()
     gc.collect()
-    caplog.clear()  # asyncio says what those programs did not close
+    caplog.clear()  # asyncio's warnings about tasks that those programs left
 
 
 class _CancelAll:
-    """Cancels all other tasks of this loop in the moment in which the task of that number is made, before it begins."""
+    """Cancels all other tasks of this loop as soon as the task with that number exists, before it begins to run."""
 
     def __init__(self, number: int) -> None:
         self._number, self._me, self._seen = number, asyncio.current_task(), set[asyncio.Task[Any]]()
@@ -735,7 +736,7 @@ class _CancelAll:
 
     def _look(self) -> None:
         others = asyncio.all_tasks() - {self._me}
-        self._seen |= others  # a look is made in each turn of the loop, and a task begins in the turn after its making
+        self._seen |= others  # this runs in each turn of the loop; a new task begins in the turn after it is made
         if len(self._seen) > self._number:
             for task in others:
                 task.cancel()

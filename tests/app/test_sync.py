@@ -1,4 +1,4 @@
-"""`app.sync`: the same from plain threads."""
+"""`app.sync`: the calls of an app from plain threads."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_closing_ends_the_thread_and_whoever_waits(plain: App) -> None:
 
 
 def test_threads_that_use_and_close_it_at_once(plain: App) -> None:
-    """A call in the middle of which another thread closes the app is carried out, or says by a public error that it may
+    """A call that is interrupted by another thread's close is carried out, or raises a public error that says it may
     have been."""
 
     @plain.task

@@ -1,4 +1,4 @@
-"""`app.sync` carried through a fork, as by a web server that loads the program first."""
+"""`app.sync` in a forked child, as in a web server that loads the program and then forks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_child_opens_the_storage_for_itself(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_child_of_an_app_in_memory_gets_an_error(tmp_path: Path) -> None:
-    """Its jobs are in the memory of the parent: an error, not a hang, and not a job that nobody sees."""
+    """The jobs are in the parent's memory: the child gets an error. It does not hang, and no job is lost silently."""
     said, jobs = forked("memory", tmp_path).splitlines()
     assert "this is its child" in said
     assert jobs == "jobs: 1"

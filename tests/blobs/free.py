@@ -1,4 +1,4 @@
-"""A port nobody listens on. Without it servers of tests that run at the same time would take each other's."""
+"""A port that no process uses, so that servers of tests that run at the same time do not get the same one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blobs in a directory, held to what every store must do, and what only this one can show."""
+"""Blobs in a directory: the suite of all blob stores, and tests of this one alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blobs in S3-compatible storage, against a server of that protocol in this process's care."""
+"""Blobs in S3-compatible storage, against a server of that protocol in this process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Store:
-    """A bucket of its own for each test, with objects of others next to ours."""
+    """A bucket for each test, which also holds objects of other programs."""
 
     def __init__(self, endpoint: str) -> None:
         self.url = f"s3://test-{os.urandom(6).hex()}/some/place?endpoint={endpoint}"

@@ -1,4 +1,4 @@
-"""The command line: parsing, messages, exit codes, JSON. In this process, in a fresh folder."""
+"""The command line: parsing, messages, exit codes, JSON. It runs in this process, in an empty folder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cli(here: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command -> (exit code, stdout, stderr)."""
+    """Run a command. Return its exit code, stdout and stderr."""
 
     def call(*args: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -133,7 +133,7 @@ def test_what_is_typed_wrongly_is_said_in_one_line_and_is_2(cli: Run, typed: lis
     assert not list(here.iterdir())
 
 
-# --- where it acts
+# --- how it finds the storage
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_the_default_is_the_file_of_an_app_in_this_directory(cli: Run, tasks: st
 
 
 def test_an_id_that_was_stored_before(cli: Run, tasks: str) -> None:
-    """The same job is a note on stderr; another one is an error of one line."""
+    """The same job again is a note on stderr; a different job with that id is an error of one line."""
     ask = ("enqueue", "--app", tasks, "--id", "order-1")
     assert cli(*ask, "add", "1")[:2] == (0, "order-1\n")
     assert cli(*ask, "add", "1") == (0, "order-1\n", "order-1 was already stored; this call stored nothing\n")
@@ -299,7 +299,7 @@ def test_a_result_that_does_not_come_is_1(cli: Run) -> None:
     assert "treadle jobs explain" in err
 
 
-# --- looking and acting
+# --- reading and acting
 
 
 def test_lists_are_tables_for_people(cli: Run) -> None:
@@ -440,7 +440,7 @@ def test_a_mistyped_name_is_paused_with_a_warning(cli: Run) -> None:
 
 
 def test_two_commands_at_once_lose_neither_change(cli: Run, here: Path) -> None:
-    """An operator sets a rule while another one pauses the limit: both say yes, and both have happened."""
+    """An operator sets a rule while another one pauses the limit. Both calls succeed and both changes are stored."""
     cli("migrate")
     for number in range(1, 6):
         asked = [["set", "smtp", "--slots", str(number)], ["pause", "smtp"]]
@@ -527,7 +527,7 @@ def test_doctor_warns_of_what_other_users_can_read(cli: Run, here: Path) -> None
 
 
 def test_doctor_repairs_a_file_that_refuses_every_job(cli: Run, here: Path) -> None:
-    """Bodies without a job, jobs that no call finds, and files that others can read."""
+    """It finds bodies without a job, jobs that no call finds, and files that other users can read."""
     cli("enqueue", "t", "1")
     cli("enqueue", "t", "2")
     with closing(sqlite3.connect(here / "treadle.db", isolation_level=None)) as db:
@@ -538,7 +538,7 @@ def test_doctor_repairs_a_file_that_refuses_every_job(cli: Run, here: Path) -> N
     before = rows_of(here / "treadle.db")
     code, verdicts = checked(cli, "--full")
     assert (code, verdicts["bodies"], verdicts["names"]) == (1, "fail", "fail")
-    assert rows_of(here / "treadle.db") == before  # only a repair changes them
+    assert rows_of(here / "treadle.db") == before  # without --repair nothing changes
     code, out, _ = cli("doctor", "--repair")
     assert (code, "removed 1 job that no call could find, 2 body rows without a job" in out) == (0, True)
     assert "changed the permissions of treadle.db from 0664 to 0660" in out

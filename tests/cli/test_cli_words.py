@@ -22,7 +22,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in a fresh folder -> (exit code, stdout, stderr)."""
+    """Run a command in an empty folder. Return its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TREADLE_URL", raising=False)
 
@@ -37,7 +37,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def logged() -> Iterator[Callable[[logging.Formatter], io.StringIO]]:
-    """Log through a handler with that formatter -> what it wrote."""
+    """Log through a handler with that formatter. Return what it wrote."""
     added: list[logging.Handler] = []
 
     def listen(formatter: logging.Formatter) -> io.StringIO:

@@ -1,4 +1,4 @@
-"""`treadle worker` as a process: what it says, how it stops, what becomes of jobs and children. Bounded by events."""
+"""`treadle worker` as a process: its output, how it stops, and what happens to its jobs and children."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def typed(here: Path, *args: str) -> str:
-    """Run a command to its end -> what it printed."""
+    """Run a command to its end. Return what it printed."""
     with Command(*args, cwd=here) as command:
         assert command.ended() == 0, command.stderr
         return command.stdout

@@ -1,4 +1,4 @@
-"""Control characters of a sender reach no terminal and begin no line of a log."""
+"""Control characters of a sender never reach a terminal and never begin a line of a log."""
 
 from __future__ import annotations
 
@@ -68,4 +68,4 @@ def test_a_line_of_a_log_stays_one_line() -> None:
         ours, theirs = formatter.format(record("treadle.access")), formatter.format(record("shop"))
         harmless(ours + theirs)
         assert "\n" not in ours
-    assert "\nFAKE LINE" in Plain().format(record("shop"))  # a message of the user's own code may have lines
+    assert "\nFAKE LINE" in Plain().format(record("shop"))  # a message of the user's own code may have several lines

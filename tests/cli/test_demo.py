@@ -1,4 +1,4 @@
-"""`treadle demo` as a process: its report, a killed worker, and that nothing is left of it."""
+"""`treadle demo` as a process: its report, a killed worker, and that it leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from treadle.server.auth.tokens import digest
 
 
 class Case(Struct):
-    """One call from each side. http: method, path and body."""
+    """One call, made from each side. http: method, path and body."""
 
     words: str
     python: Callable[[App], Awaitable[object]]
@@ -133,7 +133,7 @@ CASES: dict[str, Case] = {
 
 
 async def seed(url: str) -> None:
-    """A queue, a task and a label of a job, a rule, a pause, and a job that waits for a signal."""
+    """Store a queue, a task and a label of a job, a rule, a pause, and a job that waits for a signal."""
     async with App(url) as app:
         await app.stub("mail.send", queue="fetch", labels=["tenant=acme"]).enqueue()
         await app.limits.set(Limit("smtp", slots=3))
@@ -203,7 +203,7 @@ def test_http_answers_the_warning(served: str, case: str) -> None:
     call = CASES[case].http
     assert call is not None
     with warnings.catch_warnings():
-        warnings.simplefilter("error", UnknownName)  # it belongs into the answer, not into the server's log
+        warnings.simplefilter("error", UnknownName)  # the warning belongs into the answer, not into the server's log
         assert ask(served, call)["warning"] == CASES[case].words
 
 
@@ -238,7 +238,7 @@ def test_a_bound_token_does_not_learn_names_of_other_queues(served: str) -> None
 
 
 async def test_very_many_new_names_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To compare each with each took minutes, in which a server answered nobody."""
+    """Comparing each name with every other took minutes, during which a server answered no request."""
     compared: list[int] = []
     get_close_matches = known_names.difflib.get_close_matches
 
@@ -292,7 +292,7 @@ def test_doctor_names_a_pause_that_nothing_obeys(url: str, capsys: pytest.Captur
 
 
 async def test_what_code_names_needs_no_look() -> None:
-    """An ordinary enqueue, and a list that finds rows, ask the storage nothing more; a new name asks once."""
+    """An ordinary enqueue, and a list that finds rows, make no additional query; a new name makes one."""
     async with App("memory://") as app:
         asked = list[str]()
         for verb in ("stats", "limits"):

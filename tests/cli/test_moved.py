@@ -27,7 +27,7 @@ NEW = "sqlite:///the-new-one.db"
 
 
 async def left(kind: str, folder: Path, url: str | None = None) -> str:
-    """The URL of a storage whose jobs were moved: one each that is ready, was cancelled, and a schedule."""
+    """The URL of a storage whose jobs were moved: one that is ready, one that was cancelled, and a schedule."""
     url = url or url_of(kind, folder)
     async with App(url) as app:
         await app.enqueue(app.stub("t").options(id="ready").job(), app.stub("t").options(id="done").job())
@@ -98,7 +98,7 @@ LOOKS = {
     "schedules.list",
     "schedules.get",
 }
-UNKNOWN: list[Callable[[App], Awaitable[Any]]] = [  # a look at what is not here may find it elsewhere
+UNKNOWN: list[Callable[[App], Awaitable[Any]]] = [  # jobs that are not in this storage may be in the new one
     lambda app: app.jobs.get("new"),
     lambda app: app.jobs.handle("new"),
     lambda app: app.jobs.position("new"),
@@ -119,7 +119,7 @@ def _declaring(app: App) -> App:
 
 
 def test_each_public_call_is_known_as_an_act_or_a_look() -> None:
-    """A new one is listed here, and so held to what the tests below say of it."""
+    """A new call must be listed here, so that the tests below cover it."""
     app = App("memory://")
     groups = {"jobs": app.jobs, "dead": app.dead, "queues": app.queues, "limits": app.limits}
     groups["schedules"] = app.schedules  # type: ignore[assignment]

@@ -55,7 +55,7 @@ URLS = [
 ]
 
 ANY = "0" * 26
-CALLS: dict[str, list[list[str]]] = {  # each command that takes --url, and every group of them
+CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with each of its groups
     "jobs": [["list"], ["list", "--json"], ["show", ANY], ["explain", ANY], ["cancel", ANY], ["retry", ANY]],
     "queues": [[], ["pause", "q"]],
     "limits": [[], ["set", "x", "--slots", "1"]],
@@ -70,7 +70,7 @@ CALLS: dict[str, list[list[str]]] = {  # each command that takes --url, and ever
     "up": [["--protocol", "delayed", "--port", "0"]],
     "worker": [["--protocol", "delayed"]],
 }
-WITHOUT_URL = {"token", "wasi", "wasi-runner", "submit-jobs", "demo", "move"}  # those below, and move takes two
+WITHOUT_URL = {"token", "wasi", "wasi-runner", "submit-jobs", "demo", "move"}  # tested below; `move` takes two URLs
 
 
 def test_every_command_is_called_here() -> None:
@@ -100,7 +100,7 @@ def test_no_command_shows_the_secret_of_a_url(
     assert SECRET not in caplog.text
 
 
-QUICK = ("jobs", "enqueue", "migrate", "doctor", "stats")  # the others reach the storage by the same way
+QUICK = ("jobs", "enqueue", "migrate", "doctor", "stats")  # the other commands reach the storage in the same way
 
 
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - set(QUICK)))
@@ -111,7 +111,7 @@ def test_nor_do_the_other_commands(
     for url in (f"mysql://u:{SECRET}@h/db", f"http://u:{SECRET}@127.0.0.1:1", f"redis://u:{SECRET}@127.0.0.1:bad/0"):
         for words in CALLS[name]:
             if name in ("worker", "up") and url.startswith("http"):
-                continue  # a worker waits for its storage
+                continue  # a worker retries until its storage answers
             assert run([name, *words, "--url", url]) != 0
             out, err = capfd.readouterr()
             assert out + err
@@ -128,7 +128,7 @@ async def test_no_exception_shows_the_secret_of_a_url(url: str) -> None:
 
 
 async def used(make: Any, url: str) -> None:
-    """A port, asked for something."""
+    """Use a port once."""
     port = make(url)
     try:
         await (port.get("a") if hasattr(port, "get") else port.publish("a", "b"))
@@ -156,7 +156,7 @@ async def test_no_exception_of_a_port_shows_the_secret_of_its_url(
     assert SECRET not in caplog.text
 
 
-# --- a run in which everything goes wrong
+# --- a run in which every call fails
 
 TASKS = """
 from treadle import App
@@ -178,7 +178,7 @@ async def fail(a: str) -> int:
 
 
 def command_lines() -> bytes:
-    """Those of all processes of this machine."""
+    """The command lines of all processes on this machine."""
     found = b""
     for each in os.listdir("/proc"):
         if each.isdigit():
@@ -261,7 +261,7 @@ def test_no_output_log_or_process_list_of_a_run_shows_a_secret(tmp_path: Path) -
 
 
 def provoked(planted: dict[str, str]) -> list[tuple[str, str, str, bytes | None]]:
-    """Calls that are refused, each for another reason."""
+    """Calls that the server refuses, each for another reason."""
     secret, token = planted["body"].encode(), planted["token"]
     return [
         ("GET", "/v1/jobs", planted["wrong"], None),

@@ -1,5 +1,5 @@
-"""Planted secrets on PostgreSQL and Redis: a wrong password, statements that fail and a server that goes away show none
-of them, by Python, by HTTP, by the command line and by a worker."""
+"""Planted secrets on PostgreSQL and Redis: a wrong password, failing statements and a server that stops show none of
+them, from Python, by HTTP, by the command line or by a worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = ("password", "wrong", "payload", "header", "result", "error", "checkpoin
 
 
 class Server:
-    """One that knows a user with the planted password; `ways` are those in which its statements can be made to fail."""
+    """A server with a user who has the planted password. Each of `ways` makes the server's statements fail."""
 
     def __init__(self, url: str, ways: list[Callable[[], object]], stop: Callable[[], object]) -> None:
         self.url, self.ways, self.stop = url, ways, stop
@@ -47,7 +47,7 @@ def a_postgres(password: str) -> Iterator[Server]:
         admin.execute("SELECT pg_reload_conf()")
 
         def checked() -> None:
-            """The detail of such an error is the whole row."""
+            """Such an error shows the whole row as its detail."""
             found = admin.execute(
                 "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r'"
                 " AND relnamespace = 'treadle'::regnamespace AND NOT relispartition"
@@ -85,7 +85,7 @@ SIGNS = {"postgres": ("broken", "permission denied"), "redis": ("WRONGTYPE", "no
 
 
 def here(call: Callable[[], Awaitable[Any]]) -> Any:
-    """The result of a call, made in the loop of the servers."""
+    """Make a call on the servers' loop. Return its result."""
 
     async def called() -> Any:
         return await call()
@@ -94,14 +94,14 @@ def here(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 class Said:
-    """All output: errors with their causes, answers, output and logs."""
+    """All output: errors with their causes, responses, printed text and logs."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
         self._capfd, self._caplog = capfd, caplog
         self.texts: list[str] = []
 
     def fails(self, *calls: Callable[[], Awaitable[Any]]) -> None:
-        """At least one of them does; another may find nothing to do."""
+        """Make these calls; at least one must fail, because another may find nothing to do."""
         failed = 0
         for call in calls:
             try:

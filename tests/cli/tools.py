@@ -1,4 +1,4 @@
-"""Running the command line as a process, and reading what it says line by line, so that tests wait for events."""
+"""Runs the command line as a process, and reads its output line by line, so that tests wait for events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE = 40.0  # s until something that must happen counts as never happening
 
 
 class Command:
-    """`python -m treadle ARGS` in a folder, in a session of its own. Killed at the end of the `with`."""
+    """`python -m treadle ARGS` in a folder, in a session of its own. It is killed at the end of the `with`."""
 
     def __init__(self, *args: str, cwd: Path, **environment: str) -> None:
         inherited = {name: value for name, value in os.environ.items() if name != "TREADLE_URL"}
@@ -51,7 +51,7 @@ class Command:
             self._lines.put(None)
 
     def wait_for(self, words: str) -> str:
-        """The next line on stderr that has these words."""
+        """The next line on stderr that contains these words."""
         until = time.monotonic() + PATIENCE
         while True:
             line = self._lines.get(timeout=max(0.01, until - time.monotonic()))
@@ -61,7 +61,7 @@ class Command:
                 return line
 
     def ended(self) -> int:
-        """The exit code, once it has ended."""
+        """The exit code, after the process has ended."""
         code = self.process.wait(PATIENCE)
         for reader in self._readers:
             reader.join(PATIENCE)
@@ -80,11 +80,11 @@ class Command:
         return "".join(self.data)
 
     def signal(self, number: int) -> None:
-        """As a supervisor would: to the process alone."""
+        """Send a signal to the process alone, as a supervisor does."""
         self.process.send_signal(number)
 
     def ctrl_c(self) -> None:
-        """As a terminal does: to the whole process group."""
+        """Send SIGINT to the whole process group, as a terminal does."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def __enter__(self) -> Self:

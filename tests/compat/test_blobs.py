@@ -1,4 +1,4 @@
-"""Blobs: the store itself, and the calls by which others reach it."""
+"""Blobs: the store itself, and the HTTP calls for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def blobs(tmp_path: Path) -> DirectoryBlobs:
 
 @shows("an address in base64 works with its slashes in the path")
 async def test_an_address_with_slashes_is_one_all_the_same(blobs: DirectoryBlobs) -> None:
-    """Half of all addresses have one in base64."""
+    """In base64, half of all addresses contain a slash."""
     url = memory_url(None, protocols=[blob_routes(blobs)])
     content = next(b"%d" % n for n in range(100) if "/" in sri(hashlib.sha256(b"%d" % n).hexdigest()))
     address, _ = await blobs.put(pieces(content))

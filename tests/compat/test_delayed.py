@@ -131,7 +131,7 @@ async def test_posting_may_be_repeated(call: Delayed) -> None:
 
 
 class InParts(MemoryStorage):
-    """Counts the jobs of a queue and task in several parts, as a storage of a user may."""
+    """Counts the jobs of a queue and task in several parts, as a user's own storage may."""
 
     async def stats(self) -> Stats:
         found = await super().stats()
@@ -188,7 +188,7 @@ async def test_a_job_that_was_handled_can_be_looked_at(clock: HandClock) -> None
             assert "not today" in (job["lastError"] or "not today")
             return job["state"], job["attempts"], job["pickupTime"]
 
-        assert await work() == ("scheduled", 1, NOW + 10)  # again in a second
+        assert await work() == ("scheduled", 1, NOW + 10)  # to be retried after a second
         assert (await call("GET", "/stats"))[1]["backlog"] == 1
         broken[0] = False
         clock.advance(1)

@@ -1,4 +1,4 @@
-"""Delayed jobs as a fleet of processes: a leader, followers, whoever is killed; and what the commands take."""
+"""Delayed jobs on a fleet of processes: a leader, followers, any of them killed; and the options of the commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROLES = "leader,follower,follower"
 
 
 def check(folder: Path, sent: list[str]) -> None:
-    """All of them, none twice, in due order for each worker, and none without work."""
+    """All jobs ran, none twice, in due order on each worker, and every worker had some."""
     starts = booked(folder)
     assert Counter(id for _, id, _ in starts) == Counter(id_of(name) for name in sent)
     workers: dict[str, list[float]] = {}
@@ -45,8 +45,8 @@ async def test_a_leader_and_two_followers_share_the_jobs_and_survive_the_leader(
     async with command(tmp_path, *words, "--quiet") as up:
         url = await up.url()
         await up.says("1 slot", 3)
-        # More at once than two workers can do before the third has looked, and at distances that the way from a
-        # request's clock to the commit cannot blur.
+        # More jobs at once than two workers can do before the third has claimed, at distances greater than the time
+        # between a request and its commit.
         sent = await post(url, [2.5 + 0.5 * (number // 10) for number in range(30)])
         await handled(tmp_path, 30)
         check(tmp_path, sent)
@@ -69,12 +69,12 @@ async def test_a_follower_leads_once_the_leader_is_gone_for_good(tmp_path: Path)
     words = ("worker", "shop.py:app", "--protocol", "delayed")
     async with (
         command(tmp_path, *words, WORKER_ROLE="leader") as first,
-        command(tmp_path, *words) as second,  # a follower, if nobody says otherwise
+        command(tmp_path, *words) as second,  # a follower is the default
     ):
         await first.says("claiming")
         await second.says("claiming")
         gone = await leader(tmp_path, "--app", "shop.py:app")
-        first.process.kill()  # its supervisor first, or that would start another one
+        first.process.kill()  # kill its supervisor first, which would start another one
         os.kill(gone["pid"], signal.SIGKILL)
         await second.says("leads")
         assert await second.stop() == 0
@@ -84,7 +84,7 @@ async def test_a_follower_leads_once_the_leader_is_gone_for_good(tmp_path: Path)
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_thirty_jobs_within_ten_seconds(tmp_path: Path) -> None:
-    """The literal form, and how long the flow stands still when the leader is killed."""
+    """The requirement word for word, and how long no job runs after the leader is killed."""
     (tmp_path / "shop.py").write_text(HANDLER)
     words = ("up", "shop.py:app", "--protocol", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
     async with command(tmp_path, *words, "--quiet") as up:
@@ -98,7 +98,7 @@ async def test_thirty_jobs_within_ten_seconds(tmp_path: Path) -> None:
         await handled(tmp_path, 40)
         os.kill(found["pid"], signal.SIGKILL)
         killed, number, longest = time.monotonic(), len(booked(tmp_path)), 0.0
-        while number < 88:  # all but what the leader may have had in hand
+        while number < 88:  # all but the jobs that the leader may have claimed
             await handled(tmp_path, number + 1)
             now = time.monotonic()
             longest, killed, number = max(longest, now - killed), now, len(booked(tmp_path))
@@ -155,7 +155,7 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
     names = {"API_HOST": "127.0.0.1", "API_PORT": "0", "REDIS_HOST": "nowhere.invalid"}
     async with command(
         tmp_path, "up", "--protocol", "delayed", "--roles", "leader", **names, TREADLE_URL="sqlite:///own.db"
-    ) as up:  # our own name wins: nobody asks for that Redis
+    ) as up:  # Treadle's variable wins, so the other Redis is not used
         url = await up.url()
         await up.says("1 slot")
         found = await answer(tmp_path, "submit-jobs", API_ENDPOINT=url, JOB_COUNT="5", TIME_OFFSET_SEC="1.5")

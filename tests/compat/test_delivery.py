@@ -1,4 +1,4 @@
-"""Delayed jobs where no Python function takes them: a webhook, a command, a line on stdout."""
+"""Delayed jobs without a Python function: delivered to a webhook, a command, or as a line on stdout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def listening(answer: Answer) -> AsyncIterator[str]:
-    """A server of the receiver's -> its URL."""
+    """Start a receiver's server; yield its URL."""
     site = web.Application()
 
     async def take(request: web.Request) -> web.StreamResponse:
@@ -48,7 +48,7 @@ async def listening(answer: Answer) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def delivering(delivery: Delivery, **options: Any) -> AsyncIterator[Callable[..., Awaitable[Job[Any, Any]]]]:
-    """A worker that delivers, and a way to send it a job."""
+    """A worker that delivers, and a function that sends it a job."""
     app = App("memory://")
     deliver(app, delivery)
     stub = app.stub("delayed.job", queue="delayed", retry=Retry(attempts=3, base=0.01, jitter=0))
@@ -57,13 +57,13 @@ async def delivering(delivery: Delivery, **options: Any) -> AsyncIterator[Callab
 
 
 async def fails(job: Job[Any, Any], words: str) -> None:
-    """Until it has failed, and that is why."""
+    """Wait until the job has failed with these words."""
     with pytest.raises(JobFailed, match=words):
         await job.result(30)
 
 
 class Hook:
-    """A receiver that keeps the requests, and returns the given answers in order, the last one for ever."""
+    """A receiver that keeps the requests and returns the given answers in order, then the last one again and again."""
 
     def __init__(self, *answers: web.Response | float) -> None:
         self.answers, self.got = list(answers), list[tuple[bytes, dict[str, str]]]()
@@ -152,7 +152,7 @@ async def test_a_receiver_that_does_not_answer_or_is_not_there() -> None:
     async with listening(hook) as url, delivering(Delivery(how="webhook", target=(url,), timeout=0.3)) as send:
         await (await send("x")).result(30)
     assert len(hook.got) == 2
-    async with delivering(Delivery(how="webhook", target=(url,))) as send:  # nobody listens there any more
+    async with delivering(Delivery(how="webhook", target=(url,))) as send:  # the receiver has stopped
         job = await send("x")
         await fails(job, "cannot be reached")
 
@@ -161,7 +161,7 @@ def test_retry_after_as_a_number_and_as_a_date() -> None:
     assert retry_after("17") == 17
     assert retry_after(None) is None
     assert retry_after("soon") is None
-    # the other side's clock may be wrong: what counts is how far its date is from its own now
+    # The receiver's clock may be wrong: what counts is the difference between its date and its own time.
     assert retry_after(formatdate(1_000_120, usegmt=True), formatdate(1_000_000, usegmt=True)) == 120
     assert retry_after(formatdate(1_000_000, usegmt=True), formatdate(1_000_120, usegmt=True)) == 0
 
@@ -207,7 +207,7 @@ async def test_an_exit_code_is_a_failure_with_what_it_said(tmp_path: Path) -> No
         "    sys.stderr.write('not today')\n    sys.exit(3)\nprint('done')"
     )
     async with delivering(command(tmp_path, code)) as send:
-        assert await (await send("x" * 1_000_000)).result(30) == "done"  # it need not read its input
+        assert await (await send("x" * 1_000_000)).result(30) == "done"  # the command need not read its input
     code = "import sys\nsys.stderr.write('never')\nsys.exit(3)"
     async with delivering(command(tmp_path, code)) as send:
         job = await send("x")
@@ -328,12 +328,12 @@ async def test_a_line_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     assert found["pickupTime"] >= found["dueTime"]
 
 
-# --- what a sender says, and what a receiver may do with it
+# --- what a sender may write, and what a receiver may do with it
 
 
 @pytest.mark.parametrize("hostile", ["a[$(touch pwned)]", "nan", "-inf", "é"])
 async def test_a_due_time_of_a_sender_is_a_number_or_is_left_out(hostile: str) -> None:
-    """`$((TREADLE_DUE_TIME + 1))` in bash would run the text in the brackets."""
+    """In bash, `$((TREADLE_DUE_TIME + 1))` would execute the text in the brackets."""
     app = App("memory://")
     deliver(app, Delivery(how="command", target=("printenv", "TREADLE_DUE_TIME")))
     async with app, Worker(app, poll=0.05):
@@ -392,7 +392,7 @@ async def test_a_redirect_of_a_receiver_is_named_and_not_followed() -> None:
 
 
 def test_a_webhook_and_its_headers_are_read_from_files(tmp_path: Path) -> None:
-    """Process lists show what is typed."""
+    """Arguments are visible in process lists."""
     hook, headers = tmp_path / "hook", tmp_path / "headers"
     hook.write_text("https://u:pw@example.org/x\n")
     headers.write_text("# for the receiver\nAuthorization: Bearer x\n\nX-Key: y\n")

@@ -1,4 +1,4 @@
-"""The queue protocol, as runners and senders written for that queue see it."""
+"""The queue protocol, as its runners and senders see it."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_fifty_runners_claim_a_thousand_jobs_each_once_the_oldest_first(
         while (job := await queue.claim(id)) != 204:
             mine.append(turn[job["job_id"]])
             claimed += 1
-            # of the jobs that are older, only those may be missing that another runner has on its way just now
+            # Only jobs that another runner is receiving right now may be missing among the older ones.
             assert mine[-1] < claimed + len(runs)
 
     await asyncio.gather(*[runner(mine) for mine in runs])
@@ -264,7 +264,7 @@ async def test_a_failure_says_why(queue: Queue, clock: HandClock) -> None:
 async def test_a_result_after_the_time_is_over_is_not_taken(queue: Queue, clock: HandClock) -> None:
     job = await queue.create()
     await queue.claim(A)
-    clock.advance(300.001)  # nobody looked meanwhile
+    clock.advance(300.001)  # no process has read the queue meanwhile
     status, said = await queue("POST", f"/jobs/{job['job_id']}/complete", {"status": "completed", "runner_id": A})
     assert (status, said["error"]) == (400, "not_active")
     assert (await queue("GET", f"/jobs/{job['job_id']}"))[1]["status"] == "pending"
@@ -340,7 +340,8 @@ async def test_what_is_wrong_is_refused(
 
 
 async def test_jobs_that_were_not_sent_by_the_protocol_hide_no_others(session: aiohttp.ClientSession) -> None:
-    """A program may store a job of its task. A claim ends it with the reason and goes on; lists leave it out."""
+    """A program may store a job of this task directly. A claim ends it with the reason and continues; lists leave it
+    out."""
     storage = MemoryStorage()
     url = host().add(App(storage=storage), Settings(max_wait=5), [queue_routes(Rules())])
     odd = ["[1]", "[]", "{}", "nonsense", '["a","b","c"]', '[{"$t":"str","v":[55296]}]']

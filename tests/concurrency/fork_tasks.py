@@ -25,7 +25,7 @@ def send(n: int) -> str:
 
 @app.task(kind="process")
 def fans_out(count: int) -> list[str]:
-    """As a pool does by default on Linux before 3.14: each process is a copy of this one."""
+    """The default pool on Linux before 3.14: each process is a forked copy of this one."""
     with multiprocessing.get_context("fork").Pool(3) as pool:
         return pool.map(send, range(count), chunksize=1)
 
@@ -51,7 +51,7 @@ def forks_a_pool(n: int) -> list[int]:
 
 
 def answers_for_another(kind: str, number: int) -> str:
-    """What nothing of ours does: a frame that is no answer to the question asked."""
+    """Sends a frame that answers another request, as no code of Treadle does."""
     [child] = [each for each in gc.get_objects() if isinstance(each, Child)]
     done, error = Done(number, None), Raised(number, "other", [], "E", "m", "", "", None)
     child._channel.sendall({"done": frame(done, '"stolen"'), "raised": frame(error), "noise": b"\0" * 64}[kind])

@@ -1,6 +1,7 @@
-"""A program that sets `asyncio.eager_task_factory`: a task may have ended before whoever made it has stored it.
+"""A program that sets `asyncio.eager_task_factory`: a task may end before its creator has stored it.
 
-`TEST_EAGER=1` runs the whole suite so."""
+`TEST_EAGER=1` runs the whole suite this way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that fork: the copy makes other ids, answers nobody, and ends where the function ends."""
+"""Functions that fork: the copy makes other ids, sends no answers, and ends where the function ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def pool() -> AsyncIterator[ProcessPool]:
 
 
 def said_by_a_child(function: Callable[[], str]) -> str:
-    """The answer of a forked copy of this process."""
+    """Call the function in a forked copy of this process. Return its result."""
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
         os.write(writing, function().encode())
@@ -59,7 +59,7 @@ def test_a_forked_copy_of_a_run_makes_other_ids(counted: bool) -> None:
 
     def in_a_thread() -> None:
         enter(a_run())
-        if counted:  # the counter is copied by the fork, not only its beginning
+        if counted:  # the fork copies the counter too, not only its start
             made.extend(three().split())
         made.extend(said_by_a_child(three).split())
         made.extend(said_by_a_child(lambda: said_by_a_child(three)).split())
@@ -88,7 +88,7 @@ async def test_what_a_pool_of_a_process_task_enqueues_is_stored(
 
 
 class Audits(Middleware):
-    """Enqueues around each run of a process task, as one that traces or audits does."""
+    """Middleware that enqueues a job before and after each run of a process task, as tracing and auditing do."""
 
     def __init__(self) -> None:
         self.leaf: Any = None

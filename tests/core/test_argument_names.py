@@ -1,4 +1,4 @@
-"""Wrong argument names of Retry, Limit and their like: the error says which name is meant."""
+"""Wrong argument names of Retry, Limit and other classes: the error names the right one."""
 
 from __future__ import annotations
 
@@ -154,6 +154,6 @@ async def test_a_wrong_name_in_a_call_that_is_awaited() -> None:
 
 
 def test_the_file_of_an_app_is_that_of_the_code_that_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not that of the check of its arguments."""
+    """The error names the file of the code that makes the app, not of the code that checks its arguments."""
     monkeypatch.delenv("TREADLE_URL", raising=False)
     assert App().url == f"sqlite:///{Path(__file__).parent / 'treadle.db'}"

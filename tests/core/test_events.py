@@ -1,4 +1,4 @@
-"""Listeners, and that none of them is a danger."""
+"""Event listeners: a listener that fails or blocks does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forgotten await in synchronous code is an error at once, which says what to write; so is a job given wrongly."""
+"""A forgotten await in synchronous code raises at once and says what to write; so does a wrongly given job."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ GROUPS: dict[str, Callable[[App], Any]] = {
 
 
 def methods() -> Iterator[tuple[str, str]]:
-    """Group and name of each public method that answers a coroutine."""
+    """Group and name of each public method that returns a coroutine."""
     app = App("memory://")
     for group, of in GROUPS.items():
         for name in dir(of(app)):
@@ -108,7 +108,7 @@ def test_the_groups_are_all_there_are(shop: App) -> None:
 def test_each_method_that_must_be_awaited(shop: App, group: str, name: str) -> None:
     method = getattr(GROUPS[group](shop), name)
     with pytest.raises(NotAwaited) as found:
-        method()  # at once, before the arguments are looked at
+        method()  # raises before it checks its arguments
     assert found.value.call == f"{group}.{name}()"
     view = getattr(shop.sync, group.removeprefix("app."), None) if group.startswith("app.") else shop.sync
     has_view = hasattr(view, name) and group != "job.workflow"
@@ -129,7 +129,7 @@ def coroutine_functions(shop: App) -> Iterator[Callable[..., Any]]:
 
 
 def test_they_are_coroutine_functions(shop: App) -> None:
-    """As frameworks, mocks and decorators ask, which await what such a function answers."""
+    """Frameworks, mocks and decorators ask `inspect`, and await what such a function returns."""
     for function in coroutine_functions(shop):
         assert asyncio.iscoroutinefunction(function), function
         if sys.version_info >= (3, 12) or function.__name__ not in ("enqueue", "run"):

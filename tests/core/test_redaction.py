@@ -18,7 +18,7 @@ URLS = {
     f"http://u:{SECRET}@h:1/jobs?token={SECRET}#{SECRET}": "http://***@h:1/jobs?token=***",
     f"https://{SECRET}@h/": "https://***@h/",
     f"mysql://u:{SECRET}@h/db": "mysql://u:***@h/db",
-    # A character of the password that is not percent-coded: nobody can tell where the host begins.
+    # A character of the password is not percent-encoded, so the beginning of the host is unknown.
     f"postgresql://u:p#{SECRET}@h/db": "postgresql://...",
     f"postgresql://u:1/{SECRET}@h/db": "postgresql://...",
     f"postgresql://u:1?{SECRET}@h/db": "postgresql://...",
@@ -30,7 +30,7 @@ URLS = {
     f"sqlite://u:{SECRET}@h/a.db": "sqlite://u:***@h/a.db",
     f"sqlite://u:{SECRET}/a@b.db": "sqlite://...",
     f"host=h password={SECRET}": "...",
-    # Parts that are not secret are shown: people need them.
+    # Parts that are not secret are shown, because people need them.
     "postgresql://ann@[::1]:5432/db?schema=x&pool=3": "postgresql://ann@[::1]:5432/db?schema=x&pool=3",
     "sqlite:////var/a@b/jobs.db?synchronous=full": "sqlite:////var/a@b/jobs.db?synchronous=full",
     "jobs.db": "jobs.db",

@@ -1,4 +1,4 @@
-"""Servers announced to the local network and found there, over the loopback network of this machine."""
+"""Servers announced to the local network and found there, on the loopback network of this machine."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from treadle.errors import BadOption
 from treadle.testing.shows import shows
 
 LOOPBACK = "127.0.0.1"
-KNOWN = Place((LOOPBACK, 5353))  # the port everybody speaks on
-PATIENCE = 45.0  # s
+KNOWN = Place((LOOPBACK, 5353))  # the standard port
+PATIENCE = 45.0  # seconds
 
 
 def free_port() -> int:
-    """A port of multicast that no other test speaks on."""
+    """A multicast port that no other test uses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:
         found.bind((LOOPBACK, 0))
         port: int = found.getsockname()[1]
@@ -96,7 +96,7 @@ async def test_what_was_killed_is_forgotten_when_its_time_is_over(
         made = announced(alone)
         await made.__aenter__()
         await until(browser, bool)
-        monkeypatch.setattr(made, "_is_ours", False)  # it says nothing any more, not even good-bye
+        monkeypatch.setattr(made, "_is_ours", False)  # it sends nothing more, not even a goodbye
         await until(browser, lambda all: not all)
         await made.__aexit__(None, None, None)
 
@@ -131,7 +131,7 @@ async def test_a_program_that_asks_like_a_plain_resolver_is_answered(alone: Plac
 
 @shows("the zeroconf library finds a server of ours, and we find one of its servers")
 async def test_the_usual_library_finds_us_and_we_find_it() -> None:
-    """Under the name without the colon: the other one it refuses."""
+    """We use the name without the colon, because the usual library refuses the other one."""
     from zeroconf import ServiceBrowser, ServiceInfo, Zeroconf
 
     heard: dict[str, asyncio.Event] = {"add": asyncio.Event(), "remove": asyncio.Event()}
@@ -228,7 +228,7 @@ def test_packets_are_read_as_they_were_written() -> None:
     packet = Packet(id=7, is_response=True, questions=(Question(full, SRV, alone=True),), answers=answers, more=answers)
     raw = encode(packet)
     assert decode(raw) == packet
-    for size in range(len(raw)):  # cut anywhere, it is refused and nothing else happens
+    for size in range(len(raw)):  # cut anywhere, the packet is refused and has no other effect
         with pytest.raises(BadPacket):
             decode(raw[:size])
 
@@ -250,7 +250,7 @@ def test_nonsense_is_refused(raw: bytes) -> None:
 
 
 def odd_packets(chance: random.Random, count: int) -> Iterator[bytes]:
-    """Noise, and good packets with a few bytes changed: labels, pointers, counts and lengths."""
+    """Random bytes, and good packets with a few bytes changed: labels, pointers, counts and lengths."""
     name = ("evil", *name_of(QUEUES[0]))
     answers = (
         Answer(name, SRV, Target(("h", "local"), 80), 120),
@@ -294,13 +294,13 @@ def test_a_packet_of_pointers_to_pointers_is_read_in_bounded_steps() -> None:
 
 
 class Process:
-    """A command of ours that lasts."""
+    """A command of Treadle that runs until it is stopped."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process, self.said, self._told = process, "", False
 
     def stop(self) -> None:
-        """SIGTERM, once: a second one ends it at once."""
+        """Send SIGTERM, once: a second one would end it at once."""
         if self.process.returncode is None and not self._told:
             self._told = True
             self.process.send_signal(signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""The code blocks of a Markdown page, with what the comments above them ask for.
+"""The code blocks of a Markdown page, with the instructions in the comments above them.
 
-A test thus notices when an example stops working.
+Tests execute them, so an example that stops working fails a test.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 PYTHON = {"python", "py"}
 SHELL = {"bash", "console", "sh", "shell"}
 WORDS = {"no-run", "file", "fresh", "background"}
-GENERATED = ("docs/reference/", "docs/internals/decisions/")  # written by a tool; history that may be out of date
+GENERATED = ("docs/reference/", "docs/internals/decisions/")  # generated; history that may be out of date
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,}|~{3,})\s*\{?\.?(?P<language>[\w+-]*)")
 _COMMENT = re.compile(r"^\s*<!--\s*(?P<word>[a-z-]+)(?::\s*(?P<value>.*?))?\s*-->\s*$")
@@ -22,14 +22,14 @@ _COMMAND = re.compile(r"^(?:[A-Z_][A-Z0-9_]*=\S* )*(?:treadle|python3?)(?:\s|$)"
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. `line` is that of its first line of code, counted from 1."""
+    """One fenced block. `line` is the number of its first line of code."""
 
     language: str
     code: str
     line: int
-    file: str | None = None  # written into the page's folder under this name, not executed
-    no_run: str | None = None  # the reason why it is not executed
-    fresh: bool = False  # starts with nothing the blocks above it defined
+    file: str | None = None  # written to this file in the page's folder unless None, not executed
+    no_run: str | None = None  # why it is not executed
+    fresh: bool = False  # starts without the names that the blocks above defined
     background: bool = False  # its last command runs until the page ends
 
     @property
@@ -41,21 +41,23 @@ class Block:
         lines = enumerate(self.code.splitlines(), self.line)
         for number, text in lines:
             if not text.startswith("$ "):
-                continue  # what the command printed
+                continue  # output of the command
             command = text[2:]
             while command.endswith("\\"):
                 command = command[:-1] + next(lines, (0, ""))[1].strip()
-            if _COMMAND.match(command) and not re.search(r"\bdev\.py\b", command):  # dev.py is not for readers' folders
+            # dev.py does not run in the folder of a page
+            if _COMMAND.match(command) and not re.search(r"\bdev\.py\b", command):
                 found.append((number, command))
         return found
 
 
 class BadPage(ValueError):
-    """A comment above a block asks for something that cannot be done."""
+    """A comment above a block has an instruction that cannot be followed."""
 
 
 def blocks(text: str, page: str = "page") -> list[Block]:
-    """All fenced blocks in order; a block that is never closed is `BadPage`, as is an unknown or misplaced comment."""
+    """All fenced blocks in order. Raises BadPage for a block that is never closed, and for an unknown or misplaced
+    comment."""
     found: list[Block] = []
     asked: dict[str, str | None] = {}
     lines = enumerate(text.splitlines(), 1)
@@ -96,7 +98,7 @@ def blocks(text: str, page: str = "page") -> list[Block]:
 
 
 def pages(root: Path) -> list[Path]:
-    """README.md and all of docs/ that a person wrote and that is meant to hold today."""
+    """README.md and the pages of docs/ that a person wrote and that describe the current version."""
     written: Iterable[Path] = sorted((root / "docs").rglob("*.md"))
     found = [path for path in written if not path.relative_to(root).as_posix().startswith(GENERATED)]
     return [path for path in (root / "README.md",) if path.exists()] + found

@@ -1,7 +1,7 @@
 """Executes the blocks of one page, in order, in the current folder: `python drive.py PAGE < blocks as JSON`.
 
-A process of its own, so that a page cannot see or break the tests. Blocks share one namespace and one event
-loop; `await` may stand outside a function. The first failure ends it with exit code 1, naming page and line.
+It is a process of its own, so that a page cannot affect the tests. Blocks share one namespace and one event loop;
+`await` may stand outside a function. The first failure ends it with exit code 1, naming page and line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-STOP = 10.0  # s in which a background command must have ended after SIGTERM
+STOP = 10.0  # seconds within which a background command must end after SIGTERM
 
 
 class Page:
@@ -33,12 +33,12 @@ class Page:
 
     def fresh(self) -> None:
         module = types.ModuleType("__main__")
-        module.__file__ = str(Path.cwd() / "page.py")  # "beside the program" means this folder
+        module.__file__ = str(Path.cwd() / "page.py")  # the folder of the program is this folder
         sys.modules["__main__"] = module
         self.namespace = module.__dict__
 
     def python(self, code: str, line: int) -> None:
-        source = "\n" * (line - 1) + code  # so that a traceback names the line of the page
+        source = "\n" * (line - 1) + code  # so that tracebacks have the line numbers of the page
         compiled = compile(source, self.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         made = eval(compiled, self.namespace)
         if inspect.iscoroutine(made):
@@ -53,7 +53,7 @@ class Page:
             raise SystemExit(f"{self.name}:{line}: exit code {code} from: {command}")
 
     def close(self) -> None:
-        """End what runs in the background: it must still be there, and end cleanly when told to."""
+        """Stop the background commands: each must still be running, and must end with exit code 0 after SIGTERM."""
         wrong: list[str] = []
         for line, command, child in self.background:
             if child.poll() is None:

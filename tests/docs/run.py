@@ -1,7 +1,5 @@
-"""Runs one page of documentation in a folder of its own.
-
-Without it `drive.py` would have nobody to start it, to stop it after its time, or to say what went wrong.
-"""
+"""Runs one page of documentation: starts `drive.py` in an empty folder, stops it after a time limit, and reports its
+error."""
 
 from __future__ import annotations
 
@@ -22,7 +20,8 @@ TIMEOUT = 60.0  # s for a whole page
 
 @dataclass(frozen=True)
 class Ran:
-    """The result of a page: `error` is empty if all is well, `not_run` names each block left out, and why."""
+    """The result of a page. `error` is empty if every block passed; `not_run` names each block that was left out, and
+    why."""
 
     error: str
     output: str
@@ -30,15 +29,13 @@ class Ran:
 
 
 def compiles(code: str, line: int, page: str) -> None:
-    """Raise the SyntaxError that Python would, with the page's own line number."""
+    """Compile a block; raises SyntaxError with the page's own line number."""
     compile("\n" * (line - 1) + code, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
 def run(page: str, text: str, folder: Path, timeout: float = TIMEOUT) -> Ran:
-    """Execute the page's blocks in `folder`; `timeout` in seconds is for all of them together.
-
-    Every Python block must compile, the ones that are not run too. Raises BadPage and SyntaxError.
-    """
+    """Execute the page's blocks in `folder`. `timeout`: seconds for all of them together. Every Python block must
+    compile, also those that are not run. Raises BadPage and SyntaxError."""
     todo: list[dict[str, object]] = []
     not_run: list[str] = []
     for block in blocks(text, page):
@@ -62,7 +59,7 @@ def run(page: str, text: str, folder: Path, timeout: float = TIMEOUT) -> Ran:
     if not todo:
         return Ran("", "", not_run)
 
-    # what a reader has: the installed package, nothing of this checkout and none of our settings
+    # Only what a reader has: the installed package, nothing of this checkout and none of our settings.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "PYTEST_", "PYTHON"))}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", "")])
     env["PYTHONUTF8"] = env["PYTHONUNBUFFERED"] = "1"

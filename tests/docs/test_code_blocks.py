@@ -1,4 +1,4 @@
-"""Every example in the README and in docs/ runs. CONTRIBUTING.md says which comments steer it."""
+"""Every example in the README and in docs/ runs. CONTRIBUTING.md lists the comments that change how."""
 
 from __future__ import annotations
 

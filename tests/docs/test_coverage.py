@@ -1,4 +1,4 @@
-"""The page of coverage and the markers on the tests say the same, and each area of the page has a test."""
+"""The page of coverage matches the markers on the tests, and each area of the page has a test."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_without_check_it_writes_the_page(stale: Path) -> None:
 
 
 def one(root: Path, path: str, *decorators: str) -> Path:
-    """A tree with one test of that path."""
+    """A tree that has one test, at this path."""
     file = root / path
     file.parent.mkdir(parents=True)
     file.write_text("\n".join((*decorators, "async def test_it(): ...")))

@@ -1,4 +1,4 @@
-"""The page of defects: each row names tests that exist, or says that it is open, and no number is left out."""
+"""The page of defects: each row names tests that exist, or says that it is open, and the numbers have no gap."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import treadle.policy.retry
 import treadle.testing
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/guides/troubleshooting.md"
-BASES = {"TreadleError", "StorageError", "JobNotDone"}  # nothing is raised as one of these alone; the page names them
+# base classes only, never raised themselves; the page names them
+BASES = {"TreadleError", "StorageError", "JobNotDone"}
 
 
 def test_every_error_has_a_row() -> None:

@@ -1,4 +1,4 @@
-"""The runner of code blocks itself: a runner that lets everything pass would be worse than none."""
+"""The runner of code blocks: it must fail for a block that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks: won by one job of all, given back if it fails."""
+"""Marks: one job of all wins a mark, and frees it if the job fails."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_once_is_kept_for_its_time(app: App, clock: HandClock) -> None:
 
 
 async def test_a_mark_whose_time_is_over_holds_nobody_up(app: App, clock: HandClock) -> None:
-    """Also where nothing has ended it yet: the only slot is taken, so the worker claims nothing meanwhile."""
+    """Even if nothing has ended it yet: the only slot is taken, so the worker claims nothing meanwhile."""
 
     @app.task
     async def t(pauses: list[int]) -> list[bool]:

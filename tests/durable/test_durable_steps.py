@@ -1,4 +1,4 @@
-"""Steps: run once in the life of a job, in an order that is checked, within limits."""
+"""Steps: each is run once in the life of a job, in an order that is checked, within limits."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ async def test_a_function_that_failed_and_was_caught_may_go_another_way(app: App
 
 
 class Versions:
-    """A task whose function is deployed anew between two runs."""
+    """A task whose function changes between two runs, as after a deploy."""
 
     def __init__(self, app: App, ledger: Ledger) -> None:
         self.steps: list[str] = []
@@ -267,7 +267,7 @@ async def test_other_steps_than_the_job_began_with(
     error = await error_of(app, job)
     assert StepMismatch.__name__ in error
     assert says in error
-    assert ledger.function_done == dict.fromkeys(before, 1)  # nothing was done twice under another name
+    assert ledger.function_done == dict.fromkeys(before, 1)  # no step ran twice under another name
 
 
 async def test_more_steps_at_the_end_are_no_mismatch(app: App, ledger: Ledger) -> None:
@@ -316,7 +316,7 @@ async def test_limits_of_what_is_remembered(spy: Spy, clock: HandClock, ledger: 
             ran = ledger.function_done["text"]
             with pytest.raises(TooLarge, match=r"the list of steps of job .* is 5 long, the limit is 4"):
                 await here.step("f", text, 9)
-            assert ledger.function_done["text"] == ran  # this one is known before
+            assert ledger.function_done["text"] == ran  # this step is stored already
             return "all refused"
 
         job = await t.enqueue()
@@ -353,7 +353,8 @@ async def test_one_call_per_step_and_each_is_written_once(app: App, spy: Spy, le
 
 
 async def test_a_step_that_was_not_saved_is_sent_again(app: App, spy: Spy, ledger: Ledger) -> None:
-    """`step` returns when the storage says that it has stored it, not when it says only that the job is held."""
+    """`step` returns when the storage has stored it. An answer that says only that the lease was renewed is not
+    enough."""
     heartbeat, sent = spy.heartbeat, list[int]()
 
     async def busy(worker: Any, renewals: Any, lease: float) -> HeartbeatResult:
@@ -513,7 +514,7 @@ async def test_processes_take_no_steps(app: App) -> None:
 
 
 async def test_a_parent_takes_steps_before_it_fans_out(app: App, clock: HandClock, ledger: Ledger) -> None:
-    """The plan of a flow is stored next to the steps, and the two are not confused."""
+    """The plan of a flow is stored next to the steps, under names of its own."""
 
     @app.task
     async def child(n: int) -> int:
@@ -537,7 +538,8 @@ async def test_a_parent_takes_steps_before_it_fans_out(app: App, clock: HandCloc
 
 
 async def test_what_a_cut_off_branch_remembers_goes_with_the_plan(storage: Storage, ledger: Ledger) -> None:
-    """The storage takes no step, the branch is given up, and the function returns a flow: both are stored with it."""
+    """The storage refuses the step, the branch is cancelled, and the function returns a flow: both are stored with
+    it."""
     spy = Spy(storage)
     async with App(storage=spy, random=lambda: 0.0) as app:
 

@@ -1,4 +1,4 @@
-"""Sleeps and signals: the slot is free meanwhile, and a later run goes on behind them."""
+"""Sleeps and signals: the slot is free meanwhile, and a later run continues after them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ledger() -> Ledger:
 async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
     app: App, clock: HandClock, handed_back: bool
 ) -> None:
-    """The storage takes the moment back; the one that the job remembers is then days away."""
+    """The storage corrects its times when the clock is set back; the time stored by the job is then days ahead."""
 
     @app.task
     async def nap() -> str:
@@ -59,11 +59,11 @@ async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
     await beat()
     assert await drain(app) == 0
     clock.advance(60)
-    if handed_back:  # a worker that stops has claimed it
+    if handed_back:  # a worker that is stopping has claimed it
         [row] = (await app.storage.claim(Claim(worker="w#1", limit=1))).records
         await app.storage.settle([Outcome(id=row.id, version=row.version, state=State.READY)])
     assert await drain(app) == 1
-    if handed_back:  # then once more as long, at most
+    if handed_back:  # then once more for the same time, at most
         clock.advance(60)
         assert await drain(app) == 1
     assert await job.result(0) == "awake"
@@ -205,7 +205,7 @@ async def test_ordinary_except_and_middleware_let_it_pass(app: App, clock: HandC
 @shows("a branch of `asyncio.gather` that sleeps or waits fails the run")
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_a_branch_cannot_sleep(app: App, leaves: bool) -> None:
-    """The run fails, also if the function looked away from the error, or goes to sleep itself."""
+    """The run fails, even if the function catches the error, or sleeps itself."""
 
     @app.task(retry=Retry(attempts=1))
     async def t() -> str:
@@ -224,14 +224,15 @@ async def test_a_branch_cannot_sleep(app: App, leaves: bool) -> None:
 
 @shows("a run that races two waits fails and does not succeed without waiting")
 async def test_two_waits_that_race_do_not_succeed_without_having_waited(app: App) -> None:
-    """asyncio.wait raises nothing of what its tasks raised."""
+    """asyncio.wait does not raise the exceptions of its tasks."""
 
     @app.task(retry=Retry(attempts=1))
     async def t() -> str:
         here = current()
         waits = [asyncio.ensure_future(here.wait_for(name)) for name in ("approved", "rejected")]
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.gather(*waits, return_exceptions=True)  # so that none of them is reported as never retrieved
+        # so that none of the exceptions is reported as never retrieved
+        await asyncio.gather(*waits, return_exceptions=True)
         return f"{len(done)} done"
 
     job = await t.enqueue()

@@ -1,4 +1,4 @@
-"""A job runs in a context of its own: nothing that the enqueuing code, or another job, has set reaches it."""
+"""A job runs in a context of its own: context variables of the enqueuing code, or of another job, do not reach it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def seen() -> Seen:
 
 
 class Tasks:
-    """One for each way in which a function is run."""
+    """One task for each way to run a function."""
 
     def __init__(self, app: App) -> None:
         @app.task(name="coroutine")
@@ -68,7 +68,7 @@ class Tasks:
 
 
 async def as_a_tenant(number: int, each: Callable[[], Awaitable[Any]]) -> Any:
-    """As a web server handles a request: in a task with variables of its own."""
+    """Handle a request like a web server: in a task with context variables of its own."""
 
     async def request() -> Any:
         TENANT.set(f"tenant-{number}")
@@ -81,7 +81,8 @@ async def as_a_tenant(number: int, each: Callable[[], Awaitable[Any]]) -> Any:
 async def test_no_job_sees_what_the_enqueuing_code_has_set(app: App) -> None:
     tasks = Tasks(app)
     async with work(app):
-        for number, send in enumerate(tasks.all * 3):  # each finds the worker idle: the job is handed to it, or claimed
+        # each finds the worker idle, and reaches it by hand-off or by a claim
+        for number, send in enumerate(tasks.all * 3):
             job = await as_a_tenant(number, send)
             assert tuple(await job.result(30)) == EXPECTED
         jobs = [await as_a_tenant(number, send) for number, send in enumerate(tasks.all * 5)]
@@ -112,14 +113,15 @@ async def test_jobs_see_what_was_set_before_their_worker_started(app: App) -> No
 
 @pytest.mark.parametrize("kind", LASTING)
 async def test_nor_does_a_job_that_another_process_hands_over(kind: str, tmp_path: Path) -> None:
-    """What waits for the other's word began to wait in somebody's context."""
+    """The task that listens for the other process was started in the context of a request."""
     with a_url(kind, tmp_path) as url:
         async with App(url) as here, App(url) as there:
             tasks, others = Tasks(here), Tasks(there)
             worker = Worker(here)
             await worker.start()
             try:
-                job = await as_a_tenant(1, tasks.all[0])  # whoever waits first for an ending registers the listener
+                # the first caller that waits for an ending registers the listener
+                job = await as_a_tenant(1, tasks.all[0])
                 await as_a_tenant(2, lambda: job.result(30))
                 for number, send in enumerate((others.all[0], others.all[1], others.all[3]) * 2):
                     job = await as_a_tenant(number, send)

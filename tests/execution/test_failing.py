@@ -1,4 +1,4 @@
-"""Every way a run can end badly, and what the job, its next attempt and its row know of it."""
+"""Every way in which a run can fail, and what the job, its next attempt and its row contain afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers around enqueue and run: their order, and that those which say nothing cost nothing."""
+"""Layers around enqueue and run: their order, and that an empty layer costs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Middleware around enqueue: it reaches every job, however that is sent, on every storage."""
+"""Middleware around enqueue: it gets every job, however the job is sent, on every storage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def headers_of(app: App) -> dict[str, list[dict[str, str]]]:
 
 
 async def test_every_job_of_a_composition_has_the_headers(app: App, tenant: Tenant) -> None:
-    """Of flows, chains and gathers, also inside each other; headers that the caller gave stay."""
+    """Flows, chains and gathers, also nested; headers given by the caller stay."""
 
     @app.task(name="t")
     async def t(*_: Any) -> None: ...
@@ -55,7 +55,7 @@ async def test_every_job_of_a_composition_has_the_headers(app: App, tenant: Tena
 
 
 async def test_the_jobs_a_run_returns_pass_through(app: App, tenant: Tenant) -> None:
-    """They go through it in the worker, in the context of the run, and are stored with its outcome."""
+    """The middleware runs in the worker, in the context of the run; the jobs are stored with its outcome."""
 
     @app.task(name="child")
     async def child() -> str:
@@ -100,7 +100,7 @@ async def test_a_middleware_that_raises_fails_the_run_whose_jobs_it_refuses(app:
 
 
 async def test_the_jobs_of_a_schedule_pass_through(app: App, tenant: Tenant, clock: HandClock) -> None:
-    """By its ticks, and when it is triggered."""
+    """The jobs that its ticks enqueue, and those of a trigger."""
 
     @app.every(60, name="minutely")
     @app.task(name="tick")
@@ -117,7 +117,7 @@ async def test_the_jobs_of_a_schedule_pass_through(app: App, tenant: Tenant, clo
 
 
 def test_changed_headers_are_those_of_all_rows(app: App) -> None:
-    """`changed(headers=)` replaces them on each job of a flow."""
+    """`changed(headers=)` replaces the headers of each job of a flow."""
 
     @app.task(name="t")
     async def t() -> None: ...

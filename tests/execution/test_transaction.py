@@ -1,4 +1,5 @@
-"""`current().transaction()`: what a task writes and how its job ends are one commit, or nothing has been."""
+"""`current().transaction()`: the writes of a task and the outcome of its job are stored in one commit, or not at
+all."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ async def test_writes_ending_and_jobs_within_are_one_commit(app: App, path: Path
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_children_are_of_the_commit(app: App, path: Path, fails: bool) -> None:
-    """The task's result is stored with its writes; refused, all of it is rolled back and the attempt failed."""
+    """The task's result is stored with its writes. If the storage refuses it, everything is rolled back and the attempt
+    fails."""
 
     @app.task
     async def child(number: int) -> int:
@@ -126,7 +128,7 @@ async def test_in_a_thread(app: App, path: Path) -> None:
 @shows("an attempt that raises leaves none of its writes and none of its jobs")
 @pytest.mark.parametrize("where", ["inside", "after"])
 async def test_what_raises_leaves_nothing(app: App, path: Path, where: str) -> None:
-    """Nor a job that was enqueued within; and the next attempt starts afresh."""
+    """A job that was enqueued in the block is gone too, and the next attempt starts afresh."""
 
     @app.task(retry=Retry(attempts=2, base=0))
     async def pay() -> None:
@@ -145,7 +147,7 @@ async def test_what_raises_leaves_nothing(app: App, path: Path, where: str) -> N
 
 
 async def test_an_exception_that_is_caught_outside_the_block(app: App, path: Path) -> None:
-    """It rolled the block back; the function may try another one."""
+    """The exception rolled the block back; the function may begin another one."""
 
     @app.task
     async def pay() -> str:
@@ -164,7 +166,7 @@ async def test_an_exception_that_is_caught_outside_the_block(app: App, path: Pat
 
 
 async def test_a_job_that_was_taken_away_is_told_and_writes_nothing(app: App, path: Path) -> None:
-    """The lease was lost to somebody else before the block: its writes are refused there."""
+    """Another worker has taken the job over before the block, so its writes are refused there."""
     told: list[BaseException] = []
     went, taken = threading.Event(), threading.Event()
 
@@ -228,7 +230,7 @@ WAITS: dict[str, Callable[[App, Job[Any, Any]], Coroutine[Any, Any, Any]]] = {
 async def test_what_would_wait_for_its_own_block_is_refused_by_name(
     app: App, path: Path, name: str, thread: bool
 ) -> None:
-    """At once, and the block goes on."""
+    """The call raises at once, and the block continues."""
 
     @app.task(queue="nobody")
     async def other() -> None: ...
@@ -261,7 +263,7 @@ async def test_what_would_wait_for_its_own_block_is_refused_by_name(
 
 @shows("a second transaction, or a call past the open one, raises `NestedTransaction`")
 async def test_what_cannot_be_nested(app: App, path: Path) -> None:
-    """On a storage with one writer a call without the transaction would wait for itself: an error instead."""
+    """On a storage with one writer, a call outside the transaction would wait for itself, so it raises an error."""
     found: list[BaseException] = []
 
     @app.task
@@ -278,7 +280,7 @@ async def test_what_cannot_be_nested(app: App, path: Path) -> None:
                 current().transaction().__enter__()
             with pytest.raises(BadSession):
                 tx.close()
-            assert (await app.jobs.get(current().id)).state == "running"  # to look is allowed
+            assert (await app.jobs.get(current().id)).state == "running"  # reading is allowed
             tx.execute(WRITE, ("paid",))
             found.append(NestedTransaction())
 
@@ -289,7 +291,8 @@ async def test_what_cannot_be_nested(app: App, path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_block_that_takes_too_long(app: App, path: Path, kind: str) -> None:
-    """All is rolled back, the connection refuses, others go on; the function gets the error at the end of the block."""
+    """Everything is rolled back, the connection refuses further statements, and other writers continue. The function
+    gets the error at the end of the block."""
     told: list[BaseException] = []
 
     async def in_coroutine() -> None:
@@ -347,7 +350,7 @@ async def test_a_function_that_takes_too_long_after_the_block(app: App, path: Pa
 
 
 async def test_a_run_that_is_cut_short_leaves_nothing(app: App, path: Path) -> None:
-    """By its timeout, in the block and after it."""
+    """The run is cancelled by its timeout, in the block or after it."""
 
     @app.task(timeout=0.05)
     async def pay(inside: bool) -> None:
@@ -383,7 +386,7 @@ async def test_many_at_once_take_turns(app: App, path: Path) -> None:
 async def test_a_commit_whose_answer_is_lost(
     app: App, path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    """The row says what became of it: it is not done twice, and not reported as done when it is not."""
+    """The row shows whether the commit succeeded: it is not repeated, and a failed one is not reported as done."""
     real, calls = RunTransaction.commit, []
 
     async def commit(self: RunTransaction) -> None:
@@ -474,7 +477,7 @@ async def test_kill_9_leaves_nothing_and_another_worker_does_it(app: App, path: 
 
 
 async def test_the_storage_alone_begins_and_lets_go(tmp_path: Path) -> None:
-    """Cancelled while it waits for the lock, it leaves nobody waiting behind it."""
+    """The storage's own `begin`: cancelled while it waits for the lock, it leaves no waiter behind."""
     storage = SqliteStorage(str(tmp_path / "x.db"), synchronous="off")
     await storage.open()
     first = await storage.begin(sync=False)

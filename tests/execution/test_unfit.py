@@ -128,7 +128,7 @@ async def test_a_bad_call_that_the_function_makes_is_an_ordinary_failure(app: Ap
 
 
 class Vault:
-    """A codec whose key is away for one read."""
+    """A codec whose key is missing during one read."""
 
     away = False
 
@@ -158,7 +158,7 @@ async def test_a_codec_that_raises_is_asked_again(app: App, told: Told) -> None:
 
 @dataclass
 class Customer:
-    """Its constructor asks a directory, which is away now and then."""
+    """Its constructor calls a service that fails now and then."""
 
     id: int
     away: ClassVar[bool] = False

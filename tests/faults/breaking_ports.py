@@ -1,4 +1,4 @@
-"""Ports of which one single call goes wrong, in each way a call can: what the sweep of faults is made of."""
+"""Ports of which one single call fails, in each way in which a call can fail; test_port_calls.py tries them all."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ HOWS: tuple[How, ...] = ("before", "after", "lost", "dies before", "dies after")
 
 
 class Breaking:
-    """Counts the calls of all three ports; the one of this number goes wrong.
+    """Counts the calls of all three ports; the call with this number fails.
 
-    before       it fails, and nothing was done
-    after        it was done, and fails
-    lost         it was done, and never answers
-    dies before  nothing was done, and neither it nor any later call of this process answers
-    dies after   it was done, and then the same
+    before        the call fails, and nothing was done
+    after         it fails after it was done
+    lost          it was done, and never returns
+    dies before   nothing was done; this call and all later ones of this process never return
+    dies after    it was done, and then the same
     """
 
     def __init__(self, backend: MemoryBackend, number: int | None = None, how: How = "before") -> None:

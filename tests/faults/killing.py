@@ -1,4 +1,4 @@
-"""Kill -9 at random moments, then look at what is left. Used by the short test and by the soak."""
+"""kill -9 at random times, followed by a check of what is stored. The short test and the soak use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treadle import State, Worker
 
 
 class Found:
-    """Compares the ledgers and the storage after the kills."""
+    """Compares the ledgers with the storage after the kills."""
 
     def __init__(self) -> None:
         self.stored: set[str] = set()
@@ -41,7 +41,7 @@ async def kill_rounds(
     chance: random.Random,
     say: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Two workers and a producer; each round kills one, the other or all of them, and starts them anew. Where there
+    """Run two workers and a producer. Each round kills one, the other or all of them, and starts them again. If there
     is a server, every second round kills it too."""
     found, serial, url = Found(), 0, stage.direct
     processes: dict[str, asyncio.subprocess.Process] = {}
@@ -62,7 +62,7 @@ async def kill_rounds(
         )
 
     async def end(role: str) -> bool:
-        """Start it anew, whether it is killed or has ended by itself meanwhile. -> whether it was killed"""
+        """Start a process again after killing it, or after it ended by itself. Return whether it was killed."""
         if processes[role].returncode is None:
             processes[role].kill()
         killed = await processes[role].wait() == -signal.SIGKILL
@@ -74,7 +74,7 @@ async def kill_rounds(
             await start(role)
         for turn in range(rounds):
             await _at_work(ledgers.values())
-            await asyncio.sleep(chance.uniform(0.01, 0.6))  # the random moment itself
+            await asyncio.sleep(chance.uniform(0.01, 0.6))  # until the random time of the kill
             roles = chance.choice(SERVER if stage.server and turn % 2 else CLIENTS)
             if "server" in roles:
                 await stage.kill_server()
@@ -84,7 +84,7 @@ async def kill_rounds(
                 if role != "server":
                     killed += await end(role)
             if not killed and "server" not in roles:
-                killed = await end("worker2")  # a producer that has done its part cannot be killed any more
+                killed = await end("worker2")  # a producer that has finished cannot be killed any more
             found.kills += killed
             say(f"round {turn + 1} of {rounds}, {found.kills} kills, {found.server_kills} of the server")
     finally:
@@ -99,7 +99,7 @@ async def kill_rounds(
 
 
 async def _at_work(ledgers: Iterable[Path]) -> None:
-    """Wait until each process has done something: a kill before that would show nothing."""
+    """Wait until each process has done something: an earlier kill would show nothing."""
     async with asyncio.timeout(280):  # starting Python takes long on a busy machine
         while not all(path.exists() and path.stat().st_size for path in ledgers):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -118,7 +118,7 @@ def _read(folder: Path, found: Found) -> None:
 
 
 async def _drain_and_compare(url: str, folder: Path, found: Found) -> None:
-    """Let a last worker end what is left, then hold the rows against the ledgers."""
+    """Let a last worker finish the remaining jobs, then compare the rows with the ledgers."""
     book = os.open(folder / "last.ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     app = make(url, book)
     async with app, Worker(app, concurrency=64, lease=5, poll=0.2):

@@ -1,6 +1,6 @@
-"""Storages with the server they live on, and every way in which that server can be away and come back.
+"""Storages with their servers, and every way in which a server can be unavailable and return.
 
-To hold another storage to the outages, write its stage here and name it in `STAGES`.
+To test another storage in outages, write its stage here and name it in `STAGES`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Doing = Callable[[], Awaitable[Any]]
 
 
 class Stage:
-    """One storage's server, with a proxy before it if it is reached over a network.
+    """The server of one storage, behind a proxy if it is reached over a network.
 
-    shared   the server is that of all tests of this process, and must not be harmed: no outages but the proxy's
-    url      through the proxy: what the test's app uses
-    direct   past it: to look at what is stored while the proxy lets nothing through
-    outages  name -> (how it begins, how it ends)
+    shared     the server is used by all tests of this process, so the only outages are the proxy's
+    url        through the proxy: what the test's app uses
+    direct     past the proxy: to read what is stored while the proxy blocks everything
+    outages    name -> (how it begins, how it ends)
     """
 
     name: ClassVar[str]
     ways: ClassVar[tuple[str, ...]]  # the names of its outages
-    patience: ClassVar[tuple[str, ...]]  # the constants that say how many seconds a call may take
+    patience: ClassVar[tuple[str, ...]]  # the constants for the seconds that a call may take
     url: str
     direct: str
     proxy: Proxy
@@ -56,15 +56,15 @@ class Stage:
     async def close(self) -> None: ...
 
     async def kill_server(self) -> None:
-        """kill -9, and start it again on the data it left."""
+        """kill -9, then start the server again with its data."""
         await asyncio.to_thread(self.server.kill)
         await asyncio.to_thread(self.server.start)
 
     def impatient(self, storage: Any, seconds: float) -> None:
-        """Calls of this open storage wait at most so long for an answer from now on; `be_patient` came before."""
+        """From now on, calls of this open storage wait this long for an answer. Call `be_patient` first."""
 
     def check(self) -> None:
-        """Whether the data is whole, where the storage can tell."""
+        """Check that the data is whole, if the storage can tell."""
 
 
 class RedisStage(Stage):
@@ -91,7 +91,7 @@ class RedisStage(Stage):
         }
 
     def impatient(self, storage: Any, seconds: float) -> None:
-        storage._pool._drop_idle()  # each connection keeps the timeout that held when it was made
+        storage._pool._drop_idle()  # each connection keeps the timeout with which it was made
 
     async def open(self) -> None:
         if not self.shared:
@@ -105,7 +105,7 @@ class RedisStage(Stage):
 
 
 class ShardsStage(RedisStage):
-    """Calls that take several shards are cut anywhere; how the server is away is the same."""
+    """Calls over several shards can be cut anywhere; the outages are those of one shard."""
 
     name = "redis-shards"
     ways = ("refused", "killed", "full")
@@ -155,12 +155,12 @@ class PostgresStage(Stage):
                 connection.execute(statement)
 
     def _set(self, how: Literal["on", "off"]) -> None:
-        """As on a primary that has become a standby."""
+        """Make the server behave like a primary that became a standby."""
         value: LiteralString = "on" if how == "on" else "off"
         self._do(f"ALTER SYSTEM SET default_transaction_read_only = {value}", "SELECT pg_reload_conf()")
 
     def _hold(self) -> None:
-        """Somebody else's transaction that does not end: calls run into their time limit."""
+        """Begin another transaction that does not end, so that calls run into their time limit."""
         self._holder = psycopg.connect(self.direct)
         self._holder.execute("LOCK TABLE treadle.job IN ACCESS EXCLUSIVE MODE")
 
@@ -172,14 +172,14 @@ class PostgresStage(Stage):
 
 @functools.cache
 def _durable_postgres() -> Postgres:
-    """One for all outages and kills of this process: to make one costs seconds. After a crash it syncs its file system
-    at once, instead of a thousand files one by one."""
+    """One server for all outages and kills of this process, because creating one takes seconds. After a crash it syncs
+    its file system at once, instead of a thousand files one by one."""
     made = Postgres(durable=True, settings=("recovery_init_sync_method=syncfs",))
     atexit.register(made.close)
     return made
 
 
-# A full disk, simulated for one statement; a real one would affect the whole machine.
+# A full disk, simulated for one statement: a real one would affect the whole machine.
 FULL: tuple[LiteralString, ...] = (
     "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS"
     " $$BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END$$",
@@ -213,7 +213,7 @@ class SqliteStage(Stage):
 
 
 STAGES: tuple[type[Stage], ...] = (RedisStage, ShardsStage, PostgresStage, SqliteStage)
-SERVED: tuple[type[Stage], ...] = (RedisStage, PostgresStage)  # those with a network before them
+SERVED: tuple[type[Stage], ...] = (RedisStage, PostgresStage)  # those that are reached over a network
 OUTAGES = [(stage, way) for stage in STAGES for way in stage.ways]
 
 
@@ -229,7 +229,7 @@ def _at_once(do: Callable[[], Any]) -> Doing:
 
 
 def be_patient(kind: type[Stage], monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Calls wait so long for an answer, instead of what they otherwise would."""
+    """Calls wait this long for an answer, instead of their usual time."""
     for name in kind.patience:
         monkeypatch.setattr(name, seconds)
 

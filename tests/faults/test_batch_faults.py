@@ -26,7 +26,7 @@ def inner(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 
 
 async def play(storage: Faulty, workers: int) -> None:
-    """40 items in batches by key; every fourth fails once, alone."""
+    """Run 40 items in batches by key; every fourth one fails, alone."""
     app, ran = App(storage=storage, random=lambda: 0.0), Counter[int]()
 
     @app.batch(size=5, max_wait=0.005, by=lambda n: n % 2, retry=Retry(attempts=2, base=0))

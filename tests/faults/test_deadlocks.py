@@ -1,7 +1,8 @@
-"""Real deadlocks between our call and a user's transaction: ours is rolled back and repeated, without an error.
+"""Real deadlocks between a call of Treadle and a user's transaction: the call is rolled back and repeated, without an
+error.
 
-The other transaction holds what our call needs second, and then asks for what our call holds already. The server rolls
-back the transaction that began to wait first; the tests make that ours.
+The other transaction holds the lock that the call needs second, and then needs the one that the call holds. The server
+rolls back the transaction that began to wait first; the tests make that Treadle's.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from tests.faults.stages import PostgresStage, staged
 from tests.faults.test_outages import WITHIN, Shop
 from treadle import Event, current
 
-ATTEMPTS = 40  # the server has to find the deadlock before our call has waited for its second: chance, under load
+# the server must find the deadlock before the call has waited for its second lock; under load that is chance
+ATTEMPTS = 40
 FIND: tuple[LiteralString, ...] = (
     "ALTER ROLE postgres SET deadlock_timeout = '200ms'",
     "ALTER ROLE postgres RESET deadlock_timeout",
 )
-LATER: LiteralString = "SET deadlock_timeout = '20s'"  # the user's: not the one who is undone
+# for the user's transaction, so that the server does not roll it back
+LATER: LiteralString = "SET deadlock_timeout = '20s'"
 
 
 @asynccontextmanager
@@ -40,7 +43,7 @@ async def shop() -> AsyncIterator[tuple[Shop, PostgresStage]]:
 
 
 def undone(stage: PostgresStage, verb: str) -> int:
-    """How often the server has undone a call of this verb of ours because of a deadlock."""
+    """How often the server rolled back a call of this verb because of a deadlock."""
     log = Path(stage.server.folder, "log").read_text(errors="replace")
     return len(re.findall(rf"ERROR:  deadlock detected(?:(?!ERROR:).)*STATEMENT: [^\n]*\.{verb}_", log, re.DOTALL))
 
@@ -59,7 +62,8 @@ async def deadlock(
     ours: Callable[[], Awaitable[Any]],
     second: Callable[..., Awaitable[Any]],
 ) -> Any:
-    """The user does the first thing, then we begin, then the user does the second and commits -> our answer."""
+    """Play a deadlock: the user's first statement, the call, the user's second statement, its commit. Return the call's
+    result."""
     async with (
         await psycopg.AsyncConnection.connect(stage.direct, autocommit=True) as looking,
         await psycopg.AsyncConnection.connect(stage.direct) as theirs,
@@ -75,7 +79,7 @@ async def deadlock(
 
 
 async def test_two_who_enqueue_with_the_same_keys() -> None:
-    """Both answers are the user's jobs, who was first; no error is raised."""
+    """Both calls return the jobs of the user, who was first; no error is raised."""
     async with shop() as (it, stage), it.app, it.worker():
         for attempt in range(ATTEMPTS):
             low, high = (it.sell.options(key=f"{attempt} {name}") for name in ("a", "b"))
@@ -99,7 +103,7 @@ async def test_two_who_enqueue_with_the_same_keys() -> None:
 
 
 async def test_endings_of_jobs_that_somebody_begins_to_wait_for() -> None:
-    """A worker settles two jobs; the user's transaction waits for the one, and then for the other."""
+    """A worker settles two jobs; the user's transaction begins to wait for one of them, and then for the other."""
     async with shop() as (it, stage):
         ends, running = asyncio.Event(), asyncio.Semaphore(0)
 

@@ -36,7 +36,7 @@ def inner(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> S
 
 
 class Scene:
-    """A job that takes steps, waits for a signal and wins a mark; and what ran of it."""
+    """A job that takes steps, waits for a signal and wins a mark, and a record of what ran of it."""
 
     def __init__(self, storage: Storage, script: Any = ()) -> None:
         self.storage = Faulty(storage, script)
@@ -72,7 +72,7 @@ class Scene:
 
 
 async def patiently(call: Callable[[], Any]) -> Any:
-    """As a caller should: again until there is an answer."""
+    """Repeat a call until there is an answer, as a caller should."""
     while True:
         try:
             return await call()
@@ -106,7 +106,7 @@ async def test_bursts_of_errors(inner: Storage, seed: int) -> None:
 
 
 class Stalled(Faulty):
-    """A worker's way to the storage on which nothing gets through for as long as `gate` is shut."""
+    """A worker's connection to the storage, on which nothing passes while `gate` is shut."""
 
     gate: asyncio.Event
 
@@ -118,7 +118,8 @@ class Stalled(Faulty):
 @shows("a stalled worker whose job another one took over can store no step and no outcome")
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_who_wakes_up_after_his_lease_was_taken_is_refused(inner: Storage, clock: HandClock, kind: str) -> None:
-    """The first worker stalls in its step; another one runs the job; then the first goes on, with another value."""
+    """The first worker stalls in its step and another one runs the job; then the first continues, with another
+    value."""
     stalled = Stalled(inner)
     stalled.gate = asyncio.Event()
     stalled.gate.set()
@@ -171,7 +172,7 @@ async def test_who_wakes_up_after_his_lease_was_taken_is_refused(inner: Storage,
             await asyncio.sleep(0.001)
         await first.stop()
         row = await apps[1].jobs.get(job)
-    assert after == []  # what comes after the step did not happen twice
+    assert after == []  # the code after the step did not run twice
     assert (row.state, row.result) == (State.SUCCEEDED, '"of the other one"')
     assert "stalled" not in str(row.checkpoints)
 
@@ -179,7 +180,7 @@ async def test_who_wakes_up_after_his_lease_was_taken_is_refused(inner: Storage,
 async def test_a_step_that_was_not_stored_runs_again_and_one_that_was_does_not(
     inner: Storage, clock: HandClock
 ) -> None:
-    """The storage says yes to what it was sent, or not even that, and the worker is never heard of again."""
+    """The storage confirms what the worker sent, or does not even get it, and the worker never sends anything again."""
     for stored in (False, True):
         ran: list[int] = []
         app = App(storage=inner, random=lambda: 0.0)
@@ -208,7 +209,7 @@ async def test_a_step_that_was_not_stored_runs_again_and_one_that_was_does_not(
 
 @pytest.mark.parametrize("why", ["timeout", "stop"])
 async def test_what_a_step_found_is_not_lost_with_a_run_that_is_cut_short(inner: Storage, why: str) -> None:
-    """The storage is away when the step has ended, and the run is cut before it is back."""
+    """The storage is unavailable when the step ends, and the run is cancelled before it returns."""
     gate = asyncio.Event()
     away = [False]
 
@@ -247,7 +248,8 @@ async def test_what_a_step_found_is_not_lost_with_a_run_that_is_cut_short(inner:
 
 
 async def test_a_mark_is_held_by_the_row_and_not_by_who_asks_late(inner: Storage, clock: HandClock) -> None:
-    """A worker without its lease asks for the mark its job may still win: the error comes here, not afterwards."""
+    """A worker without its lease wants the mark that its job may still win: the error is raised here, not
+    afterwards."""
     app = App(storage=inner, random=lambda: 0.0)
     began, go, effects = asyncio.Event(), asyncio.Event(), list[bool]()
 
@@ -357,7 +359,7 @@ async def test_a_process_that_is_killed_there(tmp_path: Path, point: str) -> Non
     done = Counter(ledger.read_text().splitlines())
     assert done["one"] == (2 if point == "in one" else 1)
     assert done["two"] == (2 if point == "in two" else 1)
-    assert set(done) == {"one", "two", "first True"}  # it is still the same job's
+    assert set(done) == {"one", "two", "first True"}  # the mark still belongs to the same job
 
 
 async def _nothing() -> None: ...

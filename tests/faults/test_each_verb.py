@@ -1,7 +1,7 @@
-"""Each verb with its request lost, its answer lost, cut in the middle, or never coming, on the wire of the real driver.
+"""Each verb with its request lost, its answer lost, cut in the middle, or never arriving, through the real driver.
 
-Whichever of the packets of a call it hits: the caller hears StorageUnavailable or the answer, never waits for ever, and
-the same call again does what one call would have done.
+A call may lose any of its packets: the caller gets StorageUnavailable or the answer and never waits for ever, and the
+repeated call has the effect of one call.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, Proxy
 
-WITHIN = 30.0  # s for one call: only a hang takes so long
-SHORT = 0.15  # s of waiting for an answer that does not come
+WITHIN = 30.0  # seconds for one call: only a call that hangs takes so long
+SHORT = 0.15  # seconds to wait for an answer that does not arrive
 
 HOW = {
     "request": lambda proxy, call: proxy.lose_request(call=call),
@@ -46,10 +46,10 @@ _names = (f"v{os.getpid()}-{n}" for n in itertools.count())
 
 
 class Scene:
-    """What a verb finds: job `a` runs under version 1, `b` is queued, `old` has ended and may go.
+    """The rows that a verb finds: job `a` runs under version 1, `b` is queued, `old` has ended and may be pruned.
 
-    storage  whose network fails
-    beside   the same storage over a sound one
+    `storage`    the storage whose network fails
+    `beside`     the same storage over a network that works
     """
 
     def __init__(self, storage: Storage, beside: Storage) -> None:
@@ -132,7 +132,7 @@ async def prune(it: Scene) -> Any:
 
 
 async def watch(it: Scene) -> Any:
-    """A hint may be missed; a wait that hangs or raises something else may not be."""
+    """A hint may be missed, but a wait must not hang or raise another error."""
     await it.storage.watch([f"queue:{it.queue}"], 0.01)
 
 
@@ -155,7 +155,7 @@ AFTER: dict[Callable[[Scene], Awaitable[Any]], tuple[Any, dict[str, Any]]] = {
 }
 
 
-WAITING = (enqueue, settle_claim, find)  # silence is for some of them only: each costs the time of waiting
+WAITING = (enqueue, settle_claim, find)  # silence is tested for some verbs only, because each test waits for a timeout
 
 
 @pytest.mark.parametrize("verb", AFTER, ids=lambda verb: verb.__name__)
@@ -185,10 +185,10 @@ async def test_a_call_that_is_cut(
 async def cut_at(
     proxy: Proxy, how: str, packet: int, verb: Callable[[Scene], Awaitable[Any]], it: Scene, clock: HandClock
 ) -> bool:
-    """Cut one packet of a call, and see that it does no harm. False: the call has not so many."""
+    """Cut one packet of a call, and check that it does no harm. False: the call has fewer packets."""
     await it.set()
-    clock.advance(120)  # `old` may go
-    await it.storage.get([it.a])  # a connection is there
+    clock.advance(120)  # so that `old` may be pruned
+    await it.storage.get([it.a])  # so that there is a connection
     cut = HOW[how](proxy, packet)
     await answers(it, verb)
     proxy.forget()
@@ -197,7 +197,7 @@ async def cut_at(
 
 
 async def answers(it: Scene, verb: Callable[[Scene], Awaitable[Any]]) -> None:
-    """Call it until there is an answer: that of one call."""
+    """Repeat the call until there is an answer, which must be that of one call."""
     async with asyncio.timeout(WITHIN):
         while True:
             try:
@@ -208,7 +208,7 @@ async def answers(it: Scene, verb: Callable[[Scene], Awaitable[Any]]) -> None:
 
 
 async def as_if_called_once(it: Scene, verb: Callable[[Scene], Awaitable[Any]]) -> None:
-    """What is stored is what one call would have left, and another call changes nothing."""
+    """The stored rows are those of one call, and another call changes nothing."""
     answered, states = AFTER[verb]
     assert await it.states() == states
     assert await verb(it) == answered

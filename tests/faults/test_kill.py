@@ -23,7 +23,7 @@ def verify(found: Found, stage: Stage) -> None:
     assert not found.unfinished, found.unfinished[:5]
     assert not found.foreign, found.foreign[:5]
     twice = [id for id, count in found.settled.items() if count > 1]
-    assert not twice, f"two holders were told they had settled {twice[:5]}"
+    assert not twice, f"settled by two workers: {twice[:5]}"
     stage.check()
 
 

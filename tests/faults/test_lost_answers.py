@@ -1,4 +1,4 @@
-"""Law 10 through the engine: whichever call fails or loses its answer, every job ends once, with its result."""
+"""Law 10 for the engine: whichever call fails or loses its answer, every job ends once, with its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
 
 AT_ONCE = Retry(base=0.001, max=0.001)
-LEASE = 0.03  # s; a heartbeat every 10 ms, and no lease ever runs out by itself under a clock moved by hand
+LEASE = 0.03  # seconds; a heartbeat every 10 ms, and the clock is moved by hand, so no lease ever expires by itself
 OUTAGE = ("worker.error", "worker.recovered")
 
 FUSED = {True: ("enqueue", "heartbeat", "settle_claim"), False: ("enqueue", "claim", "heartbeat", "settle")}
@@ -47,7 +47,7 @@ class Scene:
         self.app = App(storage=self.storage, random=lambda: 0.0)
         self.runs: Counter[int] = Counter()
         self.told: list[Event] = []
-        self.beats = 0  # how many heartbeats `patient` waits for
+        self.beats = 0  # the number of heartbeats that `patient` waits for
         self.app.on("*")(self.told.append)
         self.double = self.app.task(name="double")(self._double)
         self.thread = self.app.task(name="thread")(self._in_thread)
@@ -108,7 +108,7 @@ class Scene:
         return [event for event in self.told if event.name == name]
 
     def right(self, rows: list[Record]) -> None:
-        """Every job ended as it must, and was run no more often than its attempts say."""
+        """Every job ended as it must, with no more runs than its attempts allow."""
         found = {row.id: (row.state, row.attempt, row.result) for row in rows}
         assert found == self.wanted
         assert {row.id: row.lost for row in rows if row.lost} == {}
@@ -224,7 +224,7 @@ async def test_a_claim_that_is_answered_while_the_worker_stops(scene: Make, fuse
 
 
 class SecondClaimAway(Faulty):
-    """The second worker loop that claims is not answered; what each of its asks said is kept."""
+    """Claims of the second dispatcher fail; the running jobs that each of them names are recorded."""
 
     def __init__(self, storage: Storage, script: Any = (), *, fused: bool = True) -> None:
         super().__init__(storage, script, fused=fused)
@@ -255,7 +255,8 @@ async def test_a_claim_asked_again_says_what_is_held_by_then(inner: Storage) -> 
 
 
 async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner: Storage) -> None:
-    """The answer to the settling of the first run is lost, and the job is here again: a heartbeat names it once."""
+    """The answer to the settle of the first run is lost, and the same worker claims the job again: a heartbeat renews
+    it once."""
     it = Scene(inner)
     slots = WorkerState("w", 2)
     row = Record(job=NewJob(id="x", task="double"), version=1, state=State.RUNNING)
@@ -326,7 +327,7 @@ async def test_an_outcome_that_cannot_be_settled_keeps_its_lease(inner: Storage)
 async def test_a_loop_beside_that_fails_recovers_at_once(
     scene: Make, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when it would have been its turn again, half a minute later."""
+    """It does not wait for its next regular turn, half a minute later."""
     monkeypatch.setattr("treadle.core.defaults.PRUNE_EVERY", 0.001)
     it = scene(before(verb, 1, 2))
     over = asyncio.Event()

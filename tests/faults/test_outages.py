@@ -1,4 +1,4 @@
-"""Servers that are away: workers live through it, and say so once; nothing acknowledged is lost, or settled twice."""
+"""Servers that are unavailable: workers survive and log it once; no acknowledged job is lost or settled twice."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from treadle import App, Event, Retry, State, StorageError, StorageUnavailable, 
 from treadle.testing.proxy import Proxy
 from treadle.testing.shows import shows
 
-PATIENCE, SHORT = 5.0, 1.0  # s a call may take in these tests; where it gets no answer
+PATIENCE, SHORT = 5.0, 1.0  # seconds that a call may take in these tests, and those it waits if no answer comes
 SILENT = ("black hole", "frozen", "locked")
 SOON = Retry(base=0.02, max=0.1)
-WITHIN = 60.0  # s for anything at all: only a hang takes so long
+WITHIN = 60.0  # seconds for anything at all: only a hang takes so long
 OUTAGE = ("worker.error", "worker.recovered")
 
 
@@ -32,8 +32,8 @@ class Shop:
     def __init__(self, url: str, bound: float = 4 * PATIENCE) -> None:
         self.app, self.bound = App(url), bound
         self.runs: Counter[str] = Counter()
-        self.settled: Counter[str] = Counter()  # by job: how often the storage confirmed its outcome to a worker
-        self.stored: set[str] = set()  # acknowledged
+        self.settled: Counter[str] = Counter()  # by job: how often the storage confirmed an outcome to a worker
+        self.stored: set[str] = set()  # ids of acknowledged jobs
         self.refusals: list[StorageError] = []
         self.outages: list[str] = []
         self.changed = asyncio.Event()
@@ -59,7 +59,8 @@ class Shop:
                 await self.changed.wait()
 
     async def produce(self, count: int) -> None:
-        """As a caller should: the same specs again until there is an answer, which comes within a bound."""
+        """Enqueue as a caller should: the same specs again until there is an answer, which must come within a time
+        limit."""
         for n in range(count):
             specs = [self.sell.job(n), self.sell.job(n)]
             while True:
@@ -83,7 +84,7 @@ class Shop:
         await self.until(lambda: self.stored <= self.settled.keys())
 
     async def nothing_lost_nothing_twice(self, url: str) -> None:
-        """The stored rows, read over another connection."""
+        """Compare the stored rows, read over another connection, with the acknowledged jobs."""
         other = App(url)
         async with other:
             rows = {row.job.id: row async for row in other.jobs.iterate()}
@@ -111,7 +112,7 @@ async def test_the_server_is_away_under_load(kind: type[Stage], way: str, monkey
         await it.until(lambda: len(it.settled) > 10)
         begin, end = stage.outages[way]
         await begin()
-        works_on = way == "full" and "redis" in kind.name  # it refuses new jobs, and lets a worker end those it has
+        works_on = way == "full" and "redis" in kind.name  # it refuses new jobs, and lets a worker finish those it has
         try:
             await it.until(lambda: (it.outages or works_on) and it.refusals)
             if works_on:
@@ -123,7 +124,7 @@ async def test_the_server_is_away_under_load(kind: type[Stage], way: str, monkey
         await it.all_ended()
         if it.outages or not works_on:
             await it.until(lambda: len(it.outages) > 1 and len(it.outages) % 2 == 0)
-            # who asks for a lock waits for those before it, and others wait behind it: that may be an outage by itself
+            # A lock request waits for those before it, and later ones wait behind it, which may be an outage by itself.
             times = len(it.outages) // 2 if way == "locked" else 1
             assert it.outages == ["worker.error", "worker.recovered"] * times
         await it.nothing_lost_nothing_twice(stage.direct)
@@ -172,7 +173,7 @@ async def test_a_worker_that_waits_can_be_stopped(kind: type[Stage], monkeypatch
 async def test_a_network_that_loses_every_few_packets(
     kind: type[Stage], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests and answers, those of hints too, of two workers and two producers."""
+    """Two workers and two producers lose requests, answers and hints."""
     chance, cuts = random.Random(seed), 0
 
     async def lose(proxy: Proxy) -> None:
@@ -198,7 +199,7 @@ async def test_a_network_that_loses_every_few_packets(
 
 
 async def test_a_fail_over_under_load() -> None:
-    """Replication is asynchronous: what the replica had is not lost, what it had not is run again."""
+    """Replication is asynchronous: jobs that the replica had are not lost, later ones are enqueued again."""
     sentinels = Sentinels(fsync="always")
     try:
         await asyncio.to_thread(sentinels.start)

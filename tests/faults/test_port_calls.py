@@ -1,7 +1,7 @@
-"""Every single call of a port goes wrong once, in every way, during every transition of a job.
+"""Every single call of a port fails once, in every way, during every transition of a job.
 
-What must come out is what comes out without any fault: the same rows, to the version and the moment. Whoever called
-calls again, as the engine does; where the process dies, another one goes on with what is in the store.
+The result must be the same as without any fault: the same rows, with the same versions and times. The caller repeats
+its call, as the engine does; if the process dies, another one continues with the contents of the store.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from treadle.testing import HandClock
 from treadle.testing.conformance.kit import back, beat, claim_one, done, failed, job, jobs, out, renewal, row, settle
 from treadle.testing.shows import shows
 
-PATIENCE = 0.01  # s; only a lost answer waits for it
+PATIENCE = 0.01  # seconds; only a lost answer takes this long
 
 Scenario = Callable[[Any, HandClock], Awaitable[None]]
 
 
 async def enqueue(storage: Any, clock: HandClock) -> None:
-    """Many at once, with keys and edges among them: all or none."""
+    """Enqueue many jobs at once, with keys and edges among them: all or none."""
     await storage.enqueue([*jobs("a b c", key="k", key_conflict="replace"), job("d", after=("a", "c"))])
     await storage.enqueue(jobs("e f", delay=30, payload='"' + "long" * 300 + '"'))
 
@@ -138,7 +138,8 @@ SCENARIOS: list[Scenario] = [
 
 
 class Caller:
-    """The storage as the engine calls it: again when it is not known what became of a call; elsewhere after a death."""
+    """Calls the storage like the engine: again if the result of a call is unknown, and on another process after a
+    death."""
 
     def __init__(self, make: Callable[[], ComposedStorage], died: asyncio.Event) -> None:
         self._make, self._died = make, died
@@ -166,7 +167,7 @@ class Caller:
         return call
 
     async def _die(self) -> None:
-        """Nothing of that process goes on, and nothing of it is closed in order."""
+        """Stop everything of that process, without closing anything."""
         self.deaths += 1
         await self._storage.abandon()
         self._storage = self._make()
@@ -186,7 +187,7 @@ async def expected(scenario: Scenario) -> list[Any]:
 
 
 async def with_fault(scenario: Scenario, number: int, how: How, every: int) -> tuple[bool, list[Any]]:
-    """Whether that call was ever made, and the rows in the end, as another process finds them."""
+    """Whether that call was ever made, and the rows in the end, as another process reads them."""
     clock = HandClock()
     backend = memory_backend(clock)
     breaking = Breaking(backend, number, how)

@@ -1,4 +1,4 @@
-"""Five workers with one schedule, started and killed -9 at random: each moment has its job, and one only."""
+"""Five workers with one schedule, started and killed with kill -9 at random: each tick has its job, and only one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def ticking_and_killed(url: str, rounds: int) -> None:
             async with asyncio.timeout(60):
                 while await many(app) < 3 * turn:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-            await asyncio.sleep(chance.uniform(0.1, 0.5))  # the random moment itself
+            await asyncio.sleep(chance.uniform(0.1, 0.5))  # until the random time of the kill
             for worker in chance.sample(workers, chance.choice((1, 2, 5))):
                 os.kill(worker.pid, signal.SIGKILL)
                 await worker.wait()
@@ -68,7 +68,7 @@ async def ticking_and_killed(url: str, rounds: int) -> None:
         await app.release()
     async with app:
         async with Worker(app, poll=0.1), asyncio.timeout(60):
-            while True:  # what the dead left half done comes back when their leases end
+            while True:  # work of killed workers is claimed again when their leases expire
                 left = await app.jobs.list(task="beat", state=("ready", "running", "waiting"), limit=1)
                 [schedule] = await app.schedules.list()
                 assert schedule.next_at is not None

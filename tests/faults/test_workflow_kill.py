@@ -1,4 +1,5 @@
-"""Workflows whose workers are killed -9: each ends once in each round, after its last job, and with the right value."""
+"""Workflows whose workers are killed with kill -9: each ends once in each round, after its last job, with the right
+value."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ from treadle import App, Record, State
 from treadle.testing.shows import shows
 
 UNFINISHED = ("waiting", "ready", "running")
-ROUNDS = 3  # of the workflows; those in which somebody gives up are retried twice
-AT_A_TIME = 16  # endings a worker that is killed may have settled and not told: two pumps of eight slots
+ROUNDS = 3  # rounds of each workflow; one whose children fail is retried twice
+AT_A_TIME = 16  # endings that a killed worker may have settled without an event: two dispatchers of eight slots
 
 pytestmark = pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.name)
 
 
 class Fleet:
-    """Three workers that are killed and started anew, each with a ledger of what it told."""
+    """Three workers that are killed and started again, each with a ledger of its events."""
 
     def __init__(self, url: str, folder: Path, well: Path) -> None:
         self._url, self._folder, self._well = url, folder, well
@@ -51,10 +52,10 @@ class Fleet:
         await self.fill()
 
     async def until_done(self, app: App, kills: int) -> None:
-        """Until nothing is left to be done; meanwhile so many times some of them are killed."""
+        """Wait until all work is done; meanwhile kill some of the workers this many times."""
         async with asyncio.timeout(250):
             while (await app.jobs.list(state=UNFINISHED, limit=1)).records:
-                await asyncio.sleep(self._chance.uniform(0.05, 0.5))  # the random moment itself
+                await asyncio.sleep(self._chance.uniform(0.05, 0.5))  # until the random time of the kill
                 if kills:
                     kills -= 1
                     await self.kill_some()
@@ -96,7 +97,7 @@ async def ends_once(kind: type[Stage], folder: Path, workflows: int, kills: int)
                 for _ in range(ROUNDS):
                     await fleet.until_done(app, kills)
                     well.write_text(well.read_text() + "x")
-                    # By several people at once, who may find it failed once more.
+                    # Several callers retry it at the same time, and may find it failed once more.
                     await asyncio.gather(*(app.dead.retry(task="child") for _ in range(4)))
                     await app.dead.retry(task="outer")
                 await fleet.until_done(app, 0)
@@ -113,7 +114,7 @@ def verify(rows: dict[str, Record], numbers: dict[str, int], told: Counter[tuple
         row = rows[id]
         again = sum(any(gives_up(n, each, round_) for each in range(3)) for round_ in range(ROUNDS))
         assert (row.state, row.value) == (State.SUCCEEDED, str(total(n))), row
-        assert row.reopenings >= again  # more, if it failed once more while the last call to retry was under way
+        assert row.reopenings >= again  # more if it failed once more during the last retry call
         assert again or row.reopenings == 0
         below = [each for each in rows.values() if each.job.root == id]
         assert len(below) == 8
@@ -123,4 +124,4 @@ def verify(rows: dict[str, Record], numbers: dict[str, int], told: Counter[tuple
         ended |= {(id, round_, "failed") for round_ in range(row.reopenings)} | {(id, row.reopenings, "succeeded")}
     assert set(told) <= ended, set(told) - ended
     assert set(told.values()) == {1}, [each for each in told.items() if each[1] > 1]
-    assert len(ended) - len(told) <= kills * AT_A_TIME  # those told by nobody: settled, and killed before the word
+    assert len(ended) - len(told) <= kills * AT_A_TIME  # endings without an event: settled, and killed before the event

@@ -1,6 +1,6 @@
 """A worker of workflows, to be killed: `python -m tests.faults.workflows URL LEDGER WELL`.
 
-Some children give up for as long as the file WELL says so: with each letter in it the workflows get one round further.
+Some children fail, as the file WELL says: with each letter in it, the workflows get one round further.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def total(n: int) -> int:
 
 
 def gives_up(n: int, each: int, round_: int) -> bool:
-    """One child of every third workflow, in its first two rounds."""
+    """Whether a child fails: one child of every third workflow, in its first two rounds."""
     return n % 3 == 0 and each == 1 and round_ < 2
 
 

@@ -1,4 +1,4 @@
-"""The processes that are killed: a worker and a producer on one storage, each keeping a ledger of what it knows.
+"""The processes that are killed: a worker and a producer on one storage, each with a ledger of what it knows.
 
 A ledger line is one write of a process to a file opened for appending, so kill -9 of the process leaves whole lines.
 """
@@ -54,9 +54,9 @@ async def producer(url: str, book: int, most: int) -> None:
         specs = [task.job(sent + i) for i in range(random.choice((1, 1, 5, 40)))]
         try:
             jobs = await app.enqueue(specs)
-            while random.random() < 0.01:  # as one who did not hear the answer
+            while random.random() < 0.01:  # like a producer that did not get the answer
                 jobs = await app.enqueue(specs)
-        except StorageUnavailable:  # the server was killed; these may be stored or not
+        except StorageUnavailable:  # the server was killed; these jobs may be stored or not
             await asyncio.sleep(0.02)
             continue
         sent += len(specs)

@@ -1,4 +1,4 @@
-"""An app on each storage by its own clock, as in tests/workflow."""
+"""An app on each storage, with the storage's own clock, as in tests/workflow."""
 
 from tests.workflow.conftest import app, storage, told
 

@@ -1,4 +1,5 @@
-"""Pipelines, on every storage: what travels, what fans out, what is chosen, and what one can see of it."""
+"""Pipelines, on every storage: the fields that travel, fan-outs, choices of the next step, and what users can read of
+them."""
 
 from __future__ import annotations
 
@@ -328,7 +329,7 @@ def test_what_cannot_be_a_pipeline(tmp_path: Any) -> None:
 
 @shows("a task as a handler is refused where it is written")
 async def test_a_task_is_no_handler(app: App) -> None:
-    """Refused where it is written, with what to write instead."""
+    """The error is raised where the step is declared, and says what to write instead."""
     p = Pipeline("p", [Step("one")], app=app)
 
     @app.batch(size=10)
@@ -348,7 +349,7 @@ class Reward:
 @shows("a batch handler takes the children of several runs in one call and answers each")
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
 async def test_a_batch_handler_takes_the_children_of_many_runs_in_one_call(app: App, plain: bool) -> None:
-    """Each has the fields of its own run, and its own answer; one that fails, or does not fit, fails alone."""
+    """Each child has the fields of its own run, and its own result. One that fails, or does not fit, fails alone."""
     once = Retry(attempts=1)
     p = Pipeline("p", [Step("give", children=["discord"], retry=once), Step("last")], app=app)
     calls: list[list[Reward]] = []
@@ -384,7 +385,8 @@ async def test_a_batch_handler_takes_the_children_of_many_runs_in_one_call(app: 
 
 
 async def test_a_batch_handler_of_a_step_sends_each_run_on_its_own_way(app: App) -> None:
-    """Its answers are those of a handler: fields, children, the next step. Runs of another key go apart."""
+    """Its results are those of a handler: fields, children, the next step. Runs with another key are called
+    separately."""
     p = Pipeline("p", [Step("one", children=["c"]), Step("two"), Step("three")], app=app)
     sizes: list[list[int]] = []
 
@@ -416,7 +418,7 @@ async def test_a_batch_handler_of_a_step_sends_each_run_on_its_own_way(app: App)
 
 
 async def test_a_batch_handler_takes_items_with_fields(app: App) -> None:
-    """A list of numbers has none: refused where it is written."""
+    """A list of numbers has no fields: the error is raised where the handler is declared."""
     p = Pipeline("p", [Step("one")], app=app)
     with pytest.raises(BadOption, match="expected a list of dict, TypedDict, dataclass or Struct"):
 

@@ -36,7 +36,7 @@ def utc(*texts: str) -> list[str]:
         ("0 0 L * *", ["2026-03-31T00:00", "2026-04-30T00:00", "2026-05-31T00:00"]),
         ("0 12 * * FRIL", ["2026-03-27T12:00", "2026-04-24T12:00", "2026-05-29T12:00"]),
         ("0 0 1 JAN *", ["2027-01-01", "2028-01-01", "2029-01-01"]),
-        ("0 0 13 * FRI", ["2026-03-06", "2026-03-13", "2026-03-20"]),  # either, when both are restricted
+        ("0 0 13 * FRI", ["2026-03-06", "2026-03-13", "2026-03-20"]),  # either one matches if both are restricted
         ("0 0 * * 7", ["2026-03-08", "2026-03-15", "2026-03-22"]),
         ("0 0 29 2 *", ["2028-02-29", "2032-02-29", "2036-02-29"]),
         ("*/30 * * * * *", ["2026-03-01T00:00:30", "2026-03-01T00:01", "2026-03-01T00:01:30"]),
@@ -67,7 +67,7 @@ def test_a_time_that_is_skipped_fires_when_the_gap_ends(line: str) -> None:
 def test_a_time_that_comes_twice_fires_once(line: str) -> None:
     # In Paris 03:00 becomes 02:00 on 25 October 2026, at 01:00 UTC: 02:30 is at 00:30 and at 01:30.
     assert first(line, "2026-10-24T12:00+00:00", 2, PARIS) == utc("2026-10-25T00:30", "2026-10-26T01:30")
-    # Asked in between, the second one is no new one.
+    # Asked in between, the second 02:30 is not a new time.
     assert first(line, "2026-10-25T00:45+00:00", 1, PARIS) == utc("2026-10-26T01:30")
     assert first(line, "2026-10-25T01:10+00:00", 1, PARIS) == utc("2026-10-26T01:30")
 
@@ -102,8 +102,8 @@ def test_a_rhythm_meets_every_time_that_the_wall_shows() -> None:
 
 
 def test_a_rhythm_within_named_hours_is_not_left_out() -> None:
-    """A daily line fires on every day: where its hour is skipped, once, when the gap ends; where it comes twice, the
-    first time."""
+    """A daily line fires every day. If its hour is skipped, it fires once, when the gap ends; if the hour comes twice,
+    at the first."""
     assert first("*/20 2 * * *", "2026-03-07T07:30+00:00", 5, "America/New_York") == utc(
         "2026-03-07T07:40", "2026-03-08T07:00", "2026-03-09T06:00", "2026-03-09T06:20", "2026-03-09T06:40"
     )
@@ -114,7 +114,7 @@ def test_a_rhythm_within_named_hours_is_not_left_out() -> None:
 
 @pytest.mark.parametrize("tz", ["Europe/Paris", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Asia/Gaza"])
 def test_a_rhythm_is_what_the_wall_shows_hour_by_hour(tz: str) -> None:
-    """Held against each half hour of a year with its changes, and a day that was left out."""
+    """Compared with every half hour of a year with its clock changes, and with a day that is left out."""
     from zoneinfo import ZoneInfo
 
     begin, zone = at("2011-01-01T00:00+00:00"), ZoneInfo(tz)
@@ -140,7 +140,7 @@ def test_the_moments_only_rise_whatever_the_line() -> None:
             for start in ("2026-03-28T20:00+00:00", "2026-10-24T20:00+00:00", "2026-04-04T10:00+00:00"):
                 found = list(islice(cron(line, tz).after(at(start)), 60))
                 assert found == sorted(set(found)), (line, tz, start)
-                for each in found[:20]:  # and from each of them the next is the next
+                for each in found[:20]:  # the next time after each of them is the following one
                     [following] = islice(cron(line, tz).after(each), 1)
                     assert following == found[found.index(each) + 1], (line, tz, start)
 

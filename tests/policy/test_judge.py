@@ -1,4 +1,4 @@
-"""The outcome of a run by its result or error. All of it pure: a row in, an outcome out."""
+"""The outcome of a run by its result or error: pure functions, from a row to an outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delays, and how policies are laid over each other."""
+"""Delays, and how retry policies are combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The throttle that listens: what it answers, attempt by attempt."""
+"""The throttle that reacts to outcomes: what it returns, attempt by attempt."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def test_pauses_grow_while_attempts_fail_and_shrink_while_they_succeed() -
         told(emitter, **counts)
         asked.append(await throttle())
         if asked[-1]:
-            assert await throttle() == 0.0  # a pause is over: some may pass
+            assert await throttle() == 0.0  # the pause is over: some may start
     assert asked == [0.0, 0.1, 0.2, 0.4, 0.5]
-    assert await throttle() == 0.0  # nothing was tried: nothing is known
+    assert await throttle() == 0.0  # nothing was tried, so nothing is known
     for expected in (0.4, 0.3, 0.2, 0.1, 0.0):
         told(emitter, succeeded=1)
         assert await throttle() == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Pushes numbers into a file queue until it is killed, and says each that is on the disk."""
+"""Pushes numbers into a file queue until it is killed, and prints each number that is on the disk."""
 
 from __future__ import annotations
 

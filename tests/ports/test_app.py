@@ -1,4 +1,4 @@
-"""Apps on ports: a fleet in one process, what goes through the queue, and what that costs."""
+"""Apps on ports: a fleet in one process, which messages use the queue, and what they cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle.ports.contract import Listener
 from treadle.storage.composed import ComposedStorage
 from treadle.testing.shows import shows
 
-PATIENCE = 60.0  # s, on a machine that is busy with other things
+PATIENCE = 60.0  # seconds, on a machine that is busy with other things
 
 
 async def until(holds: Callable[[], Any]) -> None:
@@ -28,7 +28,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 
 def fleet(backend: Any, size: int, ran: Counter[str]) -> list[App]:
-    """Apps with the same tasks, as processes of one deployment have them."""
+    """Apps with the same tasks, like the processes of one deployment."""
     apps = []
     for n in range(size):
         app = App(ports=backend, retry=Retry(base=0.01))
@@ -204,7 +204,8 @@ async def test_a_task_nobody_runs_stays_in_line_uncounted_and_in_sight() -> None
 
 
 class Counting(MemoryQueue):
-    """Like the queues one rents: no more than ten at a time, no delay beyond 15 minutes, and each pop is paid for."""
+    """A queue with the limits of rented ones: at most ten messages a pop, no delay beyond 15 minutes, and each pop is
+    paid for."""
 
     def __init__(self, clock: Any) -> None:
         super().__init__(clock, max_batch=10, max_delay=900, max_lease=12 * 3600)
@@ -217,7 +218,7 @@ class Counting(MemoryQueue):
 
 @shows("a worker fills its slots from a queue that returns ten messages a call without waiting for its poll")
 async def test_ten_messages_at_a_time_do_not_slow_a_worker_down() -> None:
-    """A worker takes all it has room for at once, not ten for each poll, which here is an hour."""
+    """A worker fills all its slots at once, instead of ten for each poll, which is an hour here."""
     import time
 
     _, pubsub, store = memory_backend()
@@ -285,7 +286,7 @@ async def test_a_delay_beyond_what_the_queue_can_bounces_and_costs_no_attempt() 
 
 async def test_sync_ports_run_in_threads_and_serve_as_well() -> None:
     class Plain:
-        """A port of plain functions, as somebody writes it over a blocking client."""
+        """A port made of plain functions, as a user writes it over a blocking client."""
 
         def __init__(self, port: Any) -> None:
             self._port = port
@@ -365,12 +366,12 @@ async def test_namespaces_prefix_every_channel() -> None:
             await (await t.enqueue(name)).result(PATIENCE)
     assert ran == {"one": 1, "other": 1}
     assert {channel.partition(":")[0] for channel in pubsub.published} == {"one", "other"}
-    assert pubsub.published <= pubsub.subscribed  # what one process publishes, the others of its namespace hear
+    assert pubsub.published <= pubsub.subscribed  # a published message reaches every other process of its namespace
 
 
 @shows("two apps with a backend each work in one process")
 async def test_two_apps_of_two_places_work_in_one_process() -> None:
-    """Each has its own broker, tasks and jobs, and one may enqueue for the other."""
+    """Each app has its own broker, tasks and jobs, and one may enqueue for the other."""
     near, far = App(ports=memory_backend()), App(ports=memory_backend())
 
     @far.task(name="double")

@@ -1,4 +1,4 @@
-"""If the task that writes ends in any way, each caller gets an answer or an error, and the next call works."""
+"""However the task that writes ends, each caller gets an answer or an error, and the next call works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG = 60.0  # seconds after which a test counts as hung
 
 
 class Gate:
-    """Holds writes in the middle, once it is shut."""
+    """Holds writes in progress while it is shut."""
 
     def __init__(self) -> None:
         self.shut, self.reached, self.go = False, threading.Event(), threading.Event()
@@ -116,7 +116,7 @@ def port(request: pytest.FixtureRequest, tmp_path: Path, gate: Gate) -> Any:
 
 
 async def _ended(*calls: asyncio.Task[None]) -> set[str]:
-    """The names of those that were answered; each of the others must have raised an error a caller can act on."""
+    """The names of the calls that returned; each of the others must have raised an error that a caller can act on."""
     done, pending = await asyncio.wait(calls, timeout=LONG)
     assert not pending, "nobody answers"
     for call in done:
@@ -153,7 +153,7 @@ async def test_cancelled_before_its_first_step(port: Any) -> None:
     await _goes_on(port, await _ended(call, other) | {"a"})
 
 
-@pytest.mark.parametrize("times", [1, 3])  # 3: as those do who cancel until all has ended
+@pytest.mark.parametrize("times", [1, 3])  # 3: programs that cancel until every task has ended
 async def test_cancelled_in_the_middle_of_a_step(port: Any, gate: Gate, times: int) -> None:
     await port.put("a")
     gate.shut = True
@@ -173,7 +173,7 @@ async def test_cancelled_in_the_middle_of_a_step(port: Any, gate: Gate, times: i
 
 
 def test_the_event_loop_ends_in_the_middle(port: Any, gate: Gate) -> None:
-    """`asyncio.run` cancels all that is left, and waits for it; one of them calls once more as it ends."""
+    """`asyncio.run` cancels all remaining tasks and waits for them; one of them makes another call as it ends."""
     answered = {"a"}
 
     async def last() -> None:
@@ -201,7 +201,8 @@ def test_the_event_loop_ends_in_the_middle(port: Any, gate: Gate) -> None:
 
 @pytest.mark.parametrize("write_ends", ["before", "after"])
 def test_an_event_loop_that_is_closed_in_the_middle(port: Any, gate: Gate, write_ends: str) -> None:
-    """Nothing was cancelled: its tasks stand where they stood, and its thread goes on. The next loop waits for that."""
+    """Nothing was cancelled: the tasks stop where they are, and the thread continues. The next loop waits for the
+    thread."""
 
     async def main() -> None:
         await port.put("a")

@@ -1,4 +1,4 @@
-"""The queue in a file: what a crash leaves, what a disk refuses, and what is not a queue at all."""
+"""The queue in a file: what a crash leaves, what a disk refuses, and files that are not a queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from treadle.testing.shows import shows
 
 
 class Making:
-    """A new queue each time; `reopen` is the last one's files once more."""
+    """Makes a new queue each time; `reopen` opens the files of the last one again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.made = folder, 0
@@ -147,7 +147,7 @@ async def test_told_to_it_sets_a_corrupt_file_aside_and_says_so(tmp_path: Path) 
 
 
 class Failing(Disk):
-    """A disk that is full, or loses power, at the write after `left` of them."""
+    """A disk that is full, or loses power, at the write after `left` more writes."""
 
     def __init__(self, left: int, tear: int | None = None) -> None:
         self.left, self.tear = left, tear
@@ -215,7 +215,7 @@ async def test_two_processes_cannot_have_it_at_once(tmp_path: Path) -> None:
 
 @shows("a file queue removes finished messages from the disk in small writes")
 async def test_what_is_done_with_leaves_the_disk_in_steps(tmp_path: Path) -> None:
-    """However many went through, and with an old one that stays: the files stay small, no write is a large one."""
+    """However many messages passed, and even if an old one stays: the files stay small, and every write is small."""
 
     class Counting(Disk):
         largest = 0
@@ -240,7 +240,7 @@ async def test_what_is_done_with_leaves_the_disk_in_steps(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_opened_again_at_any_moment_it_is_the_same_queue(tmp_path: Path, seed: int) -> None:
-    """Random pushes, pops and ends, with small files, against a plain model of what must be there."""
+    """Random pushes, pops and ends, with small files, compared with a plain model of the expected contents."""
     chance, clock, path = random.Random(seed), HandClock(), tmp_path / "q"
     queue = FileQueue(path, clock=clock, segment=700)
     there: set[str] = set()
@@ -298,7 +298,8 @@ def test_killed_in_the_middle_of_a_push_it_has_all_that_was_said(tmp_path: Path)
             child.kill()
             said += [int(line) for line in child.stdout.read().split("\n")[:-1]]
     found = asyncio.run(numbers(path))
-    # what was said is there; of what was not, only the one that each life died over may be there as well
+    # All that was confirmed is stored. Of the rest, only the message that was being written at each crash may be stored
+    # too.
     assert set(said[1:]) <= set(found)
     assert len(found) - len(set(said[1:])) <= 5
 
@@ -334,7 +335,7 @@ asyncio.run(main(sys.argv[1]))
 
 
 async def test_a_queue_that_was_deleted_is_noticed(tmp_path: Path) -> None:
-    """What is written after that would be found by nobody, or by two queues."""
+    """Messages written after that would be lost, or end up in a second queue."""
     queue = file_queue(tmp_path / "q")
     await queue.push("a")
     for name in os.listdir(tmp_path):

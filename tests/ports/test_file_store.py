@@ -1,4 +1,4 @@
-"""The store in a file held to what stores must do, and a program that goes on with the files of the one before it."""
+"""The store in a file: the suite of all stores, and a program that continues with the files of an earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ports in memory held to what ports must do."""
+"""The ports in memory: the suites of all ports."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_one_clock_moves_all_three() -> None:
 
 
 class Reopened:
-    """Makes queues that pop `b` before `a`. One that is opened again has popped `b` so many times."""
+    """Makes queues that pop `b` before `a`. A queue that is opened again has popped `b` `attempts` times."""
 
     def __init__(self, attempts: int) -> None:
         self.attempts = attempts
@@ -117,7 +117,7 @@ class Reopened:
 
     async def reopen(self, clock: HandClock) -> MemoryQueue:
         queue = MemoryQueue(clock)
-        await queue.push("other")  # so that no handle of the first queue is one of this
+        await queue.push("other")  # so that no handle of the first queue is valid in this one
         [other] = await queue.pop(1, 1)
         await queue.ack(other.handle)
         await queue.push("b")

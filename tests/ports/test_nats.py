@@ -1,4 +1,4 @@
-"""Queue, store and pub/sub on NATS held to what ports must do, on a real server; and an App on the three."""
+"""Queue, store and pub/sub on NATS: the suites of all ports on a real server; and an App on the three."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_reader_that_dies_loses_nothing(monkeypatch: pytest.MonkeyPatch)
     dying, living = nats_queue(url(), name), nats_queue(url(), name)
     await dying.push("a")
     [pulled] = await dying.pop(1, 3600)
-    await dying.close()  # without a word; the server waits for its short lease, not for the hour
+    await dying.close()  # closed without an ack; the server waits for its own short lease, not for an hour
     found: list[Any] = []
     async with asyncio.timeout(60):
         while not found:
@@ -81,7 +81,7 @@ async def test_a_reader_that_dies_loses_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 class LastMoment:
-    """A reader as the client is when the server's "nothing" comes within the last 0.1 ms: Python's own error."""
+    """A reader whose wait ends within its last 0.1 ms: the client then raises Python's own error."""
 
     async def fetch(self, count: int, timeout: float) -> list[Any]:
         raise TimeoutError

@@ -1,4 +1,4 @@
-"""The store and the pub/sub on Redis held to what ports must do, on a real Valkey; and an App on them."""
+"""The store and the pub/sub on Redis: the suites of all ports on a real Valkey; and an App on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_pubsub() -> Any:
 
 
 class Apart(RedisStore):
-    """Under a prefix of its own, on a server that others use too."""
+    """A store with a prefix of its own, on a server that other tests use too."""
 
     def __init__(self) -> None:
         super().__init__(valkey.url())
@@ -80,7 +80,7 @@ async def test_an_app_whose_jobs_live_there() -> None:
 
 @shows("four clients of one Redis store take each job once")
 async def test_processes_share_a_log_on_a_real_store() -> None:
-    """Several at once, each entry won by one of them: every job is stored and taken once."""
+    """Several processes at once, each log entry won by one of them: every job is stored and taken once."""
     from treadle.testing.conformance.kit import claim, job
 
     name = next(_names).rstrip(":")

@@ -1,4 +1,4 @@
-"""A log of ports is read by processes of several versions: all must draw the same rows from it."""
+"""Processes of several versions read one log of ports: all must derive the same rows from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle.storage.composed import log_entries
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
-GOLDEN = {  # RULES -> what they make of these calls
+GOLDEN = {  # RULES -> the rows that these calls make
     1: "e643c40839b84427",
 }
 
@@ -28,6 +28,6 @@ async def test_what_a_verb_does_to_the_rows_has_a_number() -> None:
             game.rows = {row.job.id: row for row in found if row is not None}
             clock.advance(game.dice.choice([0, 0, 0.25, 1, 1, 3, 12, 70]))
     assert rows.hexdigest()[:16] == GOLDEN.get(log_entries.RULES), (
-        "the memory storage does something else than it did under these rules: processes that read one log would "
-        "disagree. Raise RULES in storage/composed/log_entries.py, and put this number beside it"
+        "the memory storage works in another way than it did under these rules, so processes that read one log would "
+        "disagree. Raise RULES in storage/composed/log_entries.py, and add this number to GOLDEN"
     )

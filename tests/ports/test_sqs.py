@@ -1,4 +1,4 @@
-"""The queue on SQS held to what queues must do, on a server that speaks its protocol; and as a third of a storage."""
+"""The queue on SQS: the suite of all queues on a server with its protocol; and as one of three ports of a storage."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_sqs_with_redis_as_its_users_run_it() -> None:
         job = await fan.enqueue(30)
         assert await job.workflow.result(60) == sum(range(1, 31))
         async with asyncio.timeout(60):
-            while await queue.size():  # noqa: ASYNC110 - a server elsewhere tells nobody
+            while await queue.size():  # noqa: ASYNC110 - a server elsewhere sends no notification
                 await asyncio.sleep(0.05)
 
 

@@ -26,7 +26,8 @@ async def tasks_of(app: App) -> list[str]:
 
 
 async def test_an_id_of_another_job_is_an_error(app: App, mail: Any) -> None:
-    """Of another task or with other arguments; the error says what was found, what was expected and what to do."""
+    """A job of another task or with other arguments; the error says what was found, what was expected and what to
+    do."""
 
     @app.task(name="other")
     async def other() -> None: ...
@@ -77,7 +78,7 @@ async def test_in_a_flow_and_in_one_call_ids_are_compared_too(app: App, mail: An
 
 
 async def test_a_run_that_goes_on_as_a_taken_id_fails(app: App, mail: Any) -> None:
-    """Returned as a job or in a flow: nothing of it is stored, and the run says why it failed."""
+    """The run returns the job, alone or in a flow: nothing of it is stored, and the job's error names the id."""
 
     @app.task(name="one", retry=Retry(attempts=1))
     async def one() -> JobSpec[None]:
@@ -114,20 +115,21 @@ async def test_inside_a_job_enqueue_raises_it(app: App, mail: Any) -> None:
 
 
 async def test_created_says_whether_the_call_stored_the_job(app: App, mail: Any) -> None:
-    """In bulk too; a known id and a held key answered where it is False, and of a call only the first of one id."""
+    """Also in bulk. It is False for a known id, for a held key, and for every job but the first with one id in a
+    call."""
     await app.enqueue([mail.options(id=f"order-{n}").job(n) for n in range(3)])
     await mail.options(key=Key("k")).enqueue(1)
     specs = [mail.options(id=f"order-{n}").job(n) for n in (*range(10), 9)]
     specs += [mail.options(key=Key("k")).job(1), mail.options(key=Key("l")).job(1), mail.job(1)]
     jobs = await app.enqueue(specs)
     assert [job.created for job in jobs] == [False] * 3 + [True] * 7 + [False, False, True, True]
-    again = await app.enqueue(specs[5])  # its answer has come, so this is another call
+    again = await app.enqueue(specs[5])  # the first answer has arrived, so this is another call
     assert not again.created
     assert not (await app.jobs.handle(jobs[9].id)).created
 
 
 async def test_created_of_flows(app: App, mail: Any) -> None:
-    """A flow answers for its root job."""
+    """`created` of a flow is that of its root job."""
     assert (await flow(mail.job(1), mail.job(2)).enqueue()).created
     one = mail.options(id="x")
     jobs = await app.enqueue([flow(mail.job(1)), one.job(1), one.job(1)])
@@ -135,7 +137,7 @@ async def test_created_of_flows(app: App, mail: Any) -> None:
 
 
 class Losing:
-    """A storage whose next answer is lost after the call was carried out."""
+    """A storage that loses its next answer after it carried out the call."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -153,7 +155,7 @@ class Losing:
 
 
 async def test_a_call_repeated_after_a_lost_answer_created_its_jobs(storage: Storage) -> None:
-    """Of chosen and of other ids; jobs that were there before the first try are not counted."""
+    """For chosen and for generated ids; jobs that existed before the first try do not count."""
     losing = Losing(storage)
     app = App(storage=losing)  # type: ignore[arg-type]
 
@@ -172,7 +174,7 @@ async def test_a_call_repeated_after_a_lost_answer_created_its_jobs(storage: Sto
 
 
 async def test_plain_jobs_carry_no_nonce(app: App, mail: Any) -> None:
-    """Only a chosen id has one; derived ids and generated ids are compared by themselves."""
+    """Only a chosen id has one; derived and generated ids are compared by themselves."""
 
     @app.task(name="parent")
     async def parent() -> Flow[None]:

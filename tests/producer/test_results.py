@@ -1,4 +1,4 @@
-"""Waiting for what becomes of a job, from near and from far."""
+"""Waiting for the result of a job, in the same process and from others."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def test_a_hundred_at_once_are_a_few_trips_and_each_error_is_its_callers_a
     assert (await app.jobs.list(task=t, limit=0, count=True)).total == 101
 
 
-# --- what a job gets from those it waited for
+# --- the results that a job gets from the jobs it waited for
 
 
 async def test_pass_result_is_the_first_argument(app: App) -> None:
@@ -264,7 +264,7 @@ async def test_a_storage_that_is_away_when_the_first_argument_is_fetched_costs_n
 
 
 class EndsLate(Spy):
-    """The job ends between the first look at it and the second; nobody hears of it."""
+    """The job ends between the first read and the second, and no notification is sent."""
 
     job = ""
 
@@ -279,7 +279,7 @@ class EndsLate(Spy):
 async def test_a_wait_looks_a_last_time_at_its_deadline(
     app: App, spy: Spy, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hint of the ending is lost, and the next look is an hour away."""
+    """The notification of the ending is lost, and the next poll is an hour away."""
     monkeypatch.setattr(defaults, "RESULT_POLL", 3600.0)
 
     @app.task
@@ -298,7 +298,7 @@ async def test_a_wait_looks_a_last_time_at_its_deadline(
 
 
 async def test_a_timeout_says_what_was_waited_for(app: App) -> None:
-    """Which job, for how long, in which state it is, and what to do."""
+    """The job, the seconds, its state, and what to do."""
 
     @app.task(name="mail")
     async def mail() -> None: ...

@@ -1,4 +1,4 @@
-"""`within=`: jobs that are committed or vanish with the user's own transaction, through what users have in hand."""
+"""`within=`: jobs that are committed or rolled back with the user's own transaction, on every kind of session."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_options_and_tasks_take_it_too(app: App, path: Path) -> None:
 
 
 async def test_flows_are_stored_whole(app: App, path: Path) -> None:
-    """With their roots; by app.enqueue and by their own enqueue."""
+    """They are stored with their roots, by app.enqueue and by their own enqueue."""
     with closing(sqlite3.connect(path)) as db:
         await flow(spec(app, "a"), spec(app, "b")).enqueue(within=db)
         [task] = app.tasks.values()
@@ -180,7 +180,8 @@ async def test_sqlalchemy(app: App, path: Path, commits: bool) -> None:
 
 
 async def test_django(app: App, path: Path, django_on: str) -> None:
-    """From a plain thread, as a view: the connection is that thread's own, and sqlite3 refuses it to any other."""
+    """A view runs in a plain thread: the connection belongs to that thread, and sqlite3 refuses to use it in any
+    other."""
 
     def view(fails: bool) -> None:
         connection = connections[django_on]
@@ -216,7 +217,7 @@ async def test_from_a_plain_thread_on_its_own_connection(app: App, path: Path) -
             return await proceed([each.changed(labels=("seen",)) for each in specs])
 
     def view() -> Any:
-        with closing(sqlite3.connect(path)) as db:  # check_same_thread
+        with closing(sqlite3.connect(path)) as db:  # with check_same_thread
             job = app.sync.enqueue(spec(app, "ada"), within=db)
             many = app.sync.enqueue([spec(app, "eve")], within=db)
             db.commit()
@@ -245,7 +246,7 @@ async def test_a_middleware_that_waits_cannot_in_a_plain_thread(app: App, path: 
 
 @pytest.fixture
 def closed(path: Path) -> Iterator[App]:
-    """An app on a file that another process has made."""
+    """An app on a file that another process created."""
     maker = App(f"sqlite:///{path}")
     maker.sync.call(maker.open())
     maker.sync.close()
@@ -260,7 +261,7 @@ def closed(path: Path) -> Iterator[App]:
 
 
 def test_without_any_loop(closed: App, path: Path) -> None:
-    """A script, a view: nothing is opened, no thread begins, the jobs are stored in this thread."""
+    """In a script or a view: nothing is opened, no thread starts, the jobs are stored in this thread."""
     before = set(threading.enumerate())
     with closing(sqlite3.connect(path)) as db:
         job = closed.sync.enqueue(spec(closed, "ada"), within=db)
@@ -294,8 +295,8 @@ async def test_a_file_that_nobody_has_made(path: Path) -> None:
 
 
 async def test_a_view_of_django_that_reads_first(app: App, path: Path, django_on: str) -> None:
-    """Django begins deferred: what it has read may be old when it writes. The setting that cures it is named, and
-    does."""
+    """Django begins deferred, so its snapshot may be out of date when it writes. The error names the setting that
+    helps."""
 
     def view(connection: Any) -> None:
         with transaction.atomic(using=django_on):
@@ -321,7 +322,7 @@ async def test_a_view_of_django_that_reads_first(app: App, path: Path, django_on
     assert await stored(app) == (['["ada"]'] if django.VERSION >= (5, 1) else [])
 
 
-# --- what cannot be
+# --- refused sessions
 
 
 @shows("a connection that is closed, has another database or cannot lock is refused")
@@ -368,7 +369,7 @@ async def test_calls_that_cannot_be(app: App, path: Path) -> None:
 
 
 async def test_others_wait_for_it_and_go_on(app: App, path: Path) -> None:
-    """A worker meets an open transaction of the user's; nothing is lost of either."""
+    """A worker waits while a user's transaction is open; neither loses anything."""
     async with Worker(app):
         with closing(sqlite3.connect(path)) as db:
             first = await app.enqueue(spec(app, "first"), within=db)
@@ -381,7 +382,7 @@ async def test_others_wait_for_it_and_go_on(app: App, path: Path) -> None:
 
 
 def test_a_file_with_tables_of_the_users(tmp_path: Path) -> None:
-    """Only on request, and only if no name is taken."""
+    """Only with ?shared=true, and only if no table name is taken."""
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE client (name TEXT)")
@@ -389,7 +390,7 @@ def test_a_file_with_tables_of_the_users(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=words):
             open_and_close(url)
     open_and_close(f"sqlite:///{path}?shared=true")
-    open_and_close(f"sqlite:///{path}")  # it is Treadle's now, too
+    open_and_close(f"sqlite:///{path}")  # the file is Treadle's now, too
     taken = tmp_path / "taken.db"
     with closing(sqlite3.connect(taken)) as db:
         db.execute("CREATE TABLE worker (name TEXT)")

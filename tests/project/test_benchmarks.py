@@ -1,5 +1,4 @@
-"""The benchmark's own arithmetic, and our own adapter with a handful of jobs: figures nobody can trust are worse than
-none."""
+"""The benchmark's own arithmetic, and our own adapter with a handful of jobs, so that its figures can be trusted."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def test_numbers_have_three_digits() -> None:
     ]
 
 
-# --- who and what
+# --- systems and cells
 
 
 def test_systems_are_chosen_by_peer_storage_or_both() -> None:
@@ -126,7 +125,7 @@ def test_goals_name_figures_that_are_measured() -> None:
         assert not goal.says.endswith("/s") or goal.needed >= 1_000, goal
 
 
-# --- what is kept, and the page
+# --- stored results, and the page
 
 
 @pytest.fixture
@@ -220,7 +219,8 @@ def test_a_run_for_the_goals_measures_what_each_of_them_is_computed_of() -> None
 def test_a_python_is_named_by_its_version_or_its_path(tmp_path: Path) -> None:
     ours = environments.OURS
     assert environments.named(ours.minor) == ours
-    assert environments.named(sys.executable).version == ours.version  # of this environment: the one it was made of
+    # sys.executable names the environment from which this one was made
+    assert environments.named(sys.executable).version == ours.version
     for wrong in ("3.5", str(tmp_path / "nobody")):
         with pytest.raises(environments.Unavailable, match="--python"):
             environments.named(wrong)
@@ -298,7 +298,7 @@ def test_our_own_adapter_is_measured_whole(place: SqlitePlace) -> None:
     figures = cells.core(work(place)) | cells.pick_up(work(place))
     names = {goals.ONE, goals.TOGETHER, goals.BULK, goals.DRAIN, goals.PICK, "stored, bytes a job"}
     assert names <= figures.keys()
-    assert {name: figures[name] for name in names if figures[name] <= 0} == {}  # few bytes may all stay in the cache
+    assert {name: figures[name] for name in names if figures[name] <= 0} == {}  # a few bytes may all stay in the cache
 
 
 @pytest.mark.parametrize("name", ["results", "fan-in"])
@@ -317,7 +317,7 @@ def test_a_drain_ends_when_nothing_is_left_in_the_storage_and_is_given_up_otherw
         assert place.left(ours.about["settled"]) == 0
         assert drained.settled >= max(ran for ran, _ in drained.marks)
         assert drained.rate == pytest.approx(50 / (drained.settled - drained.first))
-        session.about = {**ours.about, "settled": "SELECT 3"}  # as if three never settled
+        session.about = {**ours.about, "settled": "SELECT 3"}  # as if three jobs were never settled
         session.order("one", n=5)
         while session.marks.look() < 55:
             session.left("a test")
@@ -338,7 +338,7 @@ def test_a_worker_that_ends_is_a_failure_with_its_last_words(place: SqlitePlace)
 
 
 def test_processes_leave_when_the_harness_is_gone(place: SqlitePlace, tmp_path: Path) -> None:
-    """A worker whose parent is killed ends by itself, also one that would run for ever."""
+    """A worker whose parent is killed ends by itself, even one that would run for ever."""
     place.reset()
     words = {"url": place.url, "storage": "sqlite-normal", "marks": str(tmp_path)}
     start = "import os, subprocess, sys, time; os.environ['BENCH_PARENT'] = str(os.getpid()); "

@@ -1,4 +1,4 @@
-"""`dev.py`: what its steps see of the caller's environment, and what its last line says of a run of the tests."""
+"""`dev.py`: which environment its steps get, and the last line of its report of a test run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dev() -> Any:
 
 
 class Pytest:
-    """Replaces `dev.call`: answers each run of pytest with the next exit code and output."""
+    """Replaces `dev.call`: returns the next exit code and output for each run of pytest."""
 
     def __init__(self, *runs: tuple[int, str]) -> None:
         self.runs, self.commands = list(runs), list[list[str]]()

@@ -1,4 +1,4 @@
-"""Each program of examples/ does what it says, with a worker in a process of its own, in an empty folder."""
+"""Each program of examples/ works as it says, with a worker in a separate process, in an empty folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture
 def play(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
-    """`play("mailout.py", "40")`: a worker for its app, then the program -> the lines it printed."""
+    """`play("mailout.py", "40")` starts a worker for its app and runs the program. Return the lines that it printed."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "PYTEST_"))}
     env |= {"TREADLE_URL": f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal", "PYTHONUNBUFFERED": "1"}
     workers: list[subprocess.Popen[bytes]] = []

@@ -24,7 +24,7 @@ FOUR = ONE._replace(workers=4)
 NAMES = {"storages": ["sqlite", "postgres"], "rows": list(FEATURES), "kinds": ["noop", "nap", "calls"]}
 
 
-# --- the judgement, on recorded figures
+# --- the verdict, on recorded figures
 
 
 def marks(*rounds: Figure) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Schedules: one tick per occurrence, whoever dies, whatever is edited, on every storage."""
+"""Schedules: one tick per occurrence, whichever worker dies and whatever is edited, on every storage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def ticks(app: App, name: str) -> list[Record]:
 
 
 async def pass_time(app: App, clock: HandClock, seconds: float, step: float) -> None:
-    """Let time pass step by step, running what is due at each."""
+    """Let time pass step by step, and run everything that is due at each step."""
     await drain(app)
     for _ in range(round(seconds / step)):
         clock.advance(step)
@@ -85,11 +85,11 @@ async def test_a_function_becomes_a_task_and_says_when(app: App, clock: HandCloc
     began = clock.moment
     await pass_time(app, clock, 1000, 50)
     assert [at - began for at in ran][:3] == [100, 200, 300]
-    assert len(ran) <= 4  # it is asked for the next one before the last has run
+    assert len(ran) <= 4  # the function is called for the next time before the last job has run
     [found] = await app.schedules.list()
     assert (found.timing, found.next_at, found.paused) == ("a function", None, False)
     ran.clear()
-    await app.schedules.resume(found.name)  # it is asked once more
+    await app.schedules.resume(found.name)  # the function is called once more
     await pass_time(app, clock, 150, 50)
     assert ran
 
@@ -107,7 +107,8 @@ async def test_five_workers_make_one_tick_each_time(app: App, storage: Storage, 
     for worker in workers:
         await worker.start()
     assert len(await app.schedules.list()) == 1
-    await told.until("deferred")  # it has gone to sleep until its first moment, by the clock as it stands
+    # the ticker has deferred itself until the first time of the schedule, by the clock as it stands
+    await told.until("deferred")
     for n in range(1, 6):
         clock.advance(10)
         await told.until("succeeded", n)
@@ -132,7 +133,7 @@ async def test_a_worker_that_dies_while_it_ticks_loses_no_tick(app: App, storage
     taken = await storage.claim(Claim(worker="dead#1", queues=(("treadle", 1),), tasks={own: (None, None)}))
     assert [row.job.task for row in taken.records] == [own]
     await drain(app)
-    assert ran == []  # the one who decides has not settled, and never will
+    assert ran == []  # the worker that claimed the ticker has not settled it, and never will
     clock.advance(6)
     await drain(app)
     assert len(ran) == 1
@@ -140,7 +141,7 @@ async def test_a_worker_that_dies_while_it_ticks_loses_no_tick(app: App, storage
     assert job.created_at == clock.moment
     clock.advance(54)
     await drain(app)
-    assert len(ran) == 2  # and the next one comes at its own moment
+    assert len(ran) == 2  # the next one comes at its own time
 
 
 @shows("`catch_up=` makes one job, all jobs or no job for the missed times")
@@ -190,7 +191,7 @@ async def test_overlap_skip_waits_for_the_last_one_to_end(app: App, storage: Sto
     [first] = await ticks(app, "slow")
     assert first.state is State.SUCCEEDED
     clock.advance(60)
-    await drain(app, tasks=[])  # the ticks of all, the jobs of none
+    await drain(app, tasks=[])  # run all ticks, but none of their jobs
     await drain(app, tasks=["slow"])
     assert len(await ticks(app, "slow")) == 2
 
@@ -198,7 +199,7 @@ async def test_overlap_skip_waits_for_the_last_one_to_end(app: App, storage: Sto
     for _ in range(3):
         clock.advance(60)
         await drain(app)
-    assert len(await ticks(app, "slow")) == 3  # the first of the three is held up, the others were not made
+    assert len(await ticks(app, "slow")) == 3  # the first of the three is in a paused queue, the others were not made
     await app.queues.resume("slow")
     await drain(app)
     clock.advance(60)
@@ -209,7 +210,7 @@ async def test_overlap_skip_waits_for_the_last_one_to_end(app: App, storage: Sto
 async def test_a_tick_that_another_caller_has_stored_is_told(
     app: App, storage: Storage, clock: HandClock, told: Told
 ) -> None:
-    """A row of another queue under the id of the next tick swallows it, but not without a word."""
+    """A row of another queue has the id of the next tick, so the tick is lost, but an event reports it."""
     ran = []
 
     @app.every(60)
@@ -223,7 +224,7 @@ async def test_a_tick_that_another_caller_has_stored_is_told(
     forged = NewJob(id=f"cron:beat:{stamp(moment.timestamp())}", task="another", queue="mine")
     await storage.enqueue([forged])
     await pass_time(app, clock, 120, 60)
-    assert len(ran) == 2  # the first, and the one after the forged one
+    assert len(ran) == 2  # the first one, and the one after the forged one
     assert forged.id in str(told.of("worker.error")[0].error)
     assert (await storage.get([forged.id]))[0] is not None
 
@@ -293,10 +294,10 @@ async def test_pause_resume_trigger(app: App, clock: HandClock) -> None:
     await drain(app)
     assert await job.result(timeout=0) == "done"
     await app.schedules.resume("beat")
-    await app.schedules.resume("beat")  # twice is once
+    await app.schedules.resume("beat")  # repeating it changes nothing
     assert not (await app.schedules.get("beat")).paused
     await drain(app)
-    assert len(ran) == 1  # the pause is not made up for
+    assert len(ran) == 1  # ticks of the pause are not made up for
     await pass_time(app, clock, 60, 60)
     assert len(ran) == 2
     for act in (app.schedules.pause, app.schedules.resume, app.schedules.delete, app.schedules.trigger):
@@ -316,7 +317,7 @@ async def test_a_schedule_made_and_changed_while_it_lives(app: App, clock: HandC
     await pass_time(app, clock, 120, 60)
     assert seen == [1, 1]
     assert all(row.job.priority == 5 for row in await ticks(app, "tenant-1"))
-    await app.schedules.upsert("tenant-1", report.job(2))  # the job is another, the moments stay
+    await app.schedules.upsert("tenant-1", report.job(2))  # the job is another one, its times stay
     await pass_time(app, clock, 60, 60)
     assert seen == [1, 1, 2]
     changed = await app.schedules.upsert("tenant-1", every=10, overlap="skip")
@@ -325,7 +326,7 @@ async def test_a_schedule_made_and_changed_while_it_lives(app: App, clock: HandC
     assert seen == [1, 1, 2, 2, 2, 2]
     await app.schedules.pause("tenant-1")
     await app.schedules.upsert("tenant-1", every=5)
-    assert (await app.schedules.get("tenant-1")).paused  # an edit resumes nothing
+    assert (await app.schedules.get("tenant-1")).paused  # an edit does not resume it
     await pass_time(app, clock, 30, 5)
     assert len(seen) == 6
     await app.schedules.delete("tenant-1")
@@ -350,9 +351,9 @@ async def test_a_deploy_takes_over_what_code_says(app: App, spy: Spy, clock: Han
 
     await drain(next_code)
     [found] = await next_code.schedules.list()
-    assert (found.timing, found.overlap, found.paused) == ("every 10 s", "skip", True)  # a person paused it
+    assert (found.timing, found.overlap, found.paused) == ("every 10 s", "skip", True)  # an operator paused it
     await next_code.schedules.upsert("beat", every=30)
-    await drain(next_code)  # the same code starts again: the edit stands
+    await drain(next_code)  # the same code starts again: the edit stays
     assert (await next_code.schedules.get("beat")).timing == "every 30 s"
     with pytest.raises(BadOption, match="declared in code"):
         await next_code.schedules.upsert("beat", beat.job())
@@ -489,7 +490,7 @@ async def test_a_worker_starts_when_it_is_told(app: App, spy: Spy) -> None:
     @app.task(name="beat")
     async def beat() -> None: ...
 
-    spy.away["enqueue"] = 2  # it waits until they can be stored
+    spy.away["enqueue"] = 2  # the ticker waits until the jobs can be stored
     async with work(app, recovery=Retry(base=0.01)):
         assert [each.name for each in await app.schedules.list()] == ["beat"]
 
@@ -505,7 +506,7 @@ async def test_presence_names_the_queues_of_users_only(app: App, storage: Storag
 
 
 async def test_a_schedule_goes_on_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
-    """It ticked a day ahead; from the first heartbeat under the right clock on it ticks every minute again."""
+    """It ticked a day ahead. After the first heartbeat with the right clock it ticks every minute again."""
     ran = []
 
     @app.every(60)

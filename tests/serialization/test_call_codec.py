@@ -1,4 +1,4 @@
-"""Arguments and results as text: what fits, what comes back, and what a foreign hand may have written."""
+"""Arguments and results as text: which values fit, which come back, and texts that other programs wrote."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from treadle.testing.shows import shows
 
 try:
     import pydantic
-except ImportError:  # the library does without it
+except ImportError:  # the library works without it
     pydantic = None
 
 if TYPE_CHECKING:
@@ -153,14 +153,14 @@ Positive = Annotated[int, msgspec.Meta(gt=0)]
 
 
 def label(part: object) -> str:
-    """The same in every test process: no addresses, no order of sets."""
+    """The id of a test, the same in every test process: without addresses, with sets in order."""
     if isinstance(part, set | frozenset):
         part = sorted(part, key=repr)
     return re.sub(r" at 0x[0-9a-f.]+", "", ascii(short(part, 40)))
 
 
 def one(hint: Any) -> CallCodec:
-    """A task of one parameter, `x`, and a result, of that type."""
+    """The codec of a task with one parameter, `x`, and a result, both of that type."""
 
     def task(x):
         return x
@@ -170,7 +170,7 @@ def one(hint: Any) -> CallCodec:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """`same`, with a look into dataclasses for NaN."""
+    """`same`, which also finds NaN inside of dataclasses."""
     if dataclasses.is_dataclass(a) and type(a) is type(b):
         return all(alike(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
     if type(a) is list and type(b) is list:
@@ -179,7 +179,8 @@ def alike(a: Any, b: Any) -> bool:
 
 
 def through(hint: Any, value: object) -> object:
-    """The value after the call's text, checked to be the same after the result's, and unchanged by either."""
+    """The value after encoding and decoding the call; checks that the result's codec agrees and that the value is
+    unchanged."""
     before = copy.deepcopy(value)
     task = one(hint)
     (back,), named = task.decode_call(task.encode_call((value,), {}))
@@ -519,7 +520,8 @@ def raised(error: Exception) -> Exception:
 
 @shows("an exception that travels as data keeps the text of its traceback")
 def test_the_stack_of_an_exception_travels_too() -> None:
-    """Of one that was raised, cut to a bound; also where it travels on, and where its text cannot be made."""
+    """The stack of an exception that was raised, cut to a limit; also if it is sent on, or if its text cannot be
+    made."""
     [back] = through(list[Exception], [raised(ValueError("no"))])
     assert back == RemoteError("ValueError", "no")
     assert back.stack.startswith("Traceback (most recent call last):")
@@ -589,7 +591,7 @@ GARBAGE = [
 def test_garbage_is_never_anything_but_a_bad_argument(text: str, hint: Any) -> None:
     with pytest.raises(BadArgument):
         one(hint).decode_call(text)
-    if hint != list[float]:  # which some of them are
+    if hint != list[float]:  # some of these texts are a list of floats
         with pytest.raises(BadResult):
             one(hint).decode_result(text if text != "5" else "null")
 
@@ -613,7 +615,7 @@ def test_foreign_texts_that_fit() -> None:
 
 
 def test_foreign_texts_are_held_to_annotations_that_no_decoder_knows() -> None:
-    """`Decimal | int` is one: read from plain JSON in one pass, each argument is looked at all the same."""
+    """`Decimal | int` is one. Plain JSON is read in one pass, and each argument is checked all the same."""
 
     def price(net: Decimal | int, gross: Decimal | int = 0) -> None: ...
 

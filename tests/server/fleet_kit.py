@@ -1,4 +1,4 @@
-"""Commands of Treadle as processes: started in a folder, asked for what they say, ended whatever happens."""
+"""Commands of Treadle as processes: started in a folder, watched by their output, always stopped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Command:
         self._more.set()
 
     async def says(self, words: str, times: int = 1) -> None:
-        """Until it has said that."""
+        """Wait until it has printed that, so many times."""
         async with asyncio.timeout(60):
             while self.said.count(words) < times:
                 assert not self._reading.done(), self.said
@@ -109,7 +109,7 @@ async def answer(folder: Path, *words: str, **environment: str) -> Any:
 
 
 async def post(url: str, due_in: list[float]) -> list[str]:
-    """Jobs that are due in so many seconds, from one and the same moment on -> their ids."""
+    """Post jobs that are due after these seconds, counted from one time. Return their ids."""
     ids, now = [], time.time()
     async with aiohttp.ClientSession() as session:
         for number, seconds in enumerate(due_in):
@@ -135,7 +135,7 @@ async def handled(folder: Path, number: int) -> list[tuple[str, str, float]]:
 
 
 async def leader(folder: Path, *words: str, but: int = 0) -> Any:
-    """The leader, once a process other than `but` leads."""
+    """Wait until a process other than `but` leads. Return its presence."""
     async with asyncio.timeout(60):
         while True:
             found = [each for each in await answer(folder, "workers", *words) if each["leads"] and each["pid"] != but]

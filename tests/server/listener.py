@@ -1,4 +1,4 @@
-"""A server on loopback that answers as a test says and keeps what it was sent."""
+"""A server on loopback that sends given answers and records the requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Request(NamedTuple):
 
 
 class Listener:
-    """Answers with one status and headers, and one body after the other, the last one again and again.
+    """Answers with one status and headers, and with one body after the other, the last one again and again.
 
     `heard` has the requests, and `asked` is set by the first.
     """
@@ -55,7 +55,7 @@ class Listener:
             do_GET = do_POST = do_PUT = do_DELETE = answer
 
             def log_message(self, format: str, *args: object) -> None:
-                """Silence."""
+                """Print nothing."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Every kind of storage that a server may stand on, the composed ones and a second server among them."""
+"""Every kind of storage that a server may use, including the composed ones and a second server."""
 
 from __future__ import annotations
 

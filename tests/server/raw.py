@@ -1,4 +1,4 @@
-"""HTTP written by hand, for what a client library would not send."""
+"""HTTP requests written by hand, for bytes that a client library would not send."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-PATIENCE = 30.0  # s
+PATIENCE = 30.0  # seconds
 
 
 class Answer(NamedTuple):
-    """The response. `body` is read as JSON where it is JSON."""
+    """The response. `body` is decoded if it is JSON."""
 
     status: int
     headers: dict[str, str]
@@ -35,7 +35,7 @@ def head(method: str, path: str, headers: dict[str, str], http: str = "HTTP/1.1"
 
 
 def rest(found: socket.socket) -> bytes:
-    """All that comes until the server ends the connection, one way or the other."""
+    """Read until the server ends the connection, in whatever way."""
     pieces = []
     try:
         while piece := found.recv(65_536):
@@ -46,7 +46,7 @@ def rest(found: socket.socket) -> bytes:
 
 
 def one(found: socket.socket) -> Answer:
-    """One answer on a connection that goes on."""
+    """One answer on a connection that stays open."""
     raw = b""
     while b"\r\n\r\n" not in raw:
         raw += _some(found)
@@ -76,7 +76,7 @@ def parsed(raw: bytes) -> Answer:
 
 
 def ask(url: str, method: str, path: str, body: bytes | None = None, **headers: str | None) -> Answer:
-    """One request on a connection of its own. `_` in a header's name is `-`; None leaves out Host."""
+    """Send one request on a connection of its own. `_` in a header's name becomes `-`; None leaves out Host."""
     parts = urlsplit(url)
     named = {"host": parts.netloc, "connection": "close", **{name.replace("_", "-"): v for name, v in headers.items()}}
     if body is not None:

@@ -1,4 +1,4 @@
-"""Answers of a hostile server: each client of ours reads so many bytes, for so long, and says what was wrong."""
+"""Answers of a hostile server: each client of Treadle limits bytes and seconds, and its error says what was wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Send = Callable[[socket.socket], object]
 
 @contextmanager
 def hostile(*answers: Send) -> Iterator[str]:
-    """A server whose requests are answered one after the other, the last answer again and again -> its URL."""
+    """Start a server that sends these answers in order, then the last one again and again. Yield its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
     left = list(answers)
     open_ones: list[socket.socket] = []
@@ -92,12 +92,12 @@ def endless_refusal(connection: socket.socket) -> None:
 
 
 def boastful(connection: socket.socket) -> None:
-    """Says that a terabyte comes, and sends nothing of it."""
+    """Announces a terabyte and sends none of it."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
 
 
 def dribbling(connection: socket.socket) -> None:
-    """A byte now and then, without end."""
+    """Sends a byte now and then, without end."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
     pause = threading.Event()
     while not pause.wait(0.02):
@@ -111,7 +111,7 @@ def many_headers(connection: socket.socket) -> None:
 
 
 def peak() -> int:
-    """MiB of memory that this process has had at most."""
+    """The peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (2**20 if sys.platform == "darwin" else 2**10)
 
 
@@ -147,7 +147,7 @@ async def test_an_answer_is_counted_before_it_is_made(row: bytes) -> None:
 
 
 async def test_large_rows_come_whole() -> None:
-    text = json.dumps([{"a": [n, "[{,\\"]} for n in range(300_000)])  # many brackets, all of them within one text
+    text = json.dumps([{"a": [n, "[{,\\"]} for n in range(300_000)])  # many brackets, all of them within one string
     body = json.dumps({"records": [None, None], "x": text}).encode()
     with hostile(whole(HELLO), whole(body)) as url:
         async with App(url) as app:

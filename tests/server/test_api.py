@@ -21,7 +21,7 @@ from treadle.testing.shows import shows
 
 
 class Client:
-    """One client; answers (status, JSON)."""
+    """One client; each call returns (status, JSON)."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url, self.session = url, session
@@ -77,7 +77,7 @@ async def test_a_job_is_sent_run_elsewhere_and_its_result_waited_for(call: Clien
     [row] = await claim(call)
     assert json.loads(row["job"]["payload"]) == [1, 2]
     report = {"id": row["job"]["id"], "version": row["version"], "succeed": {"sum": 3}}
-    for _ in range(2):  # repeated after a lost answer it says the same
+    for _ in range(2):  # repeated after a lost answer, the call returns the same
         status, answer = await call("POST", "/v1/work/settle", {"outcomes": [report]})
         assert (status, [each["status"] for each in answer["settled"]]) == (200, ["applied"])
     status, ended = await waiting
@@ -143,7 +143,7 @@ async def test_an_idempotency_key_stores_once_and_refuses_another_request(call: 
 
 
 async def test_a_chosen_id_is_stored_once_and_refuses_another_job(call: Client) -> None:
-    """201, then 200 for the same job; another task or other arguments are 422, and nothing of that call is stored."""
+    """201, then 200 for the same job. Another task or other arguments are 422, and nothing of that call is stored."""
     first = await call("POST", "/v1/jobs", {"task": "t", "args": [1], "id": "order-7"})
     again = await call("POST", "/v1/jobs", {"task": "t", "args": [1], "id": "order-7"})
     assert (first[0], again[0], again[1]["id"]) == (201, 200, "order-7")

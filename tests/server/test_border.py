@@ -1,5 +1,7 @@
-"""From other origins nothing: what a browser sends for the page of another site is refused at every way in, and a
-program, which sends none of those headers, notices nothing."""
+"""Requests from other origins are refused at every endpoint: those that a browser sends for a page of another site.
+
+A program, which sends none of those headers, is not affected.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ TOKENS = (token("all", "enqueue", "work", "read", "operate"),)
 
 
 class Way(NamedTuple):
-    """One way by which something is stored."""
+    """One request that stores something."""
 
     method: str
     path: str
@@ -68,7 +70,7 @@ FOREIGN = {
 
 
 class Site(NamedTuple):
-    """A server with all protocols, and how to ask it."""
+    """A server with all protocols, and a way to send requests to it."""
 
     url: str
     app: App
@@ -103,7 +105,8 @@ async def test_a_page_of_another_site_stores_nothing(site: Site, tmp_path: Path,
         answer = await site(way, **headers)
         assert (answer.status, answer.body["error"]) == (403, "cross_site"), what
         assert "access-control-allow-origin" not in answer.headers
-    answer = await site(way, host="evil.example:7373")  # its name resolves to this machine: it is of the same origin
+    # its name resolves to this machine: by its headers the page has the same origin
+    answer = await site(way, host="evil.example:7373")
     assert (answer.status, answer.body["error"]) == (403, "foreign_host")
     assert "--allow-host evil.example (" in answer.body["message"]
     assert site.jobs() == 0
@@ -137,7 +140,7 @@ async def test_a_body_without_a_type_is_refused(site: Site, way: Way) -> None:
         "multipart/form-data; boundary=x",
     )
     for kind in forms:
-        if way.method == "PUT" and way.path == "/blob":  # a page has to ask before it may PUT, and is refused
+        if way.method == "PUT" and way.path == "/blob":  # a page must send a preflight before a PUT, which is refused
             break
         answer = await site(way, content_type=kind)
         assert (answer.status, answer.body.get("error", "wrong_type")) == (415, "wrong_type"), kind
@@ -165,15 +168,15 @@ async def test_its_own_pages_may_call_it(site: Site) -> None:
     for headers in (
         {"origin": f"http://{netloc}", "sec_fetch_site": "same-origin"},
         {"origin": f"http://{netloc}"},
-        {"origin": "null", "sec_fetch_site": "same-origin"},  # its Referrer-Policy is no-referrer
-        {"origin": "https://jobs.example.org", "sec_fetch_site": "same-origin"},  # a proxy sends a host of its own
+        {"origin": "null", "sec_fetch_site": "same-origin"},  # the page's Referrer-Policy is no-referrer
+        {"origin": "https://jobs.example.org", "sec_fetch_site": "same-origin"},  # a proxy sets another host
         {"origin": "http://localhost", "host": "localhost:80"},
     ):
         assert (await site(WAYS["jobs"], **headers)).status == 201, headers
 
 
 async def test_what_a_proxy_says_of_the_host_is_not_believed(site: Site) -> None:
-    """Every client that reaches the port may send it."""
+    """Every client that reaches the port may send that header."""
     for name in ("x_forwarded_host", "x_host", "x_original_host", "forwarded"):
         answer = await site(WAYS["jobs"], host="evil.example", **{name: "localhost"})
         assert answer.status == 403

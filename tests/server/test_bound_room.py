@@ -1,4 +1,4 @@
-"""A token of one queue cannot take from another queue: slots of its limit, or the hint of a waiting runner."""
+"""A token of one queue cannot take anything from another queue: no slot of its limit, no hint of a waiting runner."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from treadle.server import Serving, Settings, make_site
 
 __all__ = ["session", "sites"]
 
-SOON = 10.0  # s, far below the wait of a claim
+SOON = 10.0  # seconds, far less than a claim waits
 
 
-# --- room in limits
+# --- slots of limits
 
 
 @pytest.mark.parametrize("token", ["all", "admin"])
 async def test_no_job_takes_room_of_the_own_limit_of_a_queue(sites: Sites, token: str) -> None:
-    """A job that held such a slot would stop the queue. 422, and in `followups` the outcome is refused alone."""
+    """A job that held such a slot would stop the queue. The answer is 422; in `followups` only the outcome is
+    refused."""
     for name in (f"queue:{OTHER}", f"queue:{MINE}", "queue:", "queue"):
         raw = new(limits=[[name, 1]])
         for path, body in (
@@ -47,11 +48,11 @@ async def test_no_job_takes_room_of_the_own_limit_of_a_queue(sites: Sites, token
     assert [each["job"]["id"] for each in page["records"]] == ["run"]
 
 
-# --- wakes
+# --- hints
 
 
 class Waits:
-    """A server on which only hints wake those who wait."""
+    """A server on which only hints wake the waiting claims."""
 
     def __init__(self, url: str, site: Any, session: aiohttp.ClientSession) -> None:
         self.call, self._site = Client(url, session), site
@@ -66,7 +67,7 @@ class Waits:
         return sum(len(bench.seats) for bench in self._site.state.waiting._benches.values())
 
     async def seated(self, count: int) -> None:
-        """Until so many claims have found nothing and wait."""
+        """Wait until this many claims have found nothing and wait."""
         async with asyncio.timeout(SOON):
             while self._seats() < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -85,13 +86,14 @@ async def waits(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession)
 @pytest.mark.parametrize(
     "more",
     [
-        {"token": "all", "queue": OTHER, "ids": ["nothing"]},  # of a token that has no right to the queue
+        {"token": "all", "queue": OTHER, "ids": ["nothing"]},  # from a token without any right to the queue
         {"token": "admin", "queue": OTHER, "ids": ["nothing"]},
         {"token": "admin", "queue": OTHER, "tasks": {"another": [1, None]}},
     ],
 )
 async def test_who_asks_for_other_jobs_takes_no_wake(waits: Waits, more: dict[str, Any]) -> None:
-    """Each hint wakes one of those who wait for the same jobs; it was lost if that one asked for none of them."""
+    """Each hint wakes one of the claims that wait for the same jobs. It was lost if that claim wanted none of the
+    jobs."""
     token, queue = more.pop("token"), more.pop("queue")
     others = [asyncio.ensure_future(waits.claim(token, f"o{n}#1", queue, **more)) for n in range(3)]
     await waits.seated(3)
@@ -108,7 +110,7 @@ async def test_who_asks_for_other_jobs_takes_no_wake(waits: Waits, more: dict[st
 
 
 async def test_one_of_those_who_ask_for_the_same_is_woken(waits: Waits) -> None:
-    """Whatever room they have for the tasks; and the next one by the next job."""
+    """However many of the tasks they have room for; the next job wakes the next one."""
     asked = [asyncio.ensure_future(waits.claim("admin", f"w{n}#1", OTHER, tasks={"t": [n + 1, None]})) for n in (0, 1)]
     await waits.seated(2)
     _, job = await waits.call("POST", "/v1/jobs", {"task": "t", "queue": OTHER}, "admin")

@@ -1,4 +1,4 @@
-"""A worker over HTTP whose token is bound to its queue: what it runs there, and what is refused in words."""
+"""A worker over HTTP whose token is bound to its queue: what it can run there, and which requests are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKENS = (
 
 @pytest.fixture
 async def behind() -> AsyncIterator[App]:
-    """The app of the server, on the storage itself."""
+    """The app of the server, directly on the storage."""
     storage = MemoryStorage()
     async with App(storage=storage) as app:
         yield app
@@ -97,7 +97,7 @@ async def test_a_token_to_work_and_read_is_enough_for_marks(url: str, behind: Ap
 
 
 async def test_a_job_that_waited_for_jobs_of_another_queue_is_ended_by_the_server(url: str, behind: App) -> None:
-    """Its worker may not read their results; it would end the job without them."""
+    """Its worker may not read the results of those jobs, so it would run the job without them."""
     up = NewJob(id="up", task="t", queue="other", function_done=True)
     down = NewJob(
         id="down", task="treadle.flow", queue="mine", after=("up",), failures_allowed=None, function_done=True
@@ -172,7 +172,7 @@ async def test_a_mark_of_another_queue_does_not_show_to_a_bound_worker(url: str,
 
 
 async def test_a_forged_signal_is_refused_by_the_job_and_by_who_gives_it(behind: App) -> None:
-    """The row of a signal that is not in the job's queue and workflow is somebody else's."""
+    """The row of a signal counts only if it is in the job's queue and workflow."""
 
     @behind.task(queue="secret", retry=Retry(attempts=1))
     async def publish() -> Any:

@@ -1,4 +1,4 @@
-"""Numbers that a storage could not keep are refused where they come in, also by the worker protocol."""
+"""Numbers that a storage could not store are refused by every call, including the worker protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of runners in other languages that have children: plain HTTP, as such a runner speaks it."""
+"""Runs with children in runners in other languages: the plain HTTP that such a runner sends."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ async def claim(call: Client, number: int, **more: Any) -> list[Any]:
     ask = {"worker": f"r#{number}", "queues": [["default", 1]], "max_lost": 3, "limit": 10, **more}
     status, answer = await call("POST", "/v1/work/claim", ask)
     assert status == 200, answer
-    return sorted(answer["records"], key=lambda row: str(row["job"]["task"]))  # those of one moment come in any order
+    # jobs with one creation time come in any order
+    return sorted(answer["records"], key=lambda row: str(row["job"]["task"]))
 
 
 async def first(call: Client) -> str:
-    """The task of the first job that a runner which keeps waiting is given."""
+    """The task of the first job that a waiting runner gets."""
     number = 100
     while not (found := await claim(call, number, wait=5)):
         number += 1
@@ -70,7 +71,7 @@ async def test_a_parent_waits_for_its_children_and_the_server_ends_it(call: Clie
     assert dict(children[0]["job"]["headers"]) == {"trace": "7"}
     for number, each in enumerate(children):
         assert await settle(call, each, succeed=number) == "applied"
-    assert await claim(call, 3) == []  # no runner sees what is only to be ended
+    assert await claim(call, 3) == []  # the server ends this job, so no runner gets it
     ended = await job_of(call, parent["id"])
     assert (ended["state"], ended["result"], ended["attempt"]) == ("succeeded", 42, 1)
 
@@ -168,7 +169,7 @@ async def test_what_contradicts_itself_is_refused(call: Client, said: Any) -> No
 
 
 async def test_a_python_program_waits_for_such_a_workflow(call: Client, url: str) -> None:
-    """Parent in another language, child in Python, and the caller too."""
+    """The parent runs in another language; the child and the caller are in Python."""
     async with App(url) as app:
 
         @app.task(name="double", queue="python")

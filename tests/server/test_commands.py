@@ -1,4 +1,4 @@
-"""`treadle server`, `treadle up` and `treadle token` as one types them."""
+"""`treadle server`, `treadle up` and `treadle token` as a user types them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def double(n: int) -> int:
 
 
 async def start(folder: Path, *words: str) -> tuple[asyncio.subprocess.Process, str]:
-    """The command as a process, once it says where it listens."""
+    """Start the command as a process; wait until it prints its address."""
     command = [sys.executable, "-m", "treadle", *words, "--port", "0"]
     process = await asyncio.create_subprocess_exec(*command, cwd=folder, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None

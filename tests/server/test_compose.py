@@ -1,5 +1,8 @@
-"""compose.yaml, as far as it can be shown without an engine: every command line and every name of the environment in it
-is one of ours, and the same processes with the same words do what it says, on a real server."""
+"""compose.yaml, as far as it can be tested without a container engine.
+
+Every command line and environment variable in it is one of Treadle's. The same processes with the same arguments work
+together on a real server.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def test_each_command_line_is_one_of_ours(name: str) -> None:
     with click.Context(treadle) as context:
         found = treadle.get_command(context, word)
         assert found is not None, word
-        found.make_context(word, rest, parent=context)  # reads every option, and refuses what is none
+        found.make_context(word, rest, parent=context)  # reads every option, and raises for an unknown one
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -53,7 +56,7 @@ def test_the_services_know_each_other() -> None:
             assert how == {"condition": "service_healthy"}
             assert "healthcheck" in SERVICES[needed]
     assert SERVICES["follower"]["deploy"] == {"replicas": 2}
-    assert "ports" not in SERVICES["leader"]  # what is scaled can have no port of its own
+    assert "ports" not in SERVICES["leader"]  # a service with several replicas cannot publish a port
     assert "ports" not in SERVICES["follower"]
     assert SERVICES["api"]["ports"] == [f"127.0.0.1:8080:{SERVICES['api']['environment']['API_PORT']}"]
     assert {name.partition(":")[0] for name in SERVICES["redis"]["volumes"]} == set(COMPOSE["volumes"])
@@ -91,7 +94,7 @@ async def test_the_same_processes_do_what_it_says(tmp_path: Path) -> None:
     }
 
     def environment(name: str) -> dict[str, str]:
-        # Everything REDIS_... is the machine's here, everything else as it stands there, but for addresses.
+        # Addresses and REDIS_... variables are those of this machine, all others as in compose.yaml.
         given = OURS[name]["environment"]
         wanted = {*given, *(("REDIS_PORT", "REDIS_DB") if "REDIS_HOST" in given else ())}
         return {word: here.get(word, given.get(word, "")) for word in wanted}

@@ -1,6 +1,8 @@
-"""kill -9 of the server under load, and a full disk: what was answered with 200 is there, nothing is half there.
+"""kill -9 of the server under load, and a full disk: all that was answered with 200 is stored, and nothing is half
+stored.
 
-A real server process over each storage; clients that post through every protocol; a file system of a few megabytes.
+Each storage has a real server process, with clients that post through every protocol, on a file system of a few
+megabytes.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def storage_url(kind: str, folder: Path) -> str:
 
 
 class Load:
-    """Clients that post until so many requests were made, over whatever server is there."""
+    """Clients that post this many requests, to whatever server is running."""
 
     def __init__(self, url: str) -> None:
         self.url, self.sent, self.unanswered = url, 0, 0
@@ -77,7 +79,7 @@ class Load:
                     else:
                         self.refused.append((got.status, str(answer)))
             except aiohttp.ClientConnectorError:
-                self.sent -= 1  # nobody was there to hear it
+                self.sent -= 1  # no server was running
                 await asyncio.sleep(0.02)
             except (aiohttp.ClientError, OSError):
                 self.unanswered += 1  # it may be stored or not
@@ -128,12 +130,12 @@ def server(url: str, port: int) -> tuple[str, ...]:
 
 
 async def rows_of(app: App) -> dict[str, Record]:
-    """All that clients have stored; who of the servers tends is a row of Treadle's own."""
+    """All rows that clients have stored, without Treadle's own, such as the one for the leader."""
     return {row.job.id: row async for row in app.jobs.iterate() if row.job.queue in QUEUES}
 
 
 async def claim_all(app: App, number: int) -> set[str]:
-    """Everything that is stored can be claimed, each once: a row that no line and no clock knows would not come."""
+    """Claim everything that is stored, each job once. A row in no queue and without a due time would be missing."""
     found: list[str] = []
     async with asyncio.timeout(60):
         for turn in itertools.count():
@@ -181,7 +183,8 @@ async def test_a_server_that_is_killed_has_lost_nothing_it_answered(kind: str, t
 
 @contextlib.asynccontextmanager
 async def small_disk(folder: Path, megabytes: int, *words: str) -> AsyncIterator[tuple[Command, Path]]:
-    """A command in `folder`, which is a file system of so many megabytes for it alone; and the way there for us."""
+    """Run a command in `folder`, a file system of this size for the command alone. Yield it, and the path to the
+    folder."""
     within = [shutil.which("unshare") or "", "--user", "--map-root-user", "--mount"]
     if not within[0] or subprocess.run([*within, "true"], capture_output=True, check=False).returncode:  # noqa: ASYNC221
         pytest.skip("no file system of our own can be had here (unshare --user --mount)")
@@ -194,7 +197,7 @@ async def small_disk(folder: Path, megabytes: int, *words: str) -> AsyncIterator
 
 
 def fill(disk: Path) -> Path:
-    """Take all the room there is."""
+    """Fill the disk."""
     ballast = disk / "ballast"
     with open(ballast, "wb", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
@@ -235,16 +238,16 @@ async def test_a_full_disk_is_503_and_nothing_is_stored_until_there_is_room(tmp_
             return statuses
 
         assert await try_all() == [201, 200]
-        for _ in range(3):  # a disk that fills up again
+        for _ in range(3):  # the disk fills up again
             ballast = fill(disk)
-            for _ in range(1_000):  # what the log of the database has room for is taken all the same
+            for _ in range(1_000):  # until the log of the database has no room left
                 if (found := await try_all()) == [503, 503]:
                     break
             assert found == [503, 503]
             async with session.get(f"{url}/healthz") as got:
                 assert got.status == 200
             ballast.unlink()
-            assert await try_all() == [201, 200]  # and at once
+            assert await try_all() == [201, 200]  # without a restart
         assert running.process.returncode is None
         listed, cursor = set[str | None](), ""
         while cursor is not None:

@@ -1,5 +1,7 @@
-"""Every call with what belongs to another queue, for a token of every scope that is bound to one queue: no answer has a
-word of it, and nothing of it is changed. A call that is not in the table fails the test."""
+"""Every call with ids of another queue, for a token of each scope that is bound to one queue.
+
+No answer has a word of the other queue, and no row of it changes. A call that is not in the table fails the test.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from treadle.workflow.signals import signal_id
 
 __all__ = ["session"]
 
-SECRET = "S3CRET"  # in everything of the other queue but the ids, so that an answer with a word of it shows
+SECRET = "S3CRET"  # in every text of the other queue but the ids, so that an answer with such a text shows
 MINE, OTHER, RESTING = "mine", "other", "other too"
 READY, RUNNING, ENDED, FAILED, WAITING = (
     f"other-{state}" for state in ("ready", "running", "ended", "failed", "waiting")
@@ -50,7 +52,7 @@ def new(id: str = "", **fields: Any) -> dict[str, Any]:
 
 
 def raw_jobs() -> Iterator[dict[str, Any]]:
-    """Jobs of my queue that name what is the other one's."""
+    """Jobs of my queue that name rows of the other one."""
     for id in (*IDS, SIGNAL, TICK, CHILD):
         yield new(id)
         yield new(id, nonce="1")
@@ -106,7 +108,7 @@ def raw_jobs() -> Iterator[dict[str, Any]]:
 
 
 def outcomes() -> Iterator[dict[str, Any]]:
-    """Outcomes of the other one's jobs."""
+    """Outcomes for the other queue's jobs."""
     for id, version in product((*IDS, SIGNAL), (0, 1, 2)):
         yield {"id": id, "version": version, "state": "succeeded", "result": '"mine"'}
         yield {"id": id, "version": version, "state": "cancelled", "reason": "asked"}
@@ -116,7 +118,7 @@ def outcomes() -> Iterator[dict[str, Any]]:
 
 
 def own_outcomes() -> Iterator[dict[str, Any]]:
-    """Outcomes of jobs of mine that name what is the other one's."""
+    """Outcomes for my jobs that name rows of the other queue."""
     for id in (*IDS, SIGNAL):
         yield {"state": "waiting", "after": [id], "function_done": True}
         yield {
@@ -131,8 +133,8 @@ def own_outcomes() -> Iterator[dict[str, Any]]:
 
 
 def numbered() -> list[dict[str, Any]]:
-    """Each of them for a job of its own, which runs: see `furnish`. Ids as no run derives them are left out: those are
-    refused with the whole call (test_runners.py)."""
+    """Each outcome for a running job of its own; see `furnish`. Ids that no run derives are left out, because the whole
+    call is refused for them (test_runners.py)."""
     own = [each for each in own_outcomes() if all(ids.stem(job["id"]) is None for job in each.get("followups", ()))]
     return [{"id": f"mine-{number}", "version": 1, **each} for number, each in enumerate(own)]
 
@@ -146,7 +148,8 @@ def reports() -> Iterator[dict[str, Any]]:
 
 
 def claims() -> Iterator[dict[str, Any]]:
-    yield {"worker": "theirs#1", "queues": [[MINE, 9]], "limit": 9}  # the claim id under which the other one's job runs
+    # the claim id under which a job of the other queue runs
+    yield {"worker": "theirs#1", "queues": [[MINE, 9]], "limit": 9}
     yield {"worker": "w#1", "queues": [[OTHER, 9]], "limit": 9}
     yield {"worker": "w#2", "queues": [["treadle", 9]], "limit": 9}
     for id in (*IDS, SIGNAL):
@@ -277,7 +280,7 @@ TABLE: dict[str, list[Probe]] = {
     "POST /v1/work/watch": [("/v1/work/watch", {"topics": each, "timeout": 0}) for each in WATCHED],
 }
 
-# The other protocols serve one queue of their own each, to which this token has no right.
+# Each of the other protocols serves one queue, to which this token has no right.
 UUID = ids.UuidV7()
 WASI, DELAYED = UUID(), UUID()
 BLOB = "sha256:" + "0" * 64
@@ -298,7 +301,7 @@ DELAYED_JOBS: dict[str, list[Probe]] = {
     "DELETE /jobs/{id}": [(f"/jobs/{shown(DELAYED)}", None)],
     "GET /stats": [("/stats", None)],
 }
-UNPROTECTED = {"GET /ping", "GET /jobs/create", "GET /jobs/claim"}  # they say nothing of any job
+UNPROTECTED = {"GET /ping", "GET /jobs/create", "GET /jobs/claim"}  # their answers contain no job
 
 
 def token(name: str, *scopes: str, queues: tuple[str, ...] = ()) -> Token:
@@ -313,7 +316,7 @@ TOKENS = (
 
 
 class Sites:
-    """The server and its two other protocols over one storage."""
+    """The server and its two other protocols, on one storage."""
 
     def __init__(self, app: App, session: aiohttp.ClientSession) -> None:
         self.app, settings = app, Settings(tokens=TOKENS, max_wait=5)
@@ -327,7 +330,7 @@ class Sites:
         return answer
 
     async def others(self) -> str:
-        """All that there is of the other queues, limits, schedules and workers, as text."""
+        """All rows of the other queues, limits, schedules and workers, as text."""
         found: list[Any] = []
         for queue in (OTHER, "treadle", QUEUE, defaults.DELAYED_QUEUE):
             page = await self.admin("/v1/work/find", {"queue": queue, "order": "oldest", "limit": 1_000})
@@ -349,7 +352,7 @@ async def sites(request: pytest.FixtureRequest, tmp_path: Path, session: aiohttp
 
 
 async def furnish(sites: Sites) -> None:
-    """The other queue: jobs in every state, a signal, a mark, a schedule, limits, a pause, a worker."""
+    """Fill the other queue: jobs in every state, a signal, a mark, a schedule, limits, a pause, a worker."""
     about = {"queue": OTHER, "payload": json.dumps([SECRET]), "labels": ["blue", SECRET], "headers": [["h", SECRET]]}
     limits = [[f"{SECRET}-limit", 1]]
     wanted = json.dumps({"job": WAITING, "signal": "approved"})
@@ -430,7 +433,7 @@ async def test_nothing_crosses(sites: Sites, name: str) -> None:
                 assert await sites.others() == before, operation
     assert await sites.others() == before
     mine = (await sites.admin("/v1/work/find", {"queue": MINE, "limit": 1_000}))["records"]
-    for row in mine:  # nor does a job of mine wait for one of theirs, or belong to it
+    for row in mine:  # also, none of my jobs waits for a job of the other queue, or belongs to one
         job = row["job"]
         named = {*row.get("after", ()), *job.get("after", ()), job.get("root"), job.get("parent")}
         assert named.isdisjoint({*IDS, SIGNAL}), row
@@ -458,7 +461,7 @@ async def test_what_belongs_to_every_queue_is_refused(session: aiohttp.ClientSes
 
 
 async def test_every_call_is_in_the_table(sites: Sites) -> None:
-    """A call that is new must say what it does with another queue's ids."""
+    """A new call must be added to the table, with ids of another queue."""
     waiting = LongPoll(lambda: sites.app.storage)
     native = {f"{each.method} {each.path}" for each in operations_of(sites.app, Settings(), waiting)}
     assert native == TABLE.keys()
@@ -480,7 +483,7 @@ async def test_within_its_queue_a_bound_token_does_what_its_scopes_say(sites: Si
 
 
 async def test_who_may_not_look_sees_nothing_of_the_job_that_answers(sites: Sites) -> None:
-    """With the scope enqueue alone, for every queue or for one."""
+    """The token has the scope enqueue alone."""
     job = {"task": "t", "queue": MINE, "key": "k", "id": "m", "args": [SECRET]}
     await sites.native("POST", "/v1/jobs", job, "admin")
     for path, body in (
@@ -499,7 +502,7 @@ async def test_who_may_not_look_sees_nothing_of_the_job_that_answers(sites: Site
 
 
 async def test_explain_says_nothing_of_what_others_do_with_a_limit(sites: Sites) -> None:
-    """A job of mine may name a limit of theirs; who stands aside for it, and how much of it is used, is theirs."""
+    """My job may name a limit of the other queue, but not see which jobs it blocks or how much of it is used."""
     await furnish(sites)
     await sites.admin("/v1/limits/shared", {"slots": 1}, "PUT")
     theirs = [{"id": f"o{n}", "task": "t", "queue": OTHER, "limits": [["shared", 1]]} for n in range(3)]

@@ -1,7 +1,7 @@
-"""Odd values by every call of the worker protocol, the native API and both compatible protocols, next to ordinary jobs.
+"""Odd values in every call of the worker protocol, the native API and both compatible protocols, next to ordinary jobs.
 
-Seeded: a failure is found again. docs/guides/server.md tells how many calls each run makes. TEST_FUZZ_SEED and
-TEST_FUZZ_TIMES choose other ones, and more.
+The calls are seeded, so a failure can be repeated. docs/guides/server.md says how many calls each run makes.
+TEST_FUZZ_SEED and TEST_FUZZ_TIMES choose another seed, and more calls.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.server import Settings
 
-CALLS = {"memory": 1_000, "sqlite": 600, "redis": 600, "postgres": 300}  # each as long as a second or three
+CALLS = {"memory": 1_000, "sqlite": 600, "redis": 600, "postgres": 300}  # each takes two or three seconds
 SEED = int(os.environ.get("TEST_FUZZ_SEED", "0"))
-TIMES = int(os.environ.get("TEST_FUZZ_TIMES", "1"))  # as many calls
+TIMES = int(os.environ.get("TEST_FUZZ_TIMES", "1"))  # this many times as many calls
 GOOD = 40
 TOGETHER = 8
 UUID = "0190b0b0-0000-7000-8000-000000000001"
@@ -303,7 +303,7 @@ DELAYED: tuple[tuple[str, str, Any], ...] = (
 
 
 class Dice:
-    """Bodies with odd values in some of their places."""
+    """Makes bodies with odd values in some places."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -317,7 +317,7 @@ class Dice:
         return protocol, f"{method} {path}", None if body is None else self.spoilt(body)
 
     def spoilt(self, body: Any) -> Any:
-        """The body without some of what may be left out, and with odd values in up to two places."""
+        """The body without some of its optional fields, and with odd values in up to two places."""
         found = self._thinned(body)
         for _ in range(self._random.choice((0, 1, 1, 2))):
             if places := list(_places(found)):
@@ -332,7 +332,7 @@ class Dice:
         return [self._thinned(each) for each in value] if isinstance(value, list) else value
 
     def _odd(self, value: Any) -> Any:
-        """Nearly always of the same type: the decoder refuses any other."""
+        """An odd value, nearly always of the same type, because the decoder refuses any other."""
         if self._random.random() < 0.15:
             return deepcopy(self._random.choice(ODD))
         if isinstance(value, list) and value:
@@ -349,7 +349,7 @@ class Dice:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The location of a value in a body: the dict or list, and the name or number."""
+    """The places in a body: the dict or list, and the name or number of the value."""
     for name, each in value.items() if isinstance(value, dict) else enumerate(value):
         yield value, name
         if isinstance(each, dict | list):
@@ -420,12 +420,12 @@ async def _fuzz(session: aiohttp.ClientSession, urls: dict[str, str], dice: Dice
 
     await asyncio.gather(*(calls(most // TOGETHER + 1) for _ in range(TOGETHER)))
     assert not faults, "\n".join(faults[:10])
-    assert statuses.get(200, 0) > most // 4, statuses  # not all of them may stop at the first check
+    assert statuses.get(200, 0) > most // 4, statuses  # not all calls may stop at the first check
     assert sum(statuses.values()) >= most
 
 
 async def _give_runs(session: aiohttp.ClientSession, url: str, outcomes: list[Any]) -> None:
-    """Make the outcomes those of jobs that run, where nothing odd stands in the place of the id and the version."""
+    """Replace the id and version of these outcomes by those of running jobs, unless they are odd values."""
     for out in outcomes:
         if not isinstance(out, dict) or (out.get("id"), out.get("version")) != ("a", 1):
             continue

@@ -1,7 +1,8 @@
-"""Odd values sent with a token of some queues: no fault, no text of another queue, no growth. And odd packets.
+"""Odd values sent with a token of some queues, and odd packets: no fault, no text of another queue, no growth.
 
-Another queue holds rows with a mark in every text. Ids, keys and names of those rows are among the odd values. Seeded;
-TEST_FUZZ_SEED and TEST_FUZZ_TIMES choose other ones, and more. docs/guides/security.md has the counts of a long run.
+Another queue holds rows with a mark in every text; their ids, keys and names are among the odd values. The calls are
+seeded; TEST_FUZZ_SEED and TEST_FUZZ_TIMES choose another seed, and more calls. docs/guides/security.md has the counts
+of a long run.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ FAR_UUID, FAR_ULID = UUID[:-1] + "2", "01j2rb1c000000000000000001"
 FAR = ("far-ready", "far-running", "far-ended", "far-waiting", FAR_UUID, FAR_ULID)
 NAMES = (*FAR, "far-key", "far", "queue:far", "far-lane", "far-limit", "job:far-ready", "queue:far ", "far-worker#1")
 TOGETHER = 8
-FILES = 24  # descriptors that may be more in use after the second half of the calls than after the first
-MEMORY = 96 * 2**20  # bytes of the process, beside the rows that the calls have stored
+FILES = 24  # how many more descriptors may be in use after the second half of the calls than after the first
+MEMORY = 96 * 2**20  # bytes by which the process may grow, in addition to the rows that the calls have stored
 PACKETS = 20_000 * TIMES
 PATHS: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/v1/jobs/{}", None),
@@ -66,7 +67,7 @@ PATHS: tuple[tuple[str, str, Any], ...] = (
 
 
 class Thief(Dice):
-    """It names rows of the other queue wherever a text stands."""
+    """Odd values that name rows of the other queue wherever the body has a text."""
 
     def call(self) -> tuple[str, str, Any]:
         if self._random.random() < 0.15:
@@ -100,7 +101,7 @@ def _far(id: str, **more: Any) -> NewJob:
 
 
 async def _plant(storage: Storage) -> None:
-    """Rows of the other queue in each state, and a worker of it."""
+    """Store rows of the other queue in each state, and a worker of it."""
     await storage.enqueue(
         [
             _far("far-running"),
@@ -128,7 +129,7 @@ async def _rows(storage: Storage) -> list[Record | None]:
 
 
 async def _stored(storage: Storage) -> int:
-    """Bytes of all rows as text, six times: what a row of a storage in memory takes."""
+    """Six times the bytes of all rows as text, which is what they take in a storage in memory."""
     page, size = await storage.find(Query(limit=500)), 0
     while True:
         size += sum(len(msgspec.json.encode(row)) for row in page.records)
@@ -138,7 +139,7 @@ async def _stored(storage: Storage) -> int:
 
 
 def _in_use() -> tuple[int, int]:
-    """Descriptors and bytes of this process, which the server is a part of."""
+    """Descriptors and bytes of this process, which includes the server."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGE_SIZE")
@@ -176,7 +177,7 @@ async def test_a_bound_token_reaches_no_row_of_another_queue(
             assert here.run(_rows(storage)) == before
             assert files_now - files <= FILES
             assert memory_now - memory <= MEMORY + (held_now - held if kind == "memory" else 0)
-            assert counts[200] + counts[201] > counts.total() // 8, counts  # many get past the first check
+            assert counts[200] + counts[201] > counts.total() // 8, counts  # many calls must pass the first check
             print(f"{kind}: {counts.total():,} calls {dict(sorted(counts.items()))}")
             print(f"descriptors {files} -> {files_now}, MiB {memory >> 20} -> {memory_now >> 20}")
         finally:

@@ -1,4 +1,4 @@
-"""The gate: what a server takes from outside, whichever door it comes by, and what it refuses."""
+"""The checks of incoming rows: which rows a server accepts, through every call, and which it refuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HUGE = 10**30
 
 
 def tokens(*scopes: str) -> Settings:
-    """A server with one token that has these scopes: its secret is "s"."""
+    """The settings of a server with one token that has these scopes; its secret is "s"."""
     return Settings(tokens=(Token(name="t", digest=digest("s"), scopes=scopes),), max_wait=5)
 
 
@@ -116,7 +116,7 @@ ODD: tuple[dict[str, Any], ...] = (
 
 
 async def test_odd_rows_are_refused_at_every_door(session: aiohttp.ClientSession) -> None:
-    """422, and nothing is stored; in `followups` the outcome is refused alone, and its job may still end."""
+    """422, and nothing is stored. In `followups` only the outcome is refused, and its job may still end."""
     call = Caller(memory_url(None, tokens(*SCOPES)), session)
     await call("/v1/jobs", {"task": "t", "id": "run"})
     _, claimed = await call("/v1/work/claim", {"worker": "w#1"})
@@ -130,7 +130,7 @@ async def test_odd_rows_are_refused_at_every_door(session: aiohttp.ClientSession
             "state": "succeeded",
             "followups": [{"id": "kid", "task": "t", **odd}],
         }
-        if odd.get("id") != "":  # there it is derived
+        if odd.get("id") != "":  # there the id is derived
             status, answer = await call("/v1/work/settle", {"outcomes": [outcome]})
             assert status == 422 or answer["settled"][0]["status"] == "refused", (odd, answer)
         status, answer = await call("/v1/work/settle_claim", {"outcomes": [outcome], "claim": {"worker": "w#2"}})
@@ -291,7 +291,7 @@ async def test_the_native_api_sends_jobs_of_users_only(session: aiohttp.ClientSe
 
 
 async def test_a_schedule_is_changed_by_those_who_operate(session: aiohttp.ClientSession) -> None:
-    """A worker ticks it, and may not give it another definition, end it or pause it."""
+    """A worker ticks a schedule, and may not define, end or pause it."""
     app = App(storage=MemoryStorage())
     here = host().run
     url = host().add(app, tokens("work", "enqueue"))
@@ -324,7 +324,7 @@ async def test_a_schedule_is_changed_by_those_who_operate(session: aiohttp.Clien
 
 
 async def test_a_signal_is_given_by_those_who_operate(session: aiohttp.ClientSession) -> None:
-    """A worker's token may not settle the row of a signal, whose id it can work out."""
+    """A worker's token may not settle the row of a signal, whose id it can derive."""
     settings = tokens(*SCOPES)
     worker = Token(name="w", digest=digest("w"), scopes=("work", "enqueue", "read"))
     url = memory_url(None, Settings(tokens=(*settings.tokens, worker), max_wait=5))
@@ -384,8 +384,8 @@ def made(url: str) -> App:
 
 
 async def test_a_python_program_works_over_http_with_the_scopes_of_a_worker() -> None:
-    """Its marks, flows, children and the rests of limits that its jobs name are rows of Treadle's own, and pass. Giving
-    a signal, declaring a schedule and resting another limit need `operate`."""
+    """Its marks, flows, children, and the rests of limits that its jobs name are rows of Treadle's own, and are
+    accepted. Sending a signal, declaring a schedule and the rest of another limit need `operate`."""
     url = memory_url(None, tokens("enqueue", "work", "read"))
     async with made(with_secret(url)) as app, Worker(app, poll=0.05):
         charge = app.find_task("charge")

@@ -1,4 +1,4 @@
-"""A runner that goes away while it waits for work takes no job with it, whatever it had pipelined."""
+"""A runner that disconnects while it waits for work takes no job with it, whatever requests it had pipelined."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def body(number: int) -> bytes:
 
 
 def claims(number: int) -> bytes:
-    """So many, one behind the other."""
+    """This many claims, one after the other on one connection."""
     bodies = [body(each) for each in range(number)]
     return b"".join(head("POST", "/v1/work/claim", {**JOB, "Content-Length": str(len(each))}) + each for each in bodies)
 
 
 class Gone:
-    """A server, and a runner that sent so many claims on one connection."""
+    """A server, and a runner that sent several claims on one connection."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
@@ -38,7 +38,7 @@ class Gone:
         self.serving = Serving(self.site, on_stop=self.site.state.waiting.send_home)
 
     def hold_claims(self) -> tuple[asyncio.Event, asyncio.Semaphore]:
-        """The event is set by each claim that reaches the storage; the semaphore lets claims in."""
+        """Hold claims before they reach the storage. Each sets the event, and waits for the semaphore."""
         claim, begun, go = self.app.storage.claim, asyncio.Event(), asyncio.Semaphore(0)
 
         async def held(asked: Claim) -> Claimed:
@@ -50,7 +50,7 @@ class Gone:
         return begun, go
 
     async def rests(self) -> None:
-        """Until a claim has found nothing and waits for a hint."""
+        """Wait until a claim has found nothing and waits for a hint."""
         async with asyncio.timeout(30):
             while not any(bench.seats for bench in self.site.state.waiting._benches.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -102,7 +102,7 @@ async def test_a_runner_that_left_while_it_waited_is_given_nothing(
 async def test_a_claim_behind_one_that_was_answered_takes_nothing_for_a_runner_that_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first has its job, and the one behind it begins as the connection ends."""
+    """The first claim has its job, and the next one begins as the connection ends."""
     case = Gone(monkeypatch)
     async with case.serving as serving:
         with socket.create_connection((serving.host, serving.port)) as runner:
@@ -113,7 +113,7 @@ async def test_a_claim_behind_one_that_was_answered_takes_nothing_for_a_runner_t
             await begun.wait()
             begun.clear()
             go.release()
-            await begun.wait()  # the second
+            await begun.wait()  # the second claim
         await gone(serving)
         await case.app.storage.enqueue([NewJob(id="j", task="t")])
         open_all(go)

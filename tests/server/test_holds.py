@@ -1,4 +1,5 @@
-"""One caller of the worker protocol cannot keep the others waiting: lists have bounds, and long ones go in turns."""
+"""One caller of the worker protocol cannot delay the others for long: lists are limited, and long work is done in
+steps."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from treadle.server.row_checks import (
 from treadle.server.time_slices import in_parts
 from treadle.storage.http import HttpStorage
 
-HELD = {"sqlite": 400_000, "memory": 900_000}  # calls; 304,000 and 697,000 with 10,000 jobs in a batch, the most of all
+HELD = {"sqlite": 400_000, "memory": 900_000}  # calls; up to 304,000 and 697,000 with 10,000 jobs in a batch
 PRESENCE = {
     "worker": "w",
     "host": "h",
@@ -65,7 +66,7 @@ def change(name: str) -> dict[str, Any]:
 
 
 def edges(count: int) -> list[dict[str, Any]]:
-    """Jobs that wait for so many together."""
+    """Jobs that each wait for this many others."""
     per = MOST_UPSTREAMS
     return [job(f"e{at}", wait_timeout=60, after=names(min(per, count - at))) for at in range(0, count, per)]
 
@@ -173,7 +174,7 @@ async def test_a_flow_of_ten_thousand_jobs_goes_over_http() -> None:
 
 
 async def test_long_work_of_many_goes_on_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that an ordinary request, which needs several turns of the loop, does not wait for all of them in each."""
+    """Otherwise an ordinary request, which needs several turns of the loop, would wait for all of them in each turn."""
     monkeypatch.setattr(time_slices, "TURN", 0.0)
     went, number = list[int](), 0
 
@@ -204,11 +205,12 @@ def test_parts_hold_what_they_may() -> None:
     assert list(in_parts([], 3, int)) == []
 
 
-# --- how long one call keeps the others waiting
+# --- how long one call delays the others
 
 
 class Watch:
-    """The calls of functions on the server's thread between two turns of its loop: its work, on any machine."""
+    """Counts the function calls on the server's thread between two turns of its loop: a measure of work on any
+    machine."""
 
     def __init__(self) -> None:
         self.longest = self._calls = 0

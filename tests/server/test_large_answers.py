@@ -1,4 +1,4 @@
-"""Rows that are together larger than a client takes: they come in parts, and one that alone is too large fails."""
+"""Rows that are together larger than an answer may be come in several answers; a single row that is too large fails."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_looking_at_rows_that_one_answer_cannot_hold(url: str) -> None:
 
 
 async def test_a_job_that_one_answer_cannot_hold_has_spent_a_start(url: str) -> None:
-    """It keeps its turn and its attempts; a rate counts its claim, as docs/guides/runners.md says."""
+    """The job keeps its position and its attempts; a rate counts its claim, as docs/guides/runners.md says."""
     app = made(url + SMALL)
     async with app:
         await app.limits.set(Limit("api", rate=3, per=3_600))

@@ -1,4 +1,4 @@
-"""Outgoing requests: tokens, jobs and bodies go to the origin that was named, and to no other."""
+"""Outgoing requests: tokens, jobs and bodies go to the named origin, and to no other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_storage_follows_no_redirect(status: int) -> None:
 
 
 async def test_a_storage_takes_no_compressed_answer() -> None:
-    """300 MB of a hostile server are 290 KB on the way."""
+    """Compressed, 300 MB of a hostile server are 290 KB on the network."""
     body = gzip.compress(b"[" + b" " * 1_000_000)
     with Listener(200, {"Content-Encoding": "gzip"}, body) as named:
         with pytest.raises(StorageUnavailable, match="uncompressed"):
@@ -107,7 +107,7 @@ async def test_a_host_that_answers_multicast_first_gets_no_token(words: list[str
 
 
 async def test_an_odd_answer_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One page of a proxy must not stop every slot of a runner."""
+    """One error page of a proxy must not stop every slot of a runner."""
     monkeypatch.setattr("treadle.wasi.client.LONGEST_PAUSE", 0.01)
     job = {"job_id": "j", "binary_addr": "a" * 64, "status": "active"}
     odd = b"<html>", b'{"job_id": 5}', b"\xff\x00", b"[]"

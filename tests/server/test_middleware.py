@@ -1,4 +1,5 @@
-"""Every way in passes the enqueue middleware of the server's app, tells "enqueued", and compares chosen ids."""
+"""Every call that enqueues passes the enqueue middleware of the server's app, emits "enqueued", and compares chosen
+ids."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ async def test_the_queue_protocol_passes_the_middleware(site: Site) -> None:
 
 
 async def report(site: Site, *then: dict[str, Any]) -> tuple[str, Any]:
-    """A runner in another language reports that its job went on as these -> its id, what became of that."""
+    """A runner in another language reports these follow-up jobs. Return the job's id, and the status of the settle."""
     _, parent = await site.call("POST", "/v1/jobs", {"task": "parent", "queue": uuid.uuid4().hex})
     ask = {"worker": f"r#{uuid.uuid4().hex}", "queues": [[parent["queue"], 1]], "max_lost": 3, "limit": 1}
     _, claimed = await site.call("POST", "/v1/work/claim", ask)
@@ -103,7 +104,7 @@ async def test_what_the_middleware_raises_fails_the_run_of_a_foreign_runner(site
 
 
 async def test_a_foreign_runner_that_chooses_the_id_of_another_job_is_refused(site: Site) -> None:
-    """The job with that id is not taken for its child."""
+    """The job with that id does not become its child."""
     other = {"task": "other", "id": "order-1"}
     assert (await site.call("POST", "/v1/jobs", other))[0] == 201
     _, settled = await report(site, {"id": "order-1", "task": "child", "payload": json.dumps([1])})

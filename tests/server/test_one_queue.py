@@ -1,4 +1,4 @@
-"""Clients with a token of few queues: listing, long names, reasons. And large batches, and runners that are gone."""
+"""Clients with a token of few queues: lists, long names, reasons. And large batches, and runners that disconnected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_token_of_one_queue_means_that_queue(
 
 
 async def test_a_bound_client_learns_why_a_child_is_not_running(url: str, storage: MemoryStorage) -> None:
-    id = f"{'0' * 32}-000001"  # that of a job which a run has made: the run is looked for
+    id = f"{'0' * 32}-000001"  # an id as a run derives it: the server looks the run up
     await storage.enqueue([NewJob(id=id, task="t", queue="mine")])
     async with App(url, token="two") as app:
         assert "no worker" in await app.jobs.explain(id)
@@ -59,7 +59,8 @@ async def test_a_long_name_of_a_bound_worker_is_cut(url: str, storage: MemorySto
         for name, id in zip(names, ("a", "b"), strict=True):
             ask = Claim(worker=f"{name}#1", queues=(("mine", 1),), limit=1, lease=9.0)
             assert [row.id for row in (await app.storage.claim(ask)).records] == [id]
-            assert [row.id for row in (await app.storage.claim(ask)).records] == [id]  # the same claim id, the same job
+            # the same claim id returns the same job
+            assert [row.id for row in (await app.storage.claim(ask)).records] == [id]
     [mine] = [each for each in TOKENS if each.name == "mine"]
     cut = [worker_of(mine, name) for name in names]
     assert len(set(cut)) == 2

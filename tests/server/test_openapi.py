@@ -1,4 +1,4 @@
-"""The server held to its own description: nothing schemathesis thinks of makes it answer 5xx or off its schema."""
+"""The server matches its own description: no request of schemathesis gets a 5xx, or an answer against its schema."""
 
 from __future__ import annotations
 

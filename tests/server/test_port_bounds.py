@@ -1,4 +1,4 @@
-"""The bounds of a port, which hold before anybody is known: real sockets against a real server in this loop."""
+"""The limits of a port, which apply before authentication: real sockets against a real server in this loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treadle import App
 from treadle.errors import BadOption
 from treadle.server import Bounds, Serving, Settings, make_site
 
-SHORT = 0.2  # s
+SHORT = 0.2  # seconds
 HOST = {"Host": "localhost"}
 JOB = {**HOST, "Content-Type": "application/json"}
 KIB, MIB = 2**10, 2**20
@@ -49,7 +49,7 @@ def connections(serving: Serving) -> int:
 
 
 async def gone(serving: Serving, left: int = 0) -> None:
-    """Until no more connections than these are there."""
+    """Wait until no more connections than these are open."""
     async with asyncio.timeout(30):
         while connections(serving) > left:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -136,7 +136,7 @@ async def test_a_connection_without_requests_is_closed_and_one_with_them_is_kept
 
 
 async def test_a_request_that_waits_for_work_is_not_silence() -> None:
-    """Every bound is shorter than its answer takes."""
+    """Every limit is shorter than the time until its answer."""
     bounds = Bounds(head_time=SHORT, body_time=SHORT, read_time=SHORT, idle_time=SHORT, late_time=SHORT)
     async with served(bounds, Settings(max_wait=4 * SHORT)) as serving:
         body = b'{"worker": "r#1", "wait": 10}'
@@ -154,7 +154,7 @@ async def test_a_body_is_read_to_its_end_after_a_refusal_but_not_for_ever() -> N
     def polite() -> list[int]:
         with connected(serving.url) as found:
             statuses = []
-            for _ in range(2):  # the connection goes on behind a body that nobody wanted
+            for _ in range(2):  # the connection stays usable after a body that was not read
                 sent = {**JOB, "Origin": "https://evil.example", "Content-Length": str(size)}
                 found.sendall(head("POST", "/v1/jobs", sent) + b" " * size)
                 statuses.append(one(found).status)
@@ -180,7 +180,7 @@ async def test_a_body_is_read_to_its_end_after_a_refusal_but_not_for_ever() -> N
 
 
 async def test_headers_behind_a_body_are_no_headers() -> None:
-    """They had no check and no limit."""
+    """They had passed no check and no limit."""
     body = b'3\r\n{"t\r\n9\r\nask":"t"}\r\n0\r\n'
 
     def send(trailer: bytes, count: int = 1) -> Answer:
@@ -237,7 +237,7 @@ async def test_streams_that_are_never_read_hold_no_more_than_a_buffer() -> None:
         for each in streams:
             each.sendall(head("GET", "/v1/jobs/s/events", HOST))
             assert b"event: changed" in await asyncio.to_thread(_until, each, b"event: changed")
-        assert connections(serving) == 20  # a quiet stream is no reader that does not read
+        assert connections(serving) == 20  # a quiet stream does not count as a client that stopped reading
         buffered = [each.transport.get_write_buffer_size() for each in serving._server.server_state.connections]  # type: ignore[union-attr]
         assert max(buffered) <= 128 * KIB
         for each in streams:
@@ -309,11 +309,11 @@ async def test_another_protocol_is_not_spoken() -> None:
         assert "upgrade" not in answer.headers
 
 
-# --- how many
+# --- number of connections
 
 
 async def test_connections_beyond_the_limit_are_told_so_and_well_again_when_they_leave() -> None:
-    """All that are there are at work, so none of them makes room."""
+    """All open connections have requests in progress, so none is closed for the new one."""
     async with served(Bounds(connections=4)) as serving:
         await asyncio.to_thread(
             ask, serving.url, "POST", "/v1/jobs", b'{"task": "t", "id": "s"}', content_type="application/json"
@@ -393,7 +393,7 @@ OFFER = {**JOB, "Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP
 
 @pytest.mark.parametrize("pieces", [1, 3])
 async def test_a_client_that_offers_another_protocol_is_answered_as_any_other(pieces: int) -> None:
-    """Java's HttpClient and `curl --http2` offer HTTP/2 so, with the body behind it."""
+    """Java's HttpClient and `curl --http2` offer HTTP/2 this way, and send the body directly after it."""
     body = b'{"task":"mail","args":[1]}'
 
     def talk() -> list[tuple[int, object]]:
@@ -428,7 +428,7 @@ async def test_an_offer_of_another_protocol_is_held_to_the_same_bounds() -> None
 
 
 def said_all(url: str, request: bytes) -> int:
-    """How many answers came before the server ended the connection."""
+    """The number of answers before the server ended the connection."""
     with connected(url) as found:
         with contextlib.suppress(ConnectionError):
             found.sendall(request)

@@ -1,4 +1,4 @@
-"""The runners of examples/runners, each a process of its own language against a server of ours."""
+"""The runners of examples/runners, each a process in its own language, against a real server of Treadle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Basic behaviour of a server: statuses when the storage is away, a line for each request, TLS, stopping well."""
+"""Basic behaviour of a server: statuses while the storage is unavailable, a log line for each request, TLS, a clean
+stop."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class Full(MemoryStorage):
-    """No room on its disk, while `full`."""
+    """A storage that raises StorageFull while `full`."""
 
     full = True
 
@@ -88,7 +89,7 @@ async def test_each_request_is_a_line_of_the_log(
     with caplog.at_level(logging.INFO, "treadle.access"):
         await call("GET", "/v1/jobs", token="web", headers={"X-Request-Id": "mine-1"})
         await call("GET", "/v1/jobs", headers={"X-Request-Id": "mine-2"})
-        async with asyncio.timeout(PATIENCE):  # the log entry is written once the answer is sent
+        async with asyncio.timeout(PATIENCE):  # the log entry is written after the answer is sent
             while sum("mine-" in each.getMessage() for each in list(caplog.records)) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     first, second = sorted(
@@ -133,7 +134,7 @@ async def test_a_server_that_stops_answers_who_waits() -> None:
                     await asyncio.sleep(0.01)
             stopping = loop.time()
         claimed, waited, streamed, watched = await asyncio.gather(*asked)
-        assert loop.time() - stopping < 25  # the first had 30 s to go, the last for ever
+        assert loop.time() - stopping < 25  # the first had 30 s left, the last no limit
     assert (claimed[0], json.loads(claimed[1])["records"]) == (200, [])
     assert (watched[0], json.loads(watched[1])) == (200, {"topics": []})
     assert (waited[0], json.loads(waited[1])["state"]) == (200, "ready")

@@ -1,4 +1,4 @@
-"""Texts that no decoder can read: what is sent is refused by its field, and what is stored stops nobody."""
+"""Texts that no decoder can read: a request names the field and is refused, and a stored one blocks no other row."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path, session: aiohttp.
         host().run(app.close())
 
 
-# --- what is sent
+# --- requests
 
 
 def cursors() -> Iterator[str]:
@@ -85,7 +85,8 @@ def cursors() -> Iterator[str]:
 
 
 async def test_a_cursor_that_is_none_is_refused(site: Site) -> None:
-    """422 for what no page answered; what looks like one is a place behind all rows, or before them."""
+    """422 for a text that no page returned. One that looks like a cursor is a position, possibly after all rows or
+    before."""
     await site.store(*[NewJob(id=f"j{number}", task="t") for number in range(3)])
     for text in (*cursors(), DEEP, "{", "[]"):
         cursor = text.encode().hex()
@@ -117,7 +118,8 @@ POLICIES = {
 
 @pytest.mark.parametrize("text", POLICIES)
 async def test_a_policy_is_refused_by_its_field(session: aiohttp.ClientSession, text: str) -> None:
-    """By the raw verbs, by itself and in `followups`: the field, what was expected and what was found."""
+    """The raw verbs refuse it, alone and in `followups`: the error names the field, what was expected and what was
+    found."""
     call = Client(memory_url(None), session)
     option, words = POLICIES[text]
     status, answer = await call("POST", "/v1/work/enqueue", {"jobs": [{"id": "a", "task": "t", "retry": text}]})

@@ -1,4 +1,4 @@
-"""A large body costs what its bytes cost: its objects are counted before they are made, and it waits for room."""
+"""A large body costs no more than its bytes: its objects are counted before they are created, and it waits for room."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 2**20
 LISTS = b"[]," * 400_000 + b"[]"
 TEXT = json.dumps(
     json.dumps([{"a": [n, "[{,\\"]} for n in range(40_000)])
-).encode()  # very many of them, within one text
+).encode()  # very many of them, within one string
 
 
 def post(url: str, path: str, body: bytes) -> Answer:
@@ -33,7 +33,7 @@ def post(url: str, path: str, body: bytes) -> Answer:
 
 
 class Made:
-    """The number of objects that the decoder makes from large bodies."""
+    """Counts the objects that the decoder creates from large bodies."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
@@ -91,7 +91,7 @@ async def test_lists_have_an_end(path: str, body: bytes) -> None:
 
 
 async def test_what_stands_in_a_text_is_no_value() -> None:
-    """The rows of a worker bring their arguments as text."""
+    """The rows of a worker contain their arguments as text."""
     url = memory_url(None)
     body = b'{"jobs":[{"id":"a","task":"t","payload":' + TEXT + b"}]}"
     assert (await asyncio.to_thread(post, url, "/v1/work/enqueue", body)).status == 200
@@ -109,7 +109,7 @@ async def test_large_arguments_of_one_job_are_kept_word_for_word(
     seen = await asyncio.to_thread(ask, url, "GET", f"/v1/jobs/{answer.body['id']}")
     assert answer.status == 201
     assert answer.body["args"] == seen.body["args"] == json.loads(b"[" + arguments + b"]")
-    if b"$t" not in arguments:  # else it is written in another way, which needs its values
+    if b"$t" not in arguments:  # else it is encoded in another way, which needs its values
         assert max(made.sizes, default=0) <= body_weight.SMALL
     named = await asyncio.to_thread(
         post, url, "/v1/jobs", b'{"kwargs":{"a":[' + arguments + b']},"task":"t","args":[1]}'
@@ -165,7 +165,7 @@ def _counted(content: bytes) -> tuple[int, int]:
 
 
 def _true(value: Any) -> tuple[int, int]:
-    """Containers and commas of what `json.dumps` writes of it."""
+    """The containers and commas that `json.dumps` writes for this value."""
     if not isinstance(value, list | dict):
         return 0, 0
     inner = [_true(each) for each in (value.values() if isinstance(value, dict) else value)]
@@ -202,7 +202,7 @@ async def test_large_bodies_of_one_caller_wait_for_each_other_and_not_for_those_
     await asyncio.sleep(0)
     await bodies.enter(other, MIB)
     assert not waiting.done()
-    await bodies.enter({"treadle.caller": "a"}, 1_000)  # a small one needs none
+    await bodies.enter({"treadle.caller": "a"}, 1_000)  # a small body does not wait
     bodies.leave(two)
     await waiting
     for each in (one, three, other):
@@ -234,7 +234,7 @@ async def test_half_a_large_body_gives_its_room_back() -> None:
     whole = b'{"task":"t","args":["' + b"a" * (MIB - 40) + b'"]}'
 
     def talk() -> int:
-        for _ in range(4):  # more than there is room for
+        for _ in range(4):  # more bodies than there is room for
             with connected(serving.url) as found:
                 found.sendall(head("POST", "/v1/jobs", sent) + b"{" * 100_000)
         with connected(serving.url) as found:

@@ -1,4 +1,5 @@
-"""Messages and errors on the wire: what may be left out of a body, and the word of an error without one of its own."""
+"""Messages and errors on the wire: which fields a body may leave out, and the word of an error without one of its
+own."""
 
 from __future__ import annotations
 

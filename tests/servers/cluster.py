@@ -1,4 +1,4 @@
-"""A cluster of three nodes, and the moving of hash slots between them."""
+"""A cluster of three nodes, which can move hash slots between them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NODES = 3
 
 
 class Cluster:
-    """Three primaries without replicas, each with a third of the slots, whose data survives a kill.
+    """Three primaries without replicas, each with a third of the slots and data that survives a kill.
 
-    When one of them is down, the cluster answers nobody (CLUSTERDOWN), as is the servers' own default.
+    While one of them is down, the cluster refuses every command (CLUSTERDOWN), which is the servers' own default.
     """
 
     def __init__(self, fsync: Fsync = "everysec") -> None:
@@ -31,7 +31,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """Of all of it."""
+        """The URL of the whole cluster."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def start(self) -> Self:
@@ -49,12 +49,12 @@ class Cluster:
         return self
 
     def whole(self) -> bool:
-        """Whether every node says that all is well."""
+        """Whether every node reports that the cluster is complete."""
         said = [fields(node.do("CLUSTER", "INFO")) for node in self.nodes]
         return all(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == str(NODES) for info in said)
 
     def owner(self, slot: int) -> Valkey:
-        """The node that has a hash slot now."""
+        """The node that owns a hash slot now."""
         for first, last, (_, port, *_), *_ in self.nodes[0].do("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == port)
@@ -64,7 +64,7 @@ class Cluster:
         return int(self.nodes[0].do("CLUSTER", "KEYSLOT", key))
 
     def move(self, slot: int, to: Valkey) -> None:
-        """Hand a hash slot with its keys to another node, as one does when a cluster grows."""
+        """Move a hash slot with its keys to another node, as an operator does when a cluster grows."""
         of, new = self.owner(slot), str(to.do("CLUSTER", "MYID"))
         to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", str(of.do("CLUSTER", "MYID")))
         of.do("CLUSTER", "SETSLOT", slot, "MIGRATING", new)
@@ -89,7 +89,7 @@ class Cluster:
 
 
 def until(true: Callable[[], bool], otherwise: str) -> None:
-    """Wait for what another process does. Raises ServerFailed."""
+    """Wait for a change that another process makes. Raises ServerFailed."""
     give_up = time.monotonic() + PATIENCE
     while not true():
         if time.monotonic() > give_up:

@@ -1,4 +1,4 @@
-"""A server of Amazon's protocols (SQS), one that all tests of a process share."""
+"""A server of Amazon's protocols (SQS), shared by all tests of a process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.servers.process import VERSIONS, Process
 
 
 class Moto(Process):
-    """One server; it keeps nothing once it is gone."""
+    """One server; its data is lost when it ends."""
 
     name = "moto"
-    patience = 90.0  # it imports half of Amazon first
+    patience = 90.0  # it imports half of the Amazon services first
 
     @property
     def url(self) -> str:

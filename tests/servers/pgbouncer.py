@@ -1,5 +1,7 @@
-"""A real PgBouncer in front of a PostgreSQL, lending its connections out for one transaction each. The system's, or the
-one TEST_PGBOUNCER_BIN names: no package index has it."""
+"""A real PgBouncer in front of a PostgreSQL, which lends its connections for one transaction each.
+
+It is the system's, or the one that TEST_PGBOUNCER_BIN names: no package index has it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def binary() -> str | None:
 
 
 class PgBouncer(Process):
-    """In front of the server at this port."""
+    """A PgBouncer in front of the server at this port."""
 
     name = "pgbouncer"
 

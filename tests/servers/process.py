@@ -17,18 +17,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-VERSIONS: set[str] = set()  # what has been started in this process; the report of the run ends with it
-PATIENCE = 60.0  # s until a server must be there
+VERSIONS: set[str] = set()  # of servers started in this process; shown at the end of the run's report
+PATIENCE = 60.0  # seconds until a server must answer
 
-# Runs next to each server, with a pipe from us: it stops the server when we have ended in any way.
+# Runs next to each server, with a pipe from us: it stops the server when our process has ended in any way.
 GUARD = 'cat >/dev/null; kill -9 "$1"; rm -rf "$2"'
 
 
 def free_port() -> int:
     """A free port of 127.0.0.1; the one 10,000 above it is free too (the bus of a cluster's node).
 
-    Not one that the system gives to outgoing connections: while our server is down, one of those could take it, or be
-    connected to itself.
+    The system does not use these ports for outgoing connections. While our server is down, such a connection could take
+    its port, or be connected to itself.
     """
     while True:
         port = random.SystemRandom().randrange(12_000, 22_000)
@@ -43,10 +43,10 @@ def free_port() -> int:
 
 
 def reserved(port: int) -> bool:
-    """Whether no other test process of this machine has picked it, and from now on none will while this one lives.
+    """Reserve a port for as long as this process lives. False if another test process of this machine has it.
 
-    Between the look and the start of the server another run may start one there: a Sentinel then was somebody's Valkey.
-    A socket with an abstract name goes with its process, however that ends; only Linux has them.
+    Otherwise another run could start a server on it before this one does: a Sentinel has met a Valkey there. A socket
+    with an abstract name disappears with its process, however that ends; only Linux has them.
     """
     if sys.platform != "linux":
         return True
@@ -64,13 +64,13 @@ _marks: list[socket.socket] = []
 
 
 class ServerFailed(RuntimeError):
-    """A server could not be had, or did not start; the message holds the end of what it said."""
+    """A server was not available, or did not start; the message has the end of its output."""
 
 
 class Process:
-    """One server. The parts that differ: the command, and the check that it answers.
+    """One server. Subclasses have its command, and the check that it answers.
 
-    port, folder  kept over restarts
+    port, folder  stay the same over restarts
     """
 
     name = "server"
@@ -86,7 +86,7 @@ class Process:
         raise NotImplementedError
 
     def answers(self) -> bool:
-        """Whether it takes requests now."""
+        """Whether it accepts requests now."""
         raise NotImplementedError
 
     @property
@@ -94,10 +94,10 @@ class Process:
         assert self._child is not None, "it does not run"
         return self._child.pid
 
-    # --- life
+    # --- starting and stopping
 
     def start(self) -> Self:
-        """Start it, on the data that is there, and return when it answers. Raises ServerFailed."""
+        """Start it with its existing data, and return when it answers. Raises ServerFailed."""
         if self._child is not None:
             return self
         with open(self.folder / "log", "ab") as log:
@@ -117,11 +117,11 @@ class Process:
         return self
 
     def stop(self) -> None:
-        """As an operator stops it; its data stays."""
+        """Stop it as an operator does; its data stays."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """kill -9; its data stays as it was at that moment."""
+        """kill -9; its data stays as it is."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -129,7 +129,7 @@ class Process:
         self.start()
 
     def freeze(self) -> None:
-        """It lives, and does nothing: connections are taken by the system, and never answered."""
+        """Freeze it with SIGSTOP: the system still accepts connections, and no request is answered."""
         assert self._child is not None
         self._child.send_signal(signal.SIGSTOP)
 
@@ -165,6 +165,6 @@ class Process:
         child.wait()
         guard, self._guard = self._guard, None
         if guard is not None and guard.stdin is not None:
-            guard.kill()  # first: else it would think that we are gone
+            guard.kill()  # before the server, whose end it would take for ours
             guard.stdin.close()
             guard.wait()

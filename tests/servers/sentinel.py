@@ -1,4 +1,4 @@
-"""A primary, its replica, and three Sentinels that watch over them and promote the replica when the primary is gone."""
+"""A primary, its replica, and three Sentinels that watch them and promote the replica when the primary is gone."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.servers.cluster import until
 from tests.servers.process import Process
 from tests.servers.valkey import Fsync, Valkey, binary
 
-MASTER = "main"  # what the Sentinels call the pair
+MASTER = "main"  # the Sentinels' name of the pair
 
 
 class Sentinel(Valkey):
-    """One of the watchers: it gets the replica and its peers at once and need not discover them."""
+    """One Sentinel. It is started with its replica and peers, so it need not discover them."""
 
     name = "sentinel"
 
@@ -48,10 +48,10 @@ class Sentinel(Valkey):
 
 
 class Sentinels:
-    """The whole set. `servers` are the two that hold data; which of them is the primary changes.
+    """All these servers. `servers` are the two with data; which of them is the primary changes.
 
-    Replication is asynchronous: what the primary has acknowledged and not yet sent is lost when it is killed. `settled`
-    waits until there is no such thing.
+    Replication is asynchronous: writes that the primary has acknowledged and not yet sent are lost when it is killed.
+    `settled` waits until there are none.
     """
 
     def __init__(self, fsync: Fsync = "everysec") -> None:
@@ -60,12 +60,12 @@ class Sentinels:
 
     @property
     def addresses(self) -> str:
-        """As URLs name them: host:port,host:port,host:port."""
+        """The addresses as they are written in URLs: host:port,host:port,host:port."""
         return ",".join(f"127.0.0.1:{each.port}" for each in self.watchers)
 
     @property
     def primary(self) -> Valkey:
-        """Whom the Sentinels call so now."""
+        """The server that the Sentinels call the primary now."""
         _, port = self.watchers[0].do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)
         return next(server for server in self.servers if server.port == int(port))
 
@@ -87,7 +87,7 @@ class Sentinels:
         return self
 
     def agreed(self) -> bool:
-        """Whether every Sentinel sees a primary, a replica and its peers, all of them well."""
+        """Whether every Sentinel sees a primary, a replica and its peers, all of them reachable."""
         for watcher in self.watchers:
             primary, replicas, peers = (
                 [dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
@@ -97,19 +97,19 @@ class Sentinels:
                     watcher.do("SENTINEL", "SENTINELS", MASTER),
                 )
             )
-            # what a peer said of the primary last stays in its flags, long after that primary has been replaced
+            # A peer's last report about the primary stays in its flags for long after that primary has been replaced.
             flags = [row["flags"].removesuffix(",master_down") for row in (*primary, *replicas, *peers)]
             if flags != ["master", "slave", "sentinel", "sentinel"]:
                 return False
         return True
 
     def whole(self) -> None:
-        """Wait until every Sentinel agrees and the replica follows, as after one of them was started again."""
+        """Wait until every Sentinel agrees and the replica follows; one of them may have been started again."""
 
         def well() -> bool:
             try:
                 return self.agreed() and self.replica.info("replication")["master_link_status"] == "up"
-            except (redis.RedisError, KeyError):  # one of them is starting, or still takes itself for a primary
+            except (redis.RedisError, KeyError):  # one of them is starting, or still believes that it is the primary
                 return False
 
         until(well, "the Sentinels did not agree on a primary with a replica")
@@ -125,20 +125,20 @@ class Sentinels:
         until(same, "the replica did not catch up")
 
     def fail_over(self) -> None:
-        """Make the replica the primary, as before maintenance; returns when every Sentinel knows."""
+        """Make the replica the primary, as before maintenance. Return when every Sentinel knows it."""
         new = self.replica
 
         def agreed() -> bool:
             try:
                 return bool(self.watchers[0].do("SENTINEL", "FAILOVER", MASTER) == "OK")
-            except redis.ResponseError:  # one is under way, or was a moment ago
+            except redis.ResponseError:  # a fail-over is in progress, or ended a moment ago
                 return False
 
         until(agreed, "no Sentinel wanted to fail over")
         self.promoted(new)
 
     def promoted(self, new: Valkey) -> None:
-        """Wait until this one is the primary for every Sentinel and for itself."""
+        """Wait until every Sentinel, and the server itself, says that this server is the primary."""
         wanted = ["127.0.0.1", str(new.port)]
 
         def all_know() -> bool:
@@ -146,7 +146,7 @@ class Sentinels:
                 return new.info("replication")["role"] == "master" and all(
                     watcher.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER) == wanted for watcher in self.watchers
                 )
-            except redis.ConnectionError:  # a server that changes its role lets go of everybody
+            except redis.ConnectionError:  # a server that changes its role closes all connections
                 return False
 
         until(all_know, "the replica was not promoted")

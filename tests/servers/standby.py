@@ -1,4 +1,4 @@
-"""A PostgreSQL primary and its synchronous standby, which takes over when the primary is gone."""
+"""A PostgreSQL primary and its synchronous standby, which replaces the primary when that is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg
 from tests.servers.cluster import until
 from tests.servers.postgres import Postgres
 
-# A commit waits for the standby's disk, always: also between a promotion and the arrival of a new standby.
+# Every commit waits for a standby's disk, also between a promotion and the start of a new standby.
 SETTINGS = ("synchronous_standby_names=*", "wal_retrieve_retry_interval=100ms", "recovery_init_sync_method=syncfs")
 
 
@@ -48,7 +48,7 @@ class Pair:
         return self
 
     def fail_over(self) -> None:
-        """The primary is killed and the standby promoted. There is no standby until `restore`, so no commit ends."""
+        """Kill the primary and promote the standby. There is no standby until `restore`, so no commit ends."""
         new = self.standby
         assert new is not None, "no standby: call restore() first"
         self.primary.kill()
@@ -59,13 +59,13 @@ class Pair:
         old.close()
 
     def restore(self) -> None:
-        """A copy of the new primary becomes its standby, in the place of the server that was killed."""
+        """Make a copy of the new primary its standby, in place of the server that was killed."""
         if self.standby is None:
             self._add_standby()
         until(self.in_step, "the standby did not catch up")
 
     def in_step(self) -> bool:
-        """Whether the standby is the synchronous one and has all that was written up to this call."""
+        """Whether the standby is synchronous and has everything that was written before this call."""
         caught_up: LiteralString = (
             "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= %s::pg_lsn"
         )

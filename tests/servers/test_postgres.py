@@ -1,4 +1,4 @@
-"""The launcher itself: what tests of crashes rely on."""
+"""The PostgreSQL launcher: the behaviour that tests of crashes rely on."""
 
 from __future__ import annotations
 

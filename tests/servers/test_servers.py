@@ -1,4 +1,4 @@
-"""The launchers themselves: what tests of outages rely on."""
+"""The launchers: the behaviour that tests of outages rely on."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_standby_takes_over_with_all_that_was_committed() -> None:
         assert pair.primary is not old
         pair.restore()
         with psycopg.connect(pair.primary.url, autocommit=True) as connection:
-            connection.execute("UPDATE kept SET n = n + 1")  # waits for the new standby
+            connection.execute("UPDATE kept SET n = n + 1")  # it waits for the new standby
         pair.fail_over()
         with psycopg.connect(pair.primary.url, autocommit=True) as connection:
             assert connection.execute("SELECT n FROM kept").fetchone() == (8,)

@@ -1,6 +1,7 @@
-"""TLS in front of a server that has none: ends it here and hands the bytes on. Not every build of Valkey can do TLS.
+"""TLS in front of a server that has none: it decrypts here and passes the bytes on. Not every build of Valkey has TLS.
 
-Those in `certificates/` are for 127.0.0.1, signed by `ca.pem` there, made for these tests, good for a hundred years.
+The certificates in `certificates/` are for 127.0.0.1, signed by `ca.pem` there, made for these tests, and valid for a
+hundred years.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ CA, CLIENT, CLIENT_KEY = (str(FOLDER / name) for name in ("ca.pem", "client.pem"
 
 @contextlib.asynccontextmanager
 async def before(port: int, certificates: bool = False) -> AsyncIterator[int]:
-    """The port where TLS is spoken. `certificates`: clients must show one."""
+    """The port that accepts TLS. `certificates`: clients must show one."""
     words = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     words.load_cert_chain(FOLDER / "server.pem", FOLDER / "server.key")
     if certificates:

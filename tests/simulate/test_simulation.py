@@ -1,4 +1,5 @@
-"""Fleets under a seed: nothing is found where all is well, and what was planted is found, told and made smaller."""
+"""Simulated fleets: a correct one has no violation; a planted fault is found, its story is printed, its case is
+reduced."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def test_a_mixed_fleet_on_sqlite(part: int) -> None:
 
 
 def test_a_seed_is_the_same_run_each_time() -> None:
-    """Also the first of a process, and after another seed: this test is meant to pass alone too."""
+    """Also the first run in a process, and a run after another seed. This test must pass alone, too."""
     settings = Settings(
         app=lambda: mixed,
         scenario=work,
@@ -48,7 +49,7 @@ def test_a_seed_is_the_same_run_each_time() -> None:
         assert first.entries == second.entries
 
 
-# --- what is planted is found
+# --- planted faults are found
 
 app = App("memory://", retry=Retry(attempts=20, base=0.05, max=0.5))
 paid: list[int] = []
@@ -127,7 +128,7 @@ def test_a_scenario_that_does_not_end_and_a_job_that_does_not() -> None:
         simulate(app, spinning, seeds=1, patience=30.0, shrink=False, faults=[])
 
 
-# --- what it does to its surroundings
+# --- effects outside of the simulation
 
 
 def test_the_app_is_what_it_was() -> None:

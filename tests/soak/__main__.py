@@ -16,14 +16,14 @@ from tests.soak.planted import FAULTS
 from tests.soak.trial import trial
 from tests.soak.verdict import summary
 
-TRIAL = 60.0  # s of faults in one trial, then it drains: a failure names a short history
+TRIAL = 60.0  # seconds of faults in one trial, then it drains: a failure has a short history
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python3 dev.py soak", description=__doc__)
     made.add_argument("--url", choices=sorted(STAGES), default="sqlite", help="The storage. [default: sqlite]")
     made.add_argument("--minutes", type=float, default=2.0, help="Minutes of faults altogether. [default: 2]")
-    made.add_argument("--seed", type=int, help="What the nemesis does; each trial takes the next. [default: random]")
+    made.add_argument("--seed", type=int, help="Seed of the faults; each trial uses the next. [default: random]")
     made.add_argument("--only", default="", help="Names of faults, separated by commas. [default: all]")
     made.add_argument("--plant", choices=sorted(FAULTS), default="", help="Break the storage on purpose.")
     return made

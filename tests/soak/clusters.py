@@ -19,7 +19,7 @@ _numbers = itertools.count()
 
 
 class ClusterStage(Stage):
-    """Three nodes, all of whose data survives a kill. One namespace has one slot, so one node has all the jobs."""
+    """Three nodes whose data survives a kill. One namespace has one slot, so one node has all the jobs."""
 
     name = "cluster"
     ways: ClassVar[tuple[str, ...]] = ("node killed", "node frozen", "slot moved")
@@ -29,7 +29,7 @@ class ClusterStage(Stage):
         self.server = self.cluster = Cluster(fsync="always")
         self._namespace = f"stage-{os.getpid()}-{next(_numbers)}"
         self._victim: Valkey | None = None
-        self._chance = random.Random(1)  # which node; the nemesis chooses when
+        self._chance = random.Random(1)  # chooses the node; the nemesis chooses the time
         self.url = self.direct = f"{self.cluster.url}?ns={self._namespace}"
         self.outages = {
             "node killed": (self._kill, self._start),
@@ -76,4 +76,4 @@ class ClusterStage(Stage):
         self.cluster.move(slot, self._chance.choice([node for node in nodes if node is not owner]))
 
     async def _stay(self) -> None:
-        """A slot that has moved stays where it is."""
+        """Does nothing: a slot that has moved stays where it is."""

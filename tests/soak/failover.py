@@ -14,12 +14,12 @@ from tests.servers.standby import Pair
 from tests.servers.valkey import Valkey
 from treadle.testing.proxy import Proxy
 
-PAUSE = 120_000  # ms for which a primary takes no writes at most: until it is a replica, or killed
+PAUSE = 120_000  # ms for which a primary refuses writes at most, until it is a replica or is killed
 _numbers = itertools.count()
 
 
 class StandbyStage(PostgresStage):
-    """A primary with a synchronous standby; the proxies lead to whichever is the primary, as a virtual address does.
+    """A primary with a synchronous standby; the proxies lead to the current primary, as a virtual address does.
 
     No statement is cancelled here: PostgreSQL acknowledges a commit that was cancelled while it waited for the standby.
     """
@@ -81,8 +81,8 @@ class StandbyStage(PostgresStage):
 class SentinelStage(Stage):
     """A primary, a replica and three Sentinels.
 
-    Replication is asynchronous: what the primary acknowledges in its last moments is lost with it, and Treadle's guides
-    say so. Here the primary takes no more writes until its replica has them all; then it is demoted, or killed.
+    Replication is asynchronous: writes that the primary acknowledges in its last moments are lost with it, as Treadle's
+    guides say. So here the primary refuses writes until its replica has them all; then it is demoted, or killed.
     """
 
     name = "sentinel"
@@ -114,7 +114,7 @@ class SentinelStage(Stage):
         await asyncio.to_thread(self._follow, old)
 
     def _follow(self, old: Valkey) -> None:
-        """It becomes a replica at once; the Sentinels would tell it some 8 s later."""
+        """Make it a replica at once; the Sentinels would do so some 8 s later."""
         old.do("REPLICAOF", "127.0.0.1", self.sentinels.primary.port)
         old.do("CLIENT", "KILL", "TYPE", "normal")
         old.do("CLIENT", "UNPAUSE")
@@ -126,7 +126,7 @@ class SentinelStage(Stage):
         await asyncio.to_thread(self.sentinels.promoted, new)
 
     def _paused(self) -> Valkey:
-        """The primary, which takes no more writes and whose replica has all of them."""
+        """The primary, after it refuses writes and its replica has all of them."""
         primary = self.sentinels.primary
         primary.do("CLIENT", "PAUSE", PAUSE, "WRITE")
         self.sentinels.settled()

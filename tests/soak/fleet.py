@@ -14,16 +14,16 @@ from pathlib import Path
 from treadle.core.clock import wall
 from treadle.testing.history import History
 
-BEGIN = 120.0  # s until a process must have begun: starting Python takes long on a busy machine
-END = 40.0  # s that a stopping process may take: more than its grace and its calls
+BEGIN = 120.0  # seconds until a process must have begun: starting Python takes long on a busy machine
+END = 40.0  # seconds that a stopping process may take: more than its grace and its calls
 
 
 class Fleet:
     """Workers and producers by role, such as "worker1".
 
-    url, database, plant  as tests.soak.process takes them
-    skewed                about half of the processes have a clock that is wrong (tests.soak.skew)
-    died                  processes that ended without having been killed, with the end of what they said
+    url, database, plant  the arguments of tests.soak.process
+    skewed                about half of the processes have a wrong clock (tests.soak.skew)
+    died                  processes that ended without a kill, with the end of their output
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Fleet:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._actors: dict[str, str] = {}
         self._killed: set[str] = set()
-        self._busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # two faults may choose one role
+        self._busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # two faults may choose the same role
         self._serial = 0
         self._read: dict[Path, int] = {}
 
@@ -78,14 +78,14 @@ class Fleet:
             await asyncio.sleep(0.02)
 
     def _program(self) -> tuple[str, ...]:
-        """The module, and what it takes before the arguments of a process."""
+        """The module of a process, with the arguments that come before the process's own."""
         if not self._skewed or self._chance.random() < 0.5:
             return ("tests.soak.process",)
         self.done["wrong clock"] += 1
         return "tests.soak.skewed", f"{self.seed} {self._serial}"
 
     async def kill(self, role: str) -> None:
-        """kill -9, and start another in its place."""
+        """kill -9, and start another process in its place."""
         async with self._busy[role]:
             await self._kill(role)
 
@@ -102,13 +102,13 @@ class Fleet:
         await self.start(role)
 
     async def start_if_dead(self, role: str) -> None:
-        """Start another in the place of one that ended by itself, which counts as died."""
+        """Start another process in place of one that ended by itself, which counts as died."""
         if self._processes[role].returncode is not None:
             self._note_death(role)
             await self.start(role)
 
     async def stall(self, role: str, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT so much later."""
+        """Send SIGSTOP, and SIGCONT after this time."""
         async with self._busy[role]:
             await self._stall(role, seconds)
 
@@ -126,7 +126,7 @@ class Fleet:
         return None
 
     async def end(self, kind: str) -> None:
-        """SIGTERM to all of a kind; those that do not end in time count as died."""
+        """Send SIGTERM to all processes of a kind; those that do not end in time count as died."""
         roles = [role for role in self.roles if role.startswith(kind)]
         for role in roles:
             if self._processes[role].returncode is None:
@@ -144,7 +144,7 @@ class Fleet:
                 await process.wait()
 
     async def close(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         for process in self._processes.values():
             if process.returncode is None:
                 process.kill()
@@ -154,14 +154,14 @@ class Fleet:
     def _note_death(self, role: str) -> None:
         actor = self._actors[role]
         if actor in self._killed:
-            return  # by us, and the trial was over before another one had begun
+            return  # killed by this fleet, and the trial ended before another one had begun
         said = (self.folder / f"{actor}.log").read_text(errors="replace")[-2_000:]
         word = f"{actor} ended by itself with exit code {self._processes[role].returncode}:\n{said}"
         if not any(died.startswith(f"{actor} ") for died in self.died):
             self.died.append(word)
 
     def count(self) -> None:
-        """Add up what the histories say since the last time; for people who watch."""
+        """Add up the new entries of the histories, to show progress."""
         for path in self.paths:
             begin = self._read.get(path, 0)
             with path.open("rb") as file:

@@ -15,7 +15,7 @@ CHUNK = b"\0" * 65_536
 
 
 class SmallDiskStage(SqliteStage):
-    """Needs Linux and the right to mount. Raises RuntimeError without it."""
+    """Needs Linux and the right to mount; raises RuntimeError otherwise."""
 
     name = "small disk"
     ways: ClassVar[tuple[str, ...]] = ("disk full", "locked")
@@ -40,7 +40,7 @@ class SmallDiskStage(SqliteStage):
         self.folder.cleanup()
 
     async def _fill(self) -> None:
-        """Take all room. What the fleet wrote before can still be read, and overwritten."""
+        """Fill the disk. Data that was written before can still be read, and overwritten."""
         await asyncio.to_thread(self._write_filler)
 
     def _write_filler(self) -> None:

@@ -1,4 +1,4 @@
-"""A stage whose jobs move to another storage while the fleet works: SQLite, Valkey, PostgreSQL and round again."""
+"""A stage whose jobs move to another storage while the fleet works: SQLite, Valkey, PostgreSQL, SQLite, and so on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import ClassVar
 from tests.faults.stages import Stage
 from tests.servers import postgres, valkey
 
-WAIT = 2.0  # s that running jobs may take to end before they are moved
-AGAIN = 20  # calls of the command; most end by a kill
+WAIT = 2.0  # seconds that running jobs may take to end before they are moved
+AGAIN = 20  # calls of the command; most are killed
 _numbers = itertools.count()
 
 
 class MovingStage(Stage):
-    """Jobs live where `url` says, which changes with each move. The move itself is killed and called again."""
+    """The jobs are in the storage that `url` names, which changes with each move. The move itself is killed and
+    repeated."""
 
     name = "moving"
     ways: ClassVar[tuple[str, ...]] = ()
@@ -36,7 +37,7 @@ class MovingStage(Stage):
         self._folder.cleanup()
 
     async def move(self, chance: random.Random) -> int:
-        """Move all jobs to the next storage. Returns how often the command was killed on the way."""
+        """Move all jobs to the next storage. Return how often the command was killed meanwhile."""
         target = await asyncio.to_thread(next(self._kinds))
         for kills in range(AGAIN):
             command = await asyncio.create_subprocess_exec(

@@ -1,6 +1,6 @@
 """The faults of a fleet: a seed chooses faults, their order and how long each lasts.
 
-Two run side by side: one harms processes, one harms the server and the network. Each ends what it began.
+Two run at the same time: one harms processes, one harms the server and the network. Each fault ends what it began.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STAGES: dict[str, type[Stage]] = {
 class Nemesis:
     """Harms a fleet and its stage until it is cancelled.
 
-    only  names of faults; (): all that the storage has
+    only  names of faults; (): all faults of the storage
     """
 
     def __init__(self, fleet: Fleet, stage: Stage, seed: int, only: tuple[str, ...] = ()) -> None:
@@ -58,13 +58,13 @@ class Nemesis:
                 del faults[name]
 
     async def run(self) -> None:
-        """Until it is cancelled; then nothing is broken any more."""
+        """Harm until cancelled; everything is repaired then."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._go_on(self._on_processes, self.processes))
             group.create_task(self._go_on(self._around, self.around))
 
     async def heal(self) -> None:
-        """Repairs everything that may still be broken."""
+        """Repair everything that may still be broken."""
         if self._move is not None:
             await self._move
         if hasattr(self._stage, "proxy"):
@@ -106,7 +106,7 @@ class Nemesis:
             seconds = self._around.uniform(0.2, 2.5)
             beginning = asyncio.ensure_future(_finished(begin()))
             try:
-                await asyncio.shield(beginning)  # it may be in a thread, which goes on when this is cancelled
+                await asyncio.shield(beginning)  # it may run in a thread, which continues when this is cancelled
                 await asyncio.sleep(seconds)
             finally:
                 await asyncio.shield(_ended(beginning, end))
@@ -118,7 +118,7 @@ class Nemesis:
         return self._stage.outages[way]
 
     async def _cuts(self) -> None:
-        """A few requests are lost, and a few answers, some in the middle."""
+        """A few requests are lost, and a few answers, some of them cut in the middle."""
         proxy, chance = self._stage.proxy, self._around
         for _ in range(chance.randint(2, 6)):
             call = chance.randint(1, 15)
@@ -142,7 +142,7 @@ class Nemesis:
         self._fleet.done["slow"] += 1
 
     async def _half_open(self) -> None:
-        """A connection or two that take what they are given and never answer again."""
+        """One or two connections accept bytes and never answer again."""
         for _ in range(self._around.randint(1, 2)):
             self._stage.proxy.silence(call=self._around.randint(1, 10))
         await asyncio.sleep(0.5)
@@ -152,8 +152,8 @@ class Nemesis:
     # --- moves
 
     async def _moved(self) -> None:
-        """All jobs move to another storage; then each process is started anew, with the new URL. A move that has begun
-        ends, also after this is cancelled."""
+        """Move all jobs to another storage; then start each process again with the new URL. A move that has begun ends,
+        even if this is cancelled."""
         self._move = asyncio.create_task(self._move_all())
         await asyncio.shield(self._move)
 
@@ -163,7 +163,7 @@ class Nemesis:
         self._fleet.url = self._stage.url
         await asyncio.gather(*(self._fleet.kill(role) for role in self._fleet.roles))
 
-    # --- PostgreSQL's own
+    # --- faults of PostgreSQL
 
     async def _on_backends(self, what: str, share: float) -> int:
         statement = (
@@ -181,7 +181,7 @@ class Nemesis:
         self._fleet.done["terminated"] += await self._on_backends("pg_terminate_backend", 0.5)
 
     async def _cancelled(self) -> None:
-        """As a statement timeout ends them: whatever runs at some moment."""
+        """Cancel whatever statements run at some time, as a statement timeout does."""
         for _ in range(15):
             self._fleet.done["cancelled"] += await self._on_backends("pg_cancel_backend", 0.7)
             await asyncio.sleep(self._around.uniform(0.0, 0.05))
@@ -192,6 +192,6 @@ async def _finished(work: Awaitable[Any]) -> None:
 
 
 async def _ended(beginning: asyncio.Future[None], end: Callable[[], Awaitable[Any]]) -> None:
-    """Every fault that has begun ends, even if it begins late."""
+    """End every fault that has begun, even one that begins late."""
     await beginning
     await end()

@@ -1,4 +1,4 @@
-"""Faults planted into a storage on purpose: each breaks one promise now and then, and the checker has to find it."""
+"""Faults planted into a storage on purpose: each breaks one promise now and then, and the checker must find it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ OFTEN = 0.1  # share of the calls in which a fault shows
 
 
 def plant(storage: Storage, name: str) -> Storage:
-    """This storage with that fault, from `FAULTS`: its methods are replaced, so it stays what it is to everybody."""
+    """Plant that fault, from `FAULTS`, into a storage. Its methods are replaced, so the object stays the same for all
+    callers."""
     it: Any = storage
     FAULTS[name](it)
     if hasattr(it, "settle_claim"):
@@ -61,7 +62,8 @@ def _each_job(it: Any, change: Callable[[NewJob], NewJob]) -> None:
 
 
 def version_ignored(it: Any) -> None:
-    """A worker settles whatever version the row has by now. Its leases are short, so that others take its jobs."""
+    """A worker settles under whatever version the row has. Its leases are short, so that other workers take its
+    jobs."""
     settle, claim = it.settle, it.claim
 
     async def brief(ask: Claim) -> Claimed:
@@ -78,7 +80,7 @@ def version_ignored(it: Any) -> None:
 
 
 def slot_ignored(it: Any) -> None:
-    """A claim lets one job more through than a limit has slots."""
+    """A claim admits one job more than a limit has slots."""
     set_limits = it.set_limits
 
     async def widened(changes: Sequence[Any]) -> None:
@@ -104,7 +106,7 @@ def followups_lost(it: Any) -> None:
 
 
 def ticked_twice(it: Any) -> None:
-    """A schedule stores a second job for each moment; there are few."""
+    """A schedule stores a second job for each of its times; there are few."""
 
     def change(out: Outcome) -> Outcome:
         again = [replace(job, id=f"{job.id}:again") for job in out.followups if job.id.startswith("cron:")]
@@ -127,7 +129,7 @@ def checkpoints_lost(it: Any) -> None:
 
 
 def job_lost(it: Any) -> None:
-    """An enqueue answers, and has not stored its last job."""
+    """An enqueue returns, but has not stored its last job."""
     enqueue = it.enqueue
 
     async def careless(jobs: Sequence[NewJob]) -> list[Record]:
@@ -141,7 +143,7 @@ def job_lost(it: Any) -> None:
 
 
 def key_ignored(it: Any) -> None:
-    """A key that is held is no obstacle."""
+    """A held key is ignored."""
     _each_job(it, lambda job: replace(job, key=f"{job.key}:{job.id}") if job.key and job.task == "work" else job)
 
 
@@ -151,7 +153,7 @@ def join_early(it: Any) -> None:
 
 
 def claimed_again(it: Any) -> None:
-    """A claim answers with jobs of the claim before as well."""
+    """A claim returns the jobs of the claim before as well."""
     claim, before = it.claim, list[Record]()
 
     async def generous(ask: Claim) -> Claimed:
@@ -164,7 +166,7 @@ def claimed_again(it: Any) -> None:
 
 
 def ending_lost(it: Any) -> None:
-    """A settle answers that it was applied, and was not."""
+    """A settle returns that it was applied, but was not."""
     settle = it.settle
 
     async def lying(outcomes: Sequence[Outcome]) -> list[Settled]:

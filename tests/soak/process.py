@@ -29,7 +29,8 @@ WAITS = (
 
 
 def be_patient(seconds: float) -> None:
-    """Calls of this process wait at most so long for an answer: else one silent connection outlasts a short trial."""
+    """Limit how long calls of this process wait for an answer. Otherwise one silent connection outlasts a short
+    trial."""
     for name in WAITS:
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, seconds)
@@ -39,9 +40,7 @@ async def work(storage: Any, actor: str, path: str) -> None:
     app, history = make(storage, actor, path)
     history.add("note", text="up")
     try:
-        await Worker(
-            app, concurrency=8, lease=LEASE, poll=0.2, grace=5, recovery=SOON
-        ).run()  # opens the app, patiently
+        await Worker(app, concurrency=8, lease=LEASE, poll=0.2, grace=5, recovery=SOON).run()  # opens the app, retrying
     finally:
         await app.close()
 
@@ -62,7 +61,8 @@ async def produce(storage: Any, actor: str, path: str, seed: str, database: str 
 
 
 def end_with_parent() -> None:
-    """Its end of the pipe closes however it goes, also where nobody was left to kill us."""
+    """End with the parent: its end of the pipe is closed however it ends, even if no process was left to kill this
+    one."""
     with contextlib.suppress(OSError):
         while os.read(0, 1024):
             pass

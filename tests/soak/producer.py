@@ -21,26 +21,26 @@ from treadle.errors import Signalled, Stale
 from treadle.testing.history import History, facts_of
 
 MOST = 250  # unfinished jobs after which producers wait
-REMEMBERED = 40  # of the jobs of its own that a producer may cancel
-FORK_ALIVE = 20  # s a forked copy may take
+REMEMBERED = 40  # own jobs that a producer may cancel
+FORK_ALIVE = 20  # seconds that a forked copy may take
 
 
 class Producer:
     """One process that enqueues.
 
-    path  of the SQLite file, or the address of the PostgreSQL database, for users' transactions; None: there are none
+    path  of the SQLite file, or the address of the PostgreSQL database, for users' transactions; None: no transactions
     """
 
     def __init__(self, app: App, history: History, chance: random.Random, database: str | None, plain: App) -> None:
         self._app, self._history, self._chance, self._database = app, history, chance, database
-        self._plain = plain  # without a recorder: what a transaction stores is acknowledged by its commit
+        self._plain = plain  # without a recorder: jobs of a transaction are acknowledged by its commit
         self._serial = chance.randrange(1_000_000) * 1_000
         self._recent: deque[str] = deque(maxlen=REMEMBERED)
         self._forks = 0
         self.stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stopping` is set."""
+        """Run until `stopping` is set."""
         acts: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (60, self._jobs),
             (10, self._workflows),
@@ -54,7 +54,7 @@ class Producer:
         weights, doing = zip(*acts, strict=True)
         turn = 0
         while not self.stopping.is_set():
-            with contextlib.suppress(TreadleError):  # recorded where it happened
+            with contextlib.suppress(TreadleError):  # recorded where it was raised
                 if turn % 25 == 0:
                     await self._wait_for_room()
                 [act] = self._chance.choices(doing, weights)
@@ -77,7 +77,7 @@ class Producer:
         return self._app.find_task(task).options(**options).job(self._next())
 
     async def _send(self, *specs: JobSpec[Any]) -> None:
-        """As a caller should: the same specs again until there is an answer. Now and then one gives up, as many do."""
+        """Repeat a call until there is an answer, as a caller should. Sometimes give up, as many callers do."""
         while True:
             try:
                 await self._app.enqueue([*specs])
@@ -88,10 +88,10 @@ class Producer:
             else:
                 break
         self._recent.extend(spec.id for spec in specs if spec.new.task == "work")
-        if self._chance.random() < 0.03:  # as one who did not hear the answer
+        if self._chance.random() < 0.03:  # as if the answer was lost
             await self._app.enqueue([*specs])
 
-    # --- what it enqueues
+    # --- jobs
 
     async def _jobs(self) -> None:
         chance, specs = self._chance, list[JobSpec[Any]]()
@@ -127,7 +127,7 @@ class Producer:
             *parts, join.options(after=after).job(n), self._job("any", after=after, when=at_least(1, of="done"))
         )
 
-    # --- what else it does
+    # --- other calls
 
     async def _cancel(self) -> None:
         if self._recent:
@@ -143,7 +143,7 @@ class Producer:
         await give(self._app, self._history, spec.id, self._next())
 
     async def _fork(self) -> None:
-        """A copy of this process enqueues at the same time."""
+        """Fork a copy of this process that enqueues at the same time."""
         self._forks += 1
         self._history.add("note", text="fork")
         pid = os.fork()
@@ -165,7 +165,7 @@ class Producer:
         await self._send(self._job("book"))
 
     async def _transaction(self) -> None:
-        """A row of ours and a job in one transaction, which is committed, or rolled back."""
+        """Write a row of the user's and enqueue a job in one transaction, which is committed or rolled back."""
         assert self._database is not None
         spec = self._plain.find_task("ordered").job(self._next())
         self._history.add("asked", spec.id, facts=facts_of(spec.new))
@@ -176,7 +176,7 @@ class Producer:
             else:
                 self._on_sqlite(self._database, spec, commit)
         except (psycopg.Error, sqlite3.Error, TreadleError):
-            return  # committed or not: nobody knows
+            return  # it is unknown whether it committed
         if commit:
             self._history.add("stored", spec.id)
         else:
@@ -206,7 +206,7 @@ class Producer:
 
 
 async def give(app: App, history: History, id: str, value: int) -> None:
-    """Give the signal a job waits for, and record it."""
+    """Send the signal that a job waits for, and record it."""
     history.add("signal", id, name="go", text=json.dumps(value))
     with contextlib.suppress(Signalled, Stale):
         await app.jobs.signal(id, "go", value)

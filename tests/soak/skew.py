@@ -1,6 +1,6 @@
 """A process whose clock is wrong. The soak thus shows that only the storage's clock decides.
 
-Treadle keeps the clock it finds when it is imported, so `tests.soak.skewed` calls `set_wrong` before that.
+Treadle keeps the clock that it finds at import, so `tests.soak.skewed` calls `set_wrong` before it imports Treadle.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import functools
 import random
 import time
 
-EVERY = 2.0  # s between two settings of a wrong clock
-OFF = (-600.0, -3.0, 0.0, 3.0, 600.0)  # s by which it may be wrong
+EVERY = 2.0  # seconds between two changes of a wrong clock
+OFF = (-600.0, -3.0, 0.0, 3.0, 600.0)  # seconds by which a clock may be wrong
 
-true = time.time  # what histories are written by: they are compared with each other
+true = time.time  # the clock of the histories, because they are compared with each other
 
 
 def set_wrong(seed: str) -> None:
-    """From now on this process's `time.time` is off by one of `OFF`, and set anew every few seconds, ahead or back."""
+    """Make `time.time` of this process wrong by one of `OFF`, which changes every few seconds."""
 
     @functools.lru_cache(maxsize=2)
     def off(setting: int) -> float:

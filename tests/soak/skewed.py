@@ -1,4 +1,4 @@
-"""`python -m tests.soak.skewed SEED ...`: tests.soak.process with the arguments after SEED, with a wrong clock."""
+"""`python -m tests.soak.skewed SEED ...`: runs tests.soak.process with a wrong clock and the arguments after SEED."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tasks of the soak: every feature once, each with a value that its arguments determine, and what they record."""
+"""The tasks of the soak: every feature once, each with a value that follows from its arguments, and with a record of
+its run."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run
 from treadle.testing.history import History, Recorder
 
-LEASE = 2.0  # s; short, so that a stalled worker loses its jobs within a trial
-EVERY = 0.5  # s between two ticks of the schedule
+LEASE = 2.0  # seconds; short, so that a stalled worker loses its jobs within a trial
+EVERY = 0.5  # seconds between two ticks of the schedule
 SOON = Retry(attempts=100, base=0.05, max=0.3)
 COMMON: dict[str, Any] = {"retry": SOON, "max_lost": 1_000_000, "keep": 86_400, "keep_failed": 86_400}
 RULES = (
@@ -26,7 +27,7 @@ RULES = (
 )
 TABLES = ("CREATE TABLE soak_order (id text)", "CREATE TABLE soak_done (id text)")
 
-# task -> its value, from its arguments: what a workflow or a join must come to
+# Task -> its value, computed from its arguments; also the expected value of a workflow or a join.
 VALUES: dict[str, Callable[..., int]] = {
     "tree": lambda n: 3 * n + 3,
     "chained": lambda n: n + 2,
@@ -37,7 +38,7 @@ VALUES: dict[str, Callable[..., int]] = {
 
 
 class Claims(Middleware):
-    """Records when each claim was made: by the storage's clock, a lease before the moment at which it runs out."""
+    """Records the time of each claim by the storage's clock: the end of the lease minus its length."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -50,7 +51,7 @@ class Claims(Middleware):
 
 
 def make(storage: Any, actor: str, path: str) -> tuple[App, History]:
-    """An app with all tasks, and the history it writes."""
+    """Make an app with all tasks, and the history that it writes."""
     history = History(actor, clock=true, path=path)
     app = App(storage, retry=SOON) if isinstance(storage, str) else App(storage=storage, retry=SOON)
     app.middleware(Claims(history))
@@ -65,7 +66,7 @@ def make(storage: Any, actor: str, path: str) -> tuple[App, History]:
 def _plain(app: App) -> None:
     @app.task(name="work", **COMMON)
     async def work(n: int) -> int:
-        await asyncio.sleep(random.random() ** 4)  # most are short, some are under way whenever a fault comes
+        await asyncio.sleep(random.random() ** 4)  # most are short; some are running whenever a fault comes
         if n % 7 == 0 and current().attempt == 1:
             raise RuntimeError("every seventh fails once")
         return n
@@ -175,12 +176,12 @@ def _durable(app: App, history: History) -> None:
         here = current()
         async with here.transaction() as tx:
             done: Any = tx.execute(f"INSERT INTO soak_done VALUES ('{here.id}')")
-            if asyncio.iscoroutine(done):  # PostgreSQL's connection is an async one
+            if asyncio.iscoroutine(done):  # PostgreSQL's connection is asynchronous
                 await done
         return n
 
 
 def arguments(app: App, row: Record) -> int | None:
-    """The number a job was called with; None: it has none."""
+    """The number with which a job was called; None if it has none."""
     args, _ = app.jobs.arguments(row)
     return args[0] if args and isinstance(args[0], int) else None

@@ -1,4 +1,4 @@
-"""The soak in a short form on each storage, and the proof that its checker finds what is wrong."""
+"""The soak in a short form on each storage, and the proof that its checker finds planted faults."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.soak.nemesis import STAGES
 from tests.soak.planted import FAULTS
 from tests.soak.trial import trial
 
-SHORT = 10.0  # s of faults
-GIVE_UP = 8.0  # s without an ending after which a planted fault has stuck what is left
+SHORT = 10.0  # seconds of faults
+GIVE_UP = 8.0  # seconds without an ending after which the remaining jobs of a planted fault count as stuck
 SEED = 3
 
 
@@ -25,7 +25,7 @@ async def test_a_fleet_under_faults_keeps_its_promises(name: str) -> None:
         assert verdict.counts["acknowledged"] > 20
 
 
-# fault -> the rules of which one has to find it
+# Fault -> the rules, one of which must find it.
 PLANTED = {
     "version-ignored": {"value", "overlap", "fence"},
     "slot-ignored": {"slots", "strict"},

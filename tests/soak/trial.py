@@ -26,18 +26,18 @@ from tests.soak.verdict import judge, summary
 from treadle import App, StorageError
 from treadle.testing.history import History, Violation, read
 
-PATIENCE = 3.0  # s a call of the fleet waits for an answer
-DRAIN = 90.0  # s without an ending after which what is left counts as stuck
-SAID = 5.0  # s between two lines of progress
+PATIENCE = 3.0  # seconds that a call of the fleet waits for an answer
+DRAIN = 90.0  # seconds without an ending after which the remaining jobs count as stuck
+SAID = 5.0  # seconds between two lines of progress
 ROLES = ("worker1", "worker2", "producer1", "producer2")
-CLOCKS = "clocks"  # the fault that is chosen when a process starts
+CLOCKS = "clocks"  # this fault is chosen when a process starts
 UNFINISHED = ("waiting", "ready", "running")
 
 
 class Verdict(Struct):
     """The result of a trial.
 
-    counts      what was done: jobs acknowledged, runs, settled, and faults by name
+    counts      numbers of acknowledged jobs, runs, settled outcomes, and faults by name
     violations  promises that were not kept
     died        processes that ended by themselves
     """
@@ -73,16 +73,16 @@ async def trial(
     plant: str = "",
     drain: float = DRAIN,
 ) -> Verdict:
-    """Torment a fleet on this open stage for so long, let it drain, and judge. The stage must be empty.
+    """Harm a fleet on this open stage for `seconds`, let it drain, and judge. The stage must be empty.
 
     clocks  about half of the processes have a wrong clock
     """
     folder = Path(tempfile.mkdtemp(prefix=f"treadle-soak-{seed}-"))
     url, direct = _shared(stage, stage.url), _shared(stage, stage.direct)
     database = _database(stage)
-    async with make(direct, "first", str(folder / "first.jsonl"))[0]:  # the storage is there, with its limits
+    async with make(direct, "first", str(folder / "first.jsonl"))[0]:  # the storage exists, with its limits
         await asyncio.to_thread(_make_tables, stage)
-    # a file has no clock but that of its processes
+    # The clock of a file is that of the processes that use it.
     skewed = clocks and not isinstance(stage, SqliteStage | MovingStage) and (not only or CLOCKS in only)
     fleet = Fleet(folder, url, database, seed, PATIENCE, plant, skewed=skewed)
     nemesis = Nemesis(fleet, stage, seed, only)
@@ -97,7 +97,7 @@ async def trial(
 
 
 async def _judged(stage: Stage, fleet: Fleet, say: Callable[[str], None], drain: float) -> Verdict:
-    """Let the fleet end what is left, and hold its histories against the rows."""
+    """Let the fleet finish the remaining jobs, and compare its histories with the rows."""
     app, history = make(_shared(stage, stage.direct), "judge", str(fleet.folder / "judge.jsonl"))
     try:
         await app.open()
@@ -135,7 +135,7 @@ async def _torment(fleet: Fleet, nemesis: Nemesis, seconds: float, say: Callable
         while (left := begun + seconds - time.monotonic()) > 0:
             await asyncio.sleep(min(SAID, left))
             if task.done():
-                await task  # it raised, or there was nothing for it to do
+                await task  # it raised, or had nothing to do
             fleet.count()
             say(f"{time.monotonic() - begun:.0f} s of {seconds:.0f}: {summary(dict(sorted(fleet.done.items())))}")
     finally:
@@ -145,7 +145,7 @@ async def _torment(fleet: Fleet, nemesis: Nemesis, seconds: float, say: Callable
 
 
 async def _drain(app: App, history: History, fleet: Fleet, say: Callable[[str], None], patience: float) -> None:
-    """Let the workers end what is left: signals that nobody gave any more are given here."""
+    """Let the workers finish the remaining jobs; send the signals that no process sent."""
     await _again(lambda: app.schedules.pause("tick"))
     moved, left, said = time.monotonic(), (-1, 0), 0.0
     for role in [role for role in fleet.roles if role.startswith("worker")]:
@@ -167,7 +167,7 @@ async def _drain(app: App, history: History, fleet: Fleet, say: Callable[[str], 
 
 
 async def _again(act: Callable[[], Any]) -> None:
-    """Once more as long as the storage is away: a server that was killed may still recover."""
+    """Repeat a call while the storage is unavailable: a server that was killed may still recover."""
     for _ in range(100):
         with contextlib.suppress(StorageError):
             await act()

@@ -1,4 +1,4 @@
-"""The verdict on the histories and rows of a trial: the shipped checker, and rules that know the tasks of the soak."""
+"""The verdict on the histories and rows of a trial: the shipped checker, and rules for the tasks of the soak."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treadle import App, Record, State
 from treadle.core.model import FINAL, LimitUse
 from treadle.testing.history import Entry, Evidence, Violation, check
 
-CLOCK = 0.005  # s; a moment of the storage is rounded, and two moments of one call differ
+CLOCK = 0.005  # seconds; a time of the storage is rounded, and two times of one call differ
 
 
 def judge(
@@ -27,8 +27,8 @@ def judge(
     """All violations.
 
     tables   the users' own tables: name -> the ids in them
-    ordered  whether claims are made one after the other. On PostgreSQL one passes by what another has locked; shards
-             have a line each
+    ordered  whether claims are made in queue order. On PostgreSQL a claim skips jobs that another has locked; each
+             shard has a queue of its own
     """
     acted = {entry.id for entry in entries if entry.what == "act"}
     expected = dict(_expected(app, rows, acted))
@@ -81,7 +81,7 @@ def _delays(it: Evidence) -> Iterator[Violation]:
 
 
 def _strict(it: Evidence) -> Iterator[Violation]:
-    """Under a limit of one slot that is kept until the end, a job is claimed when the one before has ended."""
+    """Under a limit of one slot that is kept until the ending, a job is claimed after the one before has ended."""
     lines: dict[str, list[tuple[float, float, str]]] = {}
     first: dict[str, float] = {}
     for (id, _), at in it.claims.items():
@@ -100,7 +100,7 @@ def _strict(it: Evidence) -> Iterator[Violation]:
 
 
 def _ticks(it: Evidence) -> Iterator[Violation]:
-    """Each moment of the schedule has one job, and none is left out."""
+    """Each time of the schedule has one job, and none is left out."""
     moments: dict[float, str] = {}
     for id, row in it.rows.items():
         if row.job.task != "tick":
@@ -118,16 +118,17 @@ def _ticks(it: Evidence) -> Iterator[Violation]:
 
 
 def _failed(it: Evidence, acted: set[str]) -> Iterator[Violation]:
-    """No job here fails for good, and none is cancelled but by a person or a key."""
+    """No job fails for good, and none is cancelled but by an operator or a key."""
     for id, row in it.rows.items():
         replaced = row.state is State.CANCELLED and row.job.key is not None
-        ours = id.startswith("treadle") or id in acted or replaced  # rows of signals end unused when their giver dies
+        # rows of signals end unused when the run that would send them ends
+        ours = id.startswith("treadle") or id in acted or replaced
         if row.state in FINAL and row.state is not State.SUCCEEDED and not ours:
             yield it.violation("failed", f"{id} ended as {row.state} ({row.reason}), expected that it succeeds", id)
 
 
 def _tables(it: Evidence, tables: Mapping[str, Sequence[str]]) -> Iterator[Violation]:
-    """A user's row and the job, or the ending of the job, were stored together or not at all."""
+    """A user's row, and the job or its ending, were stored together or not at all."""
     for table, task, done in (("soak_order", "ordered", False), ("soak_done", "book", True)):
         if table not in tables:
             continue
@@ -137,7 +138,7 @@ def _tables(it: Evidence, tables: Mapping[str, Sequence[str]]) -> Iterator[Viola
             where = "has a row of the user's and no job that did it" if id in stored else "has no row of the user's"
             yield it.violation("transaction", f"{id} {where} in {table}", id)
         for id in sorted({id for id in stored if stored.count(id) > 1}) if len(stored) != len(set(stored)) else ():
-            yield it.violation("transaction", f"{id} stands in {table} {stored.count(id)} times", id)
+            yield it.violation("transaction", f"{id} has {stored.count(id)} rows in {table}", id)
 
 
 def summary(counts: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Transactions of the user's own, for the laws on `within`."""
+"""Transactions of users, for the laws on `within`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ByHand:
-    """A connection of the user's own to the database of the storage."""
+    """A user's own connection to the database of the storage."""
 
     def __init__(self, given: Any) -> None:
         self.given = given

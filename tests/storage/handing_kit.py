@@ -1,6 +1,6 @@
 """Hand-off on any storage that supports it: how many jobs at once; workers that miss messages, stop or pause.
 
-A module of tests gives the fixtures `storage` and `asks`, and takes all that is here.
+A test module provides the fixtures `storage` and `asks`, and imports everything from here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from treadle import App, Worker
 from treadle.core.model import Record, State
 from treadle.storage.contract import Post, Storage
 
-LONG = 3600.0  # s; nobody polls
+LONG = 3600.0  # seconds; no process polls
 
 Waits = Callable[..., Awaitable[None]]
 
@@ -39,7 +39,7 @@ async def until(met: Callable[[], Awaitable[object]]) -> None:
 
 @pytest.fixture
 def waits(asks: Callable[[], Awaitable[int]]) -> Waits:
-    """Until so many asks stand whose address is listened to."""
+    """Wait until this many claims are open whose address has a listener."""
 
     async def wait(workers: int = 1) -> None:
         async def all_do() -> bool:
@@ -66,7 +66,7 @@ async def test_an_idle_worker_begins_without_asking(app: App, spy: Spy, storage:
 
 
 async def test_never_more_than_its_slots(app: App, storage: Storage) -> None:
-    """However jobs come: handed over, claimed, by either pump."""
+    """Whether its jobs come by hand-off or by claim, through either dispatcher."""
     running, most, ran = [0, 0], [0, 0], list[int]()
 
     def task_of(worker: int) -> Callable[[int], Awaitable[None]]:
@@ -102,7 +102,7 @@ async def test_never_more_than_its_slots(app: App, storage: Storage) -> None:
 
 
 async def test_a_slot_is_kept_for_what_may_be_handed(app: App, spy: Spy, storage: Storage, waits: Waits) -> None:
-    """A worker of one slot that runs a job has no ask: the next job waits for whoever is free."""
+    """A worker of one slot that runs a job has no open claim: the next job waits for any free worker."""
     begun, go = asyncio.Event(), asyncio.Event()
 
     @app.task

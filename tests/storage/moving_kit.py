@@ -1,4 +1,4 @@
-"""Places to move between, and a population of jobs with something of everything in it."""
+"""Storages to move between, and a population of jobs of every kind."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 
 _numbers = itertools.count()
-STEP = 500  # jobs enqueued, claimed and settled at once
+STEP = 500  # jobs that are enqueued, claimed and settled at once
 
 
 def url_of(kind: str, folder: Path) -> str:
-    """A fresh, empty place of that kind."""
+    """The URL of a new, empty storage of that kind."""
     number = next(_numbers)
     if kind == "sqlite":
         return f"sqlite:///{folder}/moving-{number}.db?synchronous=normal"
@@ -30,7 +30,7 @@ def url_of(kind: str, folder: Path) -> str:
 
 
 PLACES = ("memory", "sqlite", "redis", "postgres")
-OUTSIDE = ("sqlite", "redis", "postgres")  # those another process can see
+OUTSIDE = ("sqlite", "redis", "postgres")  # storages that another process can open
 
 
 async def made(kind: str, folder: Path) -> Storage:
@@ -40,7 +40,7 @@ async def made(kind: str, folder: Path) -> Storage:
 
 
 def kinds_of_jobs(number: int) -> list[NewJob]:
-    """Ten jobs, each of another kind; what becomes of them is decided by their task."""
+    """Ten jobs, each of another kind; their tasks decide how they end."""
 
     def job(kind: str, **options: object) -> NewJob:
         return NewJob(id=f"{kind}-{number:06}", task=kind, payload=f'["{kind}",{number}]', **options)  # type: ignore[arg-type]
@@ -66,8 +66,8 @@ def kinds_of_jobs(number: int) -> list[NewJob]:
 
 
 async def populate(storage: Storage, jobs: int, queue: int | None = 1) -> None:
-    """About so many jobs, by the verbs alone: every state, waits open and counted, keys, slots, windows, checkpoints.
-    `queue`: the slots of one of the queues in the end."""
+    """Make about this many jobs through the verbs alone: every state, waits open and counted, keys, slots, windows,
+    checkpoints. `queue` gives one of the queues a limit with slots at the end."""
     await storage.set_limits(
         [
             Limit("tenant", slots=1),

@@ -1,4 +1,4 @@
-"""Random calls to a storage, the same for the same seed: what the storages are compared by."""
+"""Random calls to a storage, the same for the same seed, to compare storages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Play:
         self.rows: dict[str, Any] = {}
         few = self.dice.random
         self.taste = {name: few() ** 2 for name in ("after", "key", "limits", "lane", "delay", "root", "aging", "rest")}
-        # Acts of one call are done together on some storages, and a lane shows their order: many at once, or lanes.
+        # Some storages apply the acts of one call together, which shows in the order of a lane: many acts in a call, or
+        # lanes.
         self.acts_at_once = [1] if self.dice.random() < 0.5 else [1, 8, 32]
         if len(self.acts_at_once) > 1:
             self.taste["lane"] = 0.0
@@ -90,7 +91,8 @@ class Play:
     def asks(self) -> Claim:
         dice = self.dice
         self.claim_ids += dice.random() < 0.9
-        there = [id for id, row in self.rows.items() if not row.state.final]  # who claims by id has just stored it
+        # a claim by id names a job that was just stored
+        there = [id for id, row in self.rows.items() if not row.state.final]
         tasks = dice.choice([None, {"t": (None, None), "u": (1, 9.0)}, {"t": (2, None)}, {"t": (None, 4.0)}])
         return Claim(
             worker=f"w{dice.randint(0, 1)}#{self.claim_ids}",
@@ -147,7 +149,7 @@ class Play:
         return [self.outcome() for _ in range(self.dice.choice([1, 2, 4, 8]))] if self.rows else []
 
     def acts(self) -> list[Outcome]:
-        """The acts of a person on many jobs."""
+        """An operator's acts on many jobs."""
         dice, kind = self.dice, self.dice.choice(["cancel", "run now", "retry", "delete", "any"])
         outs = []
         for row in dice.sample(list(self.rows.values()), min(len(self.rows), dice.choice(self.acts_at_once))):
@@ -247,7 +249,8 @@ class Play:
 
 
 class Crowd(Play):
-    """Many who name few limits, some of them in lanes, and endings by the dozen: what is done for many at once."""
+    """Many jobs with few limits, some of them in lanes, and a dozen endings a call: the work that storages do in
+    bulk."""
 
     def __init__(self, seed: int, clock: HandClock) -> None:
         super().__init__(seed, clock)
@@ -282,7 +285,7 @@ async def said(call: Callable[[Storage], Any], storage: Storage) -> Any:
 
 
 def differing(ours: Any, theirs: Any) -> str:
-    """Where two answers differ, in few words."""
+    """A short description of where two answers differ."""
     if isinstance(ours, Struct) and type(ours) is type(theirs):
         pairs = [(name, getattr(ours, name), getattr(theirs, name)) for name in ours.__struct_fields__]
         return f"{getattr(ours, 'id', '')} " + ", ".join(f"{n}: {differing(a, b)}" for n, a, b in pairs if a != b)
@@ -292,7 +295,7 @@ def differing(ours: Any, theirs: Any) -> str:
 
 
 async def same(game: Play, clock: HandClock, storage: Storage, memory: Storage, steps: int) -> None:
-    """So many calls of the game to both: the same answers, rows and figures after each."""
+    """Make this many calls of the game to both storages: the same answers, rows and figures after each."""
     for step in range(steps):
         call = game.next()
         expected, found = await said(call, memory), await said(call, storage)

@@ -14,7 +14,7 @@ from treadle.testing.conformance.run import MakeStorage
 
 SHARDS = 3
 
-ORDER = "the order of the line, lanes in it and room for a task are exact within a shard"
+ORDER = "queue order, lanes and room for a task are exact within a shard only"
 QUEUES = "a queue can be paused, but not limited: its jobs are in several shards (Unsupported)"
 REFUSED = {
     "test_law02_within_the_room_of_each_task": ORDER,
@@ -46,12 +46,12 @@ REFUSED = {
 
 
 def any_id(id: str) -> bool:
-    """The laws choose their ids; here all of them spread."""
+    """Spread every id over the shards, although the laws choose their ids."""
     return True
 
 
 def makes(url: Callable[[], str], names: Iterator[str], alone: int | None = None) -> MakeStorage:
-    """`alone`: all workflows begin in this shard."""
+    """A function that makes storages with several shards. `alone`: all workflows begin in this shard."""
     made: list[str] = []
 
     async def make(clock: HandClock, share: bool = False) -> Storage:
@@ -67,7 +67,7 @@ def makes(url: Callable[[], str], names: Iterator[str], alone: int | None = None
 
 
 def expect(request: pytest.FixtureRequest, refused: dict[str, str]) -> None:
-    """What is refused must fail: a row that holds after all does not belong into the list."""
+    """Expect each law of the list to fail: one that passes after all must be removed from it."""
     why = refused.get(request.node.originalname, refused.get(request.node.name))
     if why is not None:
         request.node.add_marker(pytest.mark.xfail(reason=why, strict=True))

@@ -1,4 +1,4 @@
-"""`defaults.py` is the only place of the defaults: a number that is changed there holds on every storage."""
+"""`defaults.py` is the only place of the defaults: a number that is changed there applies on every storage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ asyncio.run(main(sys.argv[1]))
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_retention_follows_the_defaults(kind: str, tmp_path: Path) -> None:
-    """On the path of plain jobs, of jobs with keys, and of others."""
+    """For plain jobs, jobs with keys, and others."""
     with a_url(kind, tmp_path) as url:
         run = subprocess.run(
             [sys.executable, "-c", CHANGED, url, str(defaults.__file__)],
@@ -63,8 +63,8 @@ def test_retention_follows_the_defaults(kind: str, tmp_path: Path) -> None:
 
 
 def test_statements_and_scripts_repeat_no_default() -> None:
-    """Of those that tell a retention: they are written as names."""
-    own = {"forget.sql", "tidy.lua"}  # ages of claim ids and of silent workers, which nobody sets
+    """They contain the retention defaults as names, not as numbers."""
+    own = {"forget.sql", "tidy.lua"}  # ages of claim ids and of silent workers, which have no setting
     numbers = {f"{number:.0f}" for number in (defaults.KEEP, defaults.KEEP_FAILED)}
     found = []
     for package, folder in (("postgres", "functions"), ("redis", "lua")):

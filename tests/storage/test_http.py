@@ -1,4 +1,4 @@
-"""The storage that speaks to a Treadle server, held to the contract; the server keeps its jobs in memory."""
+"""The storage over HTTP: the laws of the contract, against a server that keeps its jobs in memory."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ def test_agrees_with_memory() -> None:
         await storage.open()
         return storage
 
-    agrees_with_memory(make, examples=10)  # it is the memory storage that answers: this looks at the wire only
+    agrees_with_memory(make, examples=10)  # the server uses the memory storage, so this tests the messages only
 
 
 @pytest.mark.parametrize("turns", range(21))
 async def test_a_call_that_reads_its_answer_ends_when_the_storage_is_closed(turns: int) -> None:
-    """The head of the answer arrives in these turns of the loop, its body never: whichever line waits, it ends."""
+    """The head of the answer arrives in these turns of the loop, its body never. Every call ends, whichever line it
+    waits at."""
     half = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

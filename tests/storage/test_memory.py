@@ -1,4 +1,4 @@
-"""The memory storage held to the contract."""
+"""The memory storage: the laws of the contract."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Messages between processes of several versions keep their bytes: entries of the log of ports, and HTTP messages.
 
 `message_bytes.txt` has one message in each line: its name, a tab, its JSON. A line changes only on purpose: older
-processes read what newer ones write, and newer ones read what is stored. A new field has a default: the old meaning.
+processes read what newer ones write, and newer ones read what is stored. A new field has a default, which is the old
+meaning.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ def test_a_draft_is_written_as_its_entry() -> None:
 
 
 def test_no_list_of_an_entry_has_a_bound() -> None:
-    """One call may have any number of jobs. With a bound in the decoder, such an entry makes the log unreadable."""
+    """One call may have any number of jobs. If the decoder had a limit, such an entry would make the log unreadable."""
     kinds = info.multi_type_info([log_entries.Entry, log_entries.Base, tuple[log_entries.Op, ...]])
     assert list(bounds_in(kinds, set())) == []
 
@@ -260,7 +261,7 @@ def test_the_lists_of_a_request_have_a_bound() -> None:
 
 
 def bounds_in(found: Any, seen: set[type]) -> Iterator[tuple[str, object]]:
-    """The bounds of a type and of all types that it consists of."""
+    """The limits of a type and of all types in it."""
     if isinstance(found, tuple | list):
         for each in found:
             yield from bounds_in(each, seen)

@@ -43,8 +43,8 @@ OPS: Final = {
     "set_mark": log_entries.SetMarkOp,
     "load": log_entries.LoadOp,
 }
-OF_THE_LOG: Final = {log_entries.AnnounceOp, log_entries.TidiedOp}  # compaction writes them, no method does
-ADDED_LATER: Final[dict[str, set[str]]] = {}  # fields whose default states what entries mean that lack them
+OF_THE_LOG: Final = {log_entries.AnnounceOp, log_entries.TidiedOp}  # compaction writes them; no method does
+ADDED_LATER: Final[dict[str, set[str]]] = {}  # fields whose default is the meaning of entries without them
 SAME_OVER_HTTP: Final = {
     "enqueue": messages.Enqueue,
     "heartbeat": messages.Beat,
@@ -67,7 +67,7 @@ def arguments(method: Callable[..., Any]) -> dict[str, Any]:
 
 
 def plain(kind: Any) -> Any:
-    """The type without bounds, and a tuple for any sequence, as a message has it."""
+    """The type without its limits, with a tuple for every sequence, as in a message."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return plain(parts[0])
@@ -147,7 +147,7 @@ def test_an_outcome_is_the_same_behind_the_wire() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_the_recorded_bytes_have_every_field(value: Any) -> None:
-    """A new field would be left out of the bytes, or of a copy made by hand, and nobody would notice."""
+    """Otherwise a new field could be missing from the bytes, or from a copy made by hand, unnoticed."""
     at_default = [
         field.name for field in fields(value) if not field.required and getattr(value, field.name) == default(field)
     ]

@@ -1,4 +1,4 @@
-"""`operate.moving` and `treadle move`: between each pair of places, cut off in the middle, while others go on."""
+"""`operate.moving` and `treadle move`: between each pair of storages, interrupted, while other processes work."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PAIRS = [*((one, other) for one in PLACES for other in PLACES), ("sqlite", "shar
 
 
 class Unplugged(Exception):
-    """The power went."""
+    """A power failure."""
 
 
 class Cut:
-    """A storage whose loads fail at the moments named: before they are stored, or after."""
+    """A storage whose loads fail at the given numbers: before they are stored, or after."""
 
     def __init__(self, inner: Any, *moments: tuple[int, str]) -> None:
         self._inner, self._moments, self._loads = inner, dict(moments), 0
@@ -65,9 +65,10 @@ async def places(one: str, other: str, folder: Path) -> AsyncIterator[tuple[Stor
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 async def test_each_pair_cut_off_twice(tmp_path: Path, one: str, other: str) -> None:
-    """The same set afterwards, whenever it was cut off, and both say so; then the jobs go on at their new place."""
+    """Wherever the move was interrupted, both storages have the same set afterwards and report so; then the jobs
+    run."""
     async with places(one, other, tmp_path) as (source, target):
-        jobs, step = (2_000, 150) if one != other else (300, 40)  # each more than six loads: both cuts come
+        jobs, step = (2_000, 150) if one != other else (300, 40)  # each more than six loads, so both failures happen
         await populate(source, jobs, queue=None if "shards" in (one, other) else 1)
         old = Place(source, "the old one")
         new = Place(Cut(target, (2, "before"), (4, "after")), "the new one")  # type: ignore[arg-type]
@@ -90,7 +91,7 @@ async def test_each_pair_cut_off_twice(tmp_path: Path, one: str, other: str) -> 
 
 
 async def _goes_on(target: Storage) -> None:
-    """Who waited for a job hears of its ending; keys are held; nobody has what ran under a lease."""
+    """A caller that waits for a job gets its ending; keys are held; jobs that ran under a lease have none."""
     [held] = await target.enqueue([NewJob(id="new", task="keyed", key="k3")])
     assert held.job.id == "keyed-000003"
     [later] = await target.get(["later-000001"])
@@ -110,7 +111,7 @@ async def _goes_on(target: Storage) -> None:
 
 
 async def test_workers_and_producers_go_on_trying(tmp_path: Path) -> None:
-    """A worker at the source ends what it runs; one at the target starts when it opens; every job is run to its end."""
+    """A worker at the source finishes its jobs; one at the target starts when it opens; every job runs to its end."""
     old_url, new_url = url_of("sqlite", tmp_path), url_of("redis", tmp_path)
     ends, ran = asyncio.Event(), list[str]()
 
@@ -149,7 +150,7 @@ async def test_workers_and_producers_go_on_trying(tmp_path: Path) -> None:
 
 
 async def until_it_moves(task: Any) -> int:
-    """Enqueue one after the other until that is refused -> how many went in."""
+    """Enqueue one after the other until a call is refused. Return how many jobs were stored."""
     for sent in range(100_000):
         try:
             await task.enqueue("short")
@@ -159,7 +160,7 @@ async def until_it_moves(task: Any) -> int:
 
 
 async def test_who_still_runs_is_told_that_he_has_lost_it(tmp_path: Path) -> None:
-    """After the wait is over; the job is run again at its new place when its lease has ended."""
+    """After the wait is over. The job runs again in its new storage when its lease has expired."""
     went, lost = asyncio.Event(), asyncio.Event()
     old_url, new_url = url_of("sqlite", tmp_path), url_of("sqlite", tmp_path)
     old, new = App(old_url), App(new_url)
@@ -199,7 +200,7 @@ async def test_what_cannot_be_moved(tmp_path: Path) -> None:
         await target.enqueue([NewJob(id="b", task="t")])
         with pytest.raises(MoveFailed, match="already holds 1 job,"):
             await move(old, new)
-        assert (await source.claim(Claim(worker="w#1"))).records  # nothing has begun
+        assert (await source.claim(Claim(worker="w#1"))).records  # no job may start
         other, third = await made("memory", tmp_path), await made("memory", tmp_path)
         with pytest.raises(Unplugged):
             await move(old, Place(Cut(other, (1, "before")), "other"), wait=0)  # type: ignore[arg-type]
@@ -210,7 +211,7 @@ async def test_what_cannot_be_moved(tmp_path: Path) -> None:
         assert await abort(old, Place(other, "other"))
         assert not await abort(old, Place(other, "other"))
         await source.enqueue([NewJob(id="c", task="t")])
-        await other.enqueue([NewJob(id="c", task="t")])  # nothing had arrived there, so it is open, too
+        await other.enqueue([NewJob(id="c", task="t")])  # no job had arrived there, so it is open too
         await move(old, Place(third, "third"), wait=0)
         with pytest.raises(MoveFailed, match="has ended"):
             await abort(old, Place(third, "third"))
@@ -234,7 +235,7 @@ async def test_a_copy_that_differs_stays_shut(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
-    """A second run has ended the move, and jobs have run at the new place: the live storage stays open."""
+    """A second run has ended the move, and jobs have run in the new storage: the live storage stays open."""
     for one in ("memory", *OUTSIDE):
         async with places(one, one, tmp_path) as (source, target):
             await source.enqueue([NewJob(id=f"j{number}", task="t") for number in range(6)])
@@ -257,7 +258,7 @@ async def test_a_run_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
 
 
 class Sleepy(Cut):
-    """Stands still before its last load."""
+    """Stops before its last load."""
 
     def __init__(self, inner: Any, asleep: asyncio.Event, awake: asyncio.Event) -> None:
         super().__init__(inner)
@@ -285,7 +286,7 @@ async def test_giving_up_a_move_that_is_comparing_keeps_its_target_shut(tmp_path
 
 
 class GivenUp(Cut):
-    """An operator gives the move up while it compares."""
+    """An operator cancels the move while it compares."""
 
     def __init__(self, inner: Any, give_up: Any) -> None:
         super().__init__(inner)
@@ -352,7 +353,7 @@ def treadle(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(("one", "other"), list(zip(OUTSIDE, ROUND, strict=True)))
 async def test_kill_9_in_the_middle_of_the_command(tmp_path: Path, one: str, other: str) -> None:
-    """Called again, it goes on; afterwards both hold the same, and --check says so."""
+    """Called again, it continues; afterwards both storages hold the same, and --check says so."""
     source, target = url_of(one, tmp_path), url_of(other, tmp_path)
     storage = connect(source)
     await storage.open()
@@ -375,7 +376,7 @@ async def test_kill_9_in_the_middle_of_the_command(tmp_path: Path, one: str, oth
 @pytest.mark.soak
 @pytest.mark.parametrize(("one", "other"), [(one, other) for one in OUTSIDE for other in OUTSIDE])
 async def test_soak_a_hundred_thousand_killed_in_the_middle(tmp_path: Path, one: str, other: str) -> None:
-    """100,000 mixed jobs, kill -9 when about half have arrived, then to the end."""
+    """100,000 mixed jobs; kill -9 when about half have arrived, then on to the end."""
     source, target = url_of(one, tmp_path), url_of(other, tmp_path)
     storage, began = connect(source), time.perf_counter()
     await storage.open()
@@ -413,7 +414,7 @@ def kill_when_half_has_arrived(source: str, target: str, jobs: int) -> None:
 
 
 def killed_and_done(source: str, target: str, step: int) -> int:
-    """Run the command and kill it, later each time, until it comes to its end -> how often it was killed."""
+    """Run the command and kill it, later each time, until it ends by itself. Return how often it was killed."""
     slowly = _slowly()
     for kills in range(40):
         child = subprocess.Popen(
@@ -430,7 +431,7 @@ def killed_and_done(source: str, target: str, step: int) -> int:
             child.communicate()
             continue
         if kills and "are already at" in err:
-            return kills  # the one before was killed after its last commit, and before it could say so
+            return kills  # the run before was killed after its last commit, but before its output
         assert child.returncode == 0, out + err
         assert "on both sides" in out
         return kills
@@ -438,7 +439,7 @@ def killed_and_done(source: str, target: str, step: int) -> int:
 
 
 def _slowly() -> float:
-    """How long this machine takes to start the command and look around, against a fast one."""
+    """How long this machine takes to start the command and list the jobs, compared with a fast one."""
     began = time.perf_counter()
     treadle("--version")
     return max(1.0, (time.perf_counter() - began) / 0.15)

@@ -1,8 +1,8 @@
-"""The storage made of ports, held to the contract: on ports in memory, and on a queue in a file.
+"""The storage made of ports: the laws of the contract, on ports in memory and on a queue in a file.
 
-REFUSED names each law that bare ports cannot keep, with the reason. There is none: listing by attribute and the exact
-order of lines come from the log, which has one order for everybody. Laws about transactions of a user's own database
-are skipped by the suite, as on every storage that is no SQL database.
+REFUSED names each law that bare ports cannot keep, with the reason; there is none. Lists by attribute and the exact
+order of queues come from the log, which has one order for all processes. The suite skips laws about transactions of a
+user's own database, as on every storage that is not an SQL database.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from treadle.testing.conformance.run import MakeStorage
 
 REFUSED: dict[str, str] = {}
 
-KINDS = {"memory": 3, "file": 4096}  # how many entries a base is written after
+KINDS = {"memory": 3, "file": 4096}  # entries after which a base is written
 
 
 @pytest.fixture(params=list(KINDS))
@@ -49,7 +49,8 @@ def make_storage(request: Any, tmp_path: Path) -> MakeStorage:
 
 
 class Fleet:
-    """Several storages on the same ports: each call goes to the next of them, and now and then one begins anew."""
+    """Several storages on the same ports: each call goes to the next of them, and now and then one of them starts
+    afresh."""
 
     def __init__(self, clock: HandClock) -> None:
         ports = Ports(*memory_backend(clock))
@@ -88,7 +89,8 @@ def test_a_fleet_of_them_agrees_with_memory() -> None:
 
 
 async def test_a_store_that_forgets_the_end_of_the_log_parts_nobody() -> None:
-    """As behind a fail-over: what was forgotten is lost for all alike, and whoever had seen it says so once."""
+    """As after a fail-over: the lost entries are lost for all processes, and each that had read them reports it
+    once."""
     clock = HandClock()
     queue, _, store = memory_backend(clock)
     one, other = (ComposedStorage(Ports(queue, memory_pubsub(), store), now=clock) for _ in range(2))
@@ -128,7 +130,7 @@ async def test_who_only_reads_begins_anew_too() -> None:
 
 
 class Slow:
-    """A store that loses nothing and answers each call after a few turns of the loop, which a seed chooses."""
+    """A store that loses nothing and answers each call after a few turns of the loop; a seed chooses how many."""
 
     def __init__(self, store: Any, seed: int) -> None:
         self._store, self._random = store, Random(seed)
@@ -149,7 +151,7 @@ class Slow:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_the_pointers_to_bases_have_no_gap(seed: int) -> None:
-    """A process that was suspended is found out by the pointer behind its own: one must never be left out."""
+    """A process that was suspended detects it by the pointer after its own, so no pointer may be left out."""
     queue, pubsub, store = memory_backend(HandClock())
     storage = ComposedStorage(Ports(queue, pubsub, Slow(store, seed)), now=HandClock(), every=4)  # type: ignore[arg-type]
     await storage.open()
@@ -187,7 +189,7 @@ async def test_a_hint_to_a_base_that_is_gone_is_not_believed() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "²", "-1", "1.5"])
 async def test_a_message_that_is_no_position_is_ignored(text: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Anybody who may publish there can send one."""
+    """Every client that may publish there can send one."""
     ports = Ports(*memory_backend())
     storage = ComposedStorage(ports)
     await storage.open()
@@ -211,7 +213,7 @@ async def test_a_base_without_its_parts_is_said_instead_of_waited_for() -> None:
 
 
 async def test_who_slept_through_two_bases_begins_anew() -> None:
-    """The place it would win was deleted: nobody reads there any more."""
+    """The position that it would write was deleted: no process reads there any more."""
     clock = HandClock()
     queue, _, store = memory_backend(clock)
     sleeper, other = (ComposedStorage(Ports(queue, memory_pubsub(), store), now=clock, every=3) for _ in range(2))

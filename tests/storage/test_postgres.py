@@ -1,4 +1,4 @@
-"""The PostgreSQL storage held to the contract, on a real server."""
+"""The PostgreSQL storage: the laws of the contract, on a real server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treadle.testing.conformance.property import agrees_with_memory
 from treadle.testing.conformance.run import MakeStorage, UserTransaction
 from treadle.testing.shows import shows
 
-PATIENT = 100  # s: a chain of two thousand takes its time on a machine that does much else
+PATIENT = 100  # seconds: a chain of two thousand takes that long on a busy machine
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Random sequences of verbs: every storage must answer as the memory storage does, step by step."""
+"""Random sequences of verbs: every storage must return what the memory storage returns, step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Redis storage held to the contract, on a real Valkey."""
+"""The Redis storage: the laws of the contract, on a real Valkey."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The Redis storage on a cluster of three nodes, held to the laws whose calls differ there.
+"""The Redis storage on a cluster of three nodes: the laws whose calls differ there.
 
-The scripts are those of a single server, and so are their answers: `test_redis.py` holds them to all laws. That each
-script names the keys it uses, and finds them in one slot, is shown by all laws in `test_redis_shards_cluster.py`.
+The scripts and their answers are those of a single server, which `test_redis.py` tests with all laws. All laws run in
+`test_redis_shards_cluster.py`, where a script fails unless it names its keys and finds them in one slot.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Workflows that are all in one shard, which is not the first: there everything is in the order of one line.
+"""Workflows that are all in one shard, which is not the first: there everything is in the order of one queue.
 
-What brings some of them into the first shard parts them from the others, so the laws that do so are run elsewhere.
+Laws that bring some of the workflows into the first shard would separate them from the others, so they run elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A namespace spread over several hash tags, on one Valkey: held to the memory storage, and to the laws whose calls
+"""A namespace spread over several hash tags, on one Valkey: compared with the memory storage, and the laws whose calls
 differ from those to a cluster.
 
-All laws are shown in `test_redis_shards_cluster.py`, where a script that reaches into another slot fails.
+All laws run in `test_redis_shards_cluster.py`, where a script that reaches into another slot fails.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def make_storage(request: pytest.FixtureRequest) -> MakeStorage:
 
 
 def as_promised(step: Step) -> Step:
-    """No lanes; claims and prunes that leave nothing over, so that it does not matter who is first; queues that are
-    paused or not. All else is to be answered as by one line, the order of what is answered too."""
+    """Calls without lanes; claims and prunes that take everything, so that the order of shards does not matter; queues
+    that are paused or not. All other answers must be those of one queue, including their order."""
     verb, words, *_ = step
     if verb == "enqueue":
         return verb, [_without_lane(spec) for spec in words]

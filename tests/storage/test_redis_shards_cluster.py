@@ -1,4 +1,4 @@
-"""A namespace spread over the nodes of a cluster, held to the contract.
+"""A namespace spread over the nodes of a cluster: the laws of the contract.
 
 A script that reaches into a slot it did not name fails here.
 """

@@ -1,4 +1,4 @@
-"""The SQLite storage held to the contract."""
+"""The SQLite storage: the laws of the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions of a limit and workers come and go: once they no longer count, `prune` drops every row of theirs."""
+"""Unused partitions of a limit and gone workers: once they no longer count, `prune` deletes every row of theirs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clock() -> HandClock:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def kept(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[tuple[Storage, Left]]:
-    """A storage, and how many rows of which kind it holds."""
+    """A storage, and how many rows of which kind it has."""
     if request.param == "memory":
         memory = MemoryStorage(clock)
         await memory.open()
@@ -81,8 +81,8 @@ async def test_partitions_and_workers_leave_nothing_behind(
 
 
 async def test_a_gate_in_use_is_left(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On PostgreSQL, while a transaction counts a limit, `prune` neither waits for its gate nor drops it; and of many
-    limits each call looks at some."""
+    """On PostgreSQL, while a transaction counts a limit, `prune` does not wait for the limit's lock and does not delete
+    its row. If there are many limits, each call checks some of them."""
     monkeypatch.setattr("treadle.storage.postgres.maintenance.LIMITS", 2)
     with support.a_schema() as schema:
         storage = PostgresStorage(support.url_of(schema), now=clock)

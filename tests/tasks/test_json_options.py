@@ -63,7 +63,7 @@ GIVEN: Final[dict[str, object]] = {  # a value of each option, as JSON, that is 
     "headers": {"h": "v"},
     "id": "j1",
 }
-NEEDS: Final = {  # options that say nothing without another one
+NEEDS: Final = {  # options that have an effect only together with another one
     "cost": ("limits",),
     "when": ("after",),
     "wait_timeout": ("after",),

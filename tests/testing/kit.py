@@ -1,4 +1,4 @@
-"""The storages that `app.testing(storage=...)` is tried on."""
+"""The storages on which the tests of `app.testing(storage=...)` run."""
 
 from __future__ import annotations
 

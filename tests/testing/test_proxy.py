@@ -15,7 +15,7 @@ LIMIT = 1 << 20  # bytes of a line
 
 
 class Echo:
-    """The requests of a server, and a proxy in front of it."""
+    """The requests that a server received, and a proxy in front of it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -109,14 +109,15 @@ async def test_an_answer_is_cut_in_its_middle(echo: Echo) -> None:
     with contextlib.suppress(ConnectionResetError):
         while more := await client.reader.read(1):
             got += more
-    assert b"ABC".startswith(got)  # a reset may overtake what came before it
+    assert b"ABC".startswith(got)  # a reset may overtake the bytes before it
 
 
 async def test_an_answer_that_nobody_waits_for(echo: Echo) -> None:
-    """Who says good-bye gets no answer that could be lost; whoever waits for the cut is not left waiting."""
+    """A client that says goodbye waits for no answer, so none is lost; a caller that waits for the cut must not wait
+    for ever."""
     client = await echo.link()
     cut = echo.proxy.lose_answer(b"bye")
-    client.writer.write(b"bye")  # no line yet, so the server has nothing to say
+    client.writer.write(b"bye")  # not a whole line, so the server does not answer
     await client.writer.drain()
     client.writer.close()
     async with asyncio.timeout(30):
@@ -128,7 +129,7 @@ async def test_two_answers_that_are_lost_together(echo: Echo) -> None:
     cuts = [echo.proxy.lose_answer(b"one"), echo.proxy.lose_answer(b"two")]
     client.writer.write(b"one")
     await client.writer.drain()
-    await asyncio.sleep(0.02)  # a packet of its own
+    await asyncio.sleep(0.02)  # sent as a packet of its own
     with pytest.raises(ConnectionResetError):
         await client.ask(" and two")
     async with asyncio.timeout(30):
@@ -140,7 +141,7 @@ async def test_what_is_looked_for_may_come_in_two_pieces(echo: Echo) -> None:
     cut = echo.proxy.lose_request(b"needle")
     client.writer.write(b"hay nee")
     await client.writer.drain()
-    await asyncio.sleep(0.02)  # a packet of its own
+    await asyncio.sleep(0.02)  # sent as a packet of its own
     client.writer.write(b"dle hay\n")
     with pytest.raises(ConnectionResetError):
         await client.ask("")
@@ -192,7 +193,7 @@ async def test_delays_add_up(echo: Echo) -> None:
     echo.proxy.delay = 0.05
     before = loop.time()
     assert await client.ask("a") == "A"
-    assert loop.time() - before >= 0.1 - 0.001  # there and back
+    assert loop.time() - before >= 0.1 - 0.001  # in both directions
 
 
 async def test_a_server_that_is_not_there_is_a_reset(echo: Echo) -> None:
@@ -224,7 +225,7 @@ async def test_the_port_is_kept_while_nobody_listens(echo: Echo) -> None:
 
 
 def taken(port: int) -> bool:
-    """Whether another program cannot have it."""
+    """Whether the port is in use."""
     with socket.socket() as other:
         try:
             other.bind(("127.0.0.1", port))

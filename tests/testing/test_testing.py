@@ -162,7 +162,7 @@ async def test_drain_runs_only_the_tasks_asked_for(app: App) -> None:
 
 
 class Locking(Spy):
-    """The first heartbeat keeps what is due locked until a claim has passed over it, as it happens on a server."""
+    """The first heartbeat keeps due rows locked until a claim has skipped them, as it happens on a server."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -474,7 +474,7 @@ async def test_enqueued_shows_calls_with_their_arguments(app: App, testing: InTe
         assert (first.record.job.delay, first.record.job.priority, first.record.job.queue) == (60, 3, "mail")
         assert (second.args, second.kwargs, second.record.state) == (("ada",), {}, State.SUCCEEDED)
         [later] = t.enqueued(total)
-        assert (later.args, later.kwargs) == ((2,), {})  # the first argument comes when it runs
+        assert (later.args, later.kwargs) == ((2,), {})  # the first argument arrives when it runs
         await app.stub("far.away").enqueue(1, b=2)
         [far] = t.enqueued("far.away")
         assert (far.args, far.kwargs) == ((1,), {"b": 2})
@@ -582,7 +582,7 @@ async def test_handlers_and_middleware_stay(app: App, testing: InTest) -> None:
 
 
 class Forgetful:
-    """Loses certain digits behind the point, of which no probe has any."""
+    """Loses certain digits after the decimal point, which no probe contains."""
 
     def encode(self, value: object) -> str:
         return TaggedCodec().encode(value).replace(".375", ".0")

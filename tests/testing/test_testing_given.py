@@ -1,4 +1,4 @@
-"""`app.testing(storage=...)`: what it refuses, and what it leaves behind."""
+"""`app.testing(storage=...)`: which storages it refuses, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make(given: Given, clock: Clock) -> Storage:
 
 
 async def put(given: Given, use: Callable[[Storage], Any], clock: Clock | None = None) -> Any:
-    """Do something to the storage, as another program."""
+    """Change the storage, as another program would."""
     storage = make(given, clock or HandClock())
     await storage.open()
     try:
@@ -59,7 +59,7 @@ async def ids(given: Given) -> list[str | None]:
 
 
 async def test_a_storage_with_jobs_is_refused_and_left_as_it_is(app: App, given: Given) -> None:
-    """Ended ones count too: their ids are taken."""
+    """Ended jobs count too, because their ids are taken."""
     await put(given, lambda storage: storage.enqueue([NewJob(id="theirs", task="send")]))
     for _ in range(2):
         with pytest.raises(NotEmpty, match=r"found 1 job \(theirs of send, ready\).* storage that is made for tests"):
@@ -81,7 +81,7 @@ async def test_rules_and_workers_of_others_are_refused(app: App, given: Given) -
 
 
 async def test_two_tests_on_one_storage(app: App, given: Given) -> None:
-    """The second one is refused, and takes nothing from the first."""
+    """The second test is refused, and changes nothing of the first one."""
     other = App("memory://")
 
     @app.task(name="send")
@@ -175,7 +175,7 @@ async def scene(app: App, t: Any, tasks: dict[str, Any]) -> list[Any]:
 
 
 async def test_the_next_test_finds_an_empty_storage(app: App, given: Given) -> None:
-    """Rates, pauses, schedules, signals and what is kept for long: the same scene comes out the same."""
+    """Rates, pauses, schedules, signals and rows with a long retention: the same scene has the same result."""
     tasks, found = busy(app), []
     for _ in range(3):
         async with app.testing(storage=given) as t:
@@ -212,7 +212,7 @@ async def test_a_job_that_runs_elsewhere_is_removed(app: App, given: Given) -> N
 
 
 async def test_jobs_that_another_program_stores_meanwhile_are_left(app: App, given: Given) -> None:
-    """And so is everything else: nobody knows any more whose it is."""
+    """Everything else stays too, because its owner is unknown."""
     now = HandClock(1_800_000_000.0)
 
     @app.task
@@ -232,7 +232,7 @@ async def test_jobs_that_another_program_stores_meanwhile_are_left(app: App, giv
 
 
 async def test_a_storage_that_another_test_has_taken_is_left(app: App, given: Given) -> None:
-    """Two tests that begin in one moment may both find it empty; one of them marks it last."""
+    """Two tests that begin at the same time may both find it empty; one of them writes the last mark."""
 
     @app.task
     async def send() -> None: ...
@@ -247,7 +247,7 @@ async def test_a_storage_that_another_test_has_taken_is_left(app: App, given: Gi
     assert await ids(given) == [None, "job-000001"]
 
 
-# --- what else it is tried with
+# --- other kinds of tests
 
 
 @pytest.fixture
@@ -310,7 +310,7 @@ async def test_a_transaction_of_a_run(app: App, kind: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["redis", "shards", "ports"])
 async def test_within_needs_a_storage_that_has_it(app: App, kind: str, tmp_path: Path) -> None:
-    """A test on it shows what production does."""
+    """So a test on a storage without it raises the same error as production."""
 
     @app.task
     async def send() -> None: ...
@@ -323,6 +323,6 @@ async def test_within_needs_a_storage_that_has_it(app: App, kind: str, tmp_path:
 
 
 async def test_a_function_that_answers_a_client_of_a_server_is_refused(app: App) -> None:
-    """Also where it cannot be seen from its URL."""
+    """Also if its URL does not show that it is a client."""
     with pytest.raises(StorageError):
         await app.testing(storage=lambda clock: HttpStorage("http://127.0.0.1:1")).__aenter__()

@@ -1,4 +1,4 @@
-"""`app.testing()` where code enqueues inside its own transactions, and where tests are synchronous."""
+"""`app.testing()` for code that enqueues in its own transactions, and for synchronous tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Send = Task[[str], str, Any]
 
 @pytest.fixture
 def app() -> App:
-    return App("postgresql://nobody@127.0.0.1:1/nowhere")  # a test touches none of it
+    return App("postgresql://nobody@127.0.0.1:1/nowhere")  # a test does not connect to it
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def send(app: App) -> Send:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[sqlalchemy.Engine]:
-    """A database that has nothing to do with the jobs, which are in memory."""
+    """A database without jobs; they are in memory."""
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
     yield engine
     engine.dispose()
 
 
 class Case(NamedTuple):
-    """A database of the user's, and `app.testing()` on a storage that its transactions can store jobs in."""
+    """A user's database, and `app.testing()` on a storage in which its transactions can store jobs."""
 
     testing: Callable[[], Testing]
     engine: sqlalchemy.Engine
@@ -75,7 +75,7 @@ def names(t: Any) -> list[str]:
 
 
 async def test_a_session_stores_its_jobs_when_it_commits(app: App, send: Send, case: Case) -> None:
-    """In order with what else the transaction did; nothing of one that is rolled back or closed."""
+    """In order with the other statements of the transaction; none of one that is rolled back or closed."""
     async with case.testing() as t:
         with Session(case.engine) as session:
             first = await app.enqueue(send.job("ada"), within=session)
@@ -95,7 +95,7 @@ async def test_a_session_stores_its_jobs_when_it_commits(app: App, send: Send, c
 
 
 async def test_savepoints_of_a_session(app: App, send: Send, case: Case) -> None:
-    """What is rolled back to goes; a savepoint that is released commits nothing yet."""
+    """Jobs after a savepoint are gone when it is rolled back. A savepoint that is released commits nothing yet."""
     async with case.testing() as t:
         with Session(case.engine) as session, session.begin():
             await app.enqueue(send.job("outer"), within=session)
@@ -109,7 +109,7 @@ async def test_savepoints_of_a_session(app: App, send: Send, case: Case) -> None
 
 
 async def test_other_sessions_of_sqlalchemy(app: App, send: Send, engine: sqlalchemy.Engine) -> None:
-    """Scoped and asynchronous ones, and connections with savepoints."""
+    """Scoped and asynchronous sessions, and connections with savepoints."""
     async with app.testing() as t:
         scoped = scoped_session(sessionmaker(engine))
         await app.enqueue(send.job("scoped"), within=scoped)
@@ -127,7 +127,7 @@ async def test_other_sessions_of_sqlalchemy(app: App, send: Send, engine: sqlalc
             with connection.begin() as outer:
                 await app.enqueue(send.job("lost too"), within=connection)
                 outer.rollback()
-        nowhere = create_async_engine("postgresql+psycopg://nobody@127.0.0.1:1/nowhere")  # it connects for no statement
+        nowhere = create_async_engine("postgresql+psycopg://nobody@127.0.0.1:1/nowhere")  # no statement connects to it
         async with AsyncSession(nowhere) as session:
             await app.enqueue(send.job("async"), within=session)
             await session.commit()
@@ -136,7 +136,7 @@ async def test_other_sessions_of_sqlalchemy(app: App, send: Send, engine: sqlalc
 
 
 async def test_what_a_held_key_raises_is_raised_where_it_is_enqueued(app: App, send: Send, case: Case) -> None:
-    """Not at the commit; a key of the same transaction counts."""
+    """The error is not delayed to the commit; a key of the same transaction counts."""
     once = send.options(key=Key("k", conflict="raise"))
     async with case.testing() as t:
         with Session(case.engine) as session:
@@ -148,7 +148,7 @@ async def test_what_a_held_key_raises_is_raised_where_it_is_enqueued(app: App, s
 
 
 async def test_a_connection_that_tells_of_no_commit(app: App, send: Send) -> None:
-    """It is refused, and the error names the other way: at once, whatever becomes of the transaction."""
+    """Such a connection is refused at once, and the error names an alternative."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         async with app.testing():
             with pytest.raises(Unsupported, match='within="at_once"'):
@@ -179,7 +179,7 @@ def testing(request: pytest.FixtureRequest, app: App, tmp_path: Path) -> Callabl
 
 
 def test_plain_functions_run_in_the_thread_that_drains(app: App) -> None:
-    """They see what it has open, may enqueue, and are retried under a clock moved by hand."""
+    """They use the connection that the test has open, may enqueue, and are retried on a clock moved by hand."""
     seen: list[tuple[str, threading.Thread]] = []
 
     @app.task(name="then")
@@ -279,7 +279,7 @@ def test_a_transaction_of_django(
 def test_the_connection_of_the_thread_is_the_connection(
     app: App, send: Send, alias: str, testing: Callable[[], SyncTesting]
 ) -> None:
-    """Most Django code says `django.db.connection`."""
+    """Most Django code uses `django.db.connection`."""
     proxy = ConnectionProxy(connections, alias)
     with testing() as t:
         with transaction.atomic(using=alias):

@@ -1,4 +1,5 @@
-"""The types that a user's editor and mypy --strict infer for workflows: each one's own result and value."""
+"""The types that a user's editor and mypy --strict infer for workflows: results and values. Only type checkers read
+it."""
 
 from __future__ import annotations
 

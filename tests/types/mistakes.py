@@ -1,4 +1,4 @@
-"""Mistakes a type checker must refuse. Each ignore is itself checked: one that hides nothing is an error."""
+"""Mistakes that a type checker must refuse. Each ignore is itself checked: one that hides nothing is an error."""
 
 from __future__ import annotations
 

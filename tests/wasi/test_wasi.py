@@ -1,4 +1,4 @@
-"""Modules in the sandbox, the runner that runs those of a queue, and the commands around it."""
+"""Modules in the sandbox, the runner that runs those of a queue, and their commands."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_memory_bomb_is_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system counts what is mapped on Linux only")
 async def test_a_module_that_bursts_its_compiler_is_stopped(tmp_path: Path) -> None:
-    """Of 20,000 functions that do nothing, at 32 MiB for compiling them; it takes more than 100 otherwise."""
+    """20,000 functions that do nothing, with 32 MiB for compiling them; otherwise it takes more than 100 MiB."""
     (tmp_path / "m.wasm").write_bytes(bytes(wat2wasm(f'(module {"(func)" * 20_000} (func (export "_start")))')))
     (tmp_path / "in").write_bytes(b"")
     report = await run_module(tmp_path / "m.wasm", tmp_path / "in", tmp_path, Bounds(compiler=32 * 2**20))
@@ -200,7 +200,7 @@ async def test_an_output_that_the_store_refuses_fails_the_job_and_not_the_runner
 
 
 def test_the_cache_of_modules_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their number and by their bytes; the modules of jobs that run are links of their own."""
+    """The cache is limited in number and in bytes. A running job has its own link to its module."""
     monkeypatch.setattr("treadle.wasi.runner.CACHE", 3)
     monkeypatch.setattr("treadle.wasi.runner.CACHE_SIZE", 250)
     cache = tmp_path / "cache"

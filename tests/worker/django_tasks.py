@@ -1,4 +1,4 @@
-"""The program that a child of test_django runs, with a Django of its own."""
+"""The program that a child process of test_django runs, with a Django of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import connection
 
 
 def in_process(path: str, max_age: int) -> tuple[bool, str]:
-    """Whether a connection of the job before was still open; and which file this one reads."""
+    """Whether a connection of the job before was still open, and which file this one reads."""
     if not settings.configured:
         engine = "django.db.backends.sqlite3"
         settings.configure(DATABASES={"default": {"ENGINE": engine, "NAME": path, "CONN_MAX_AGE": max_age}})

@@ -17,7 +17,7 @@ app = App("memory://")
 
 
 class Shouting:
-    """A codec of somebody's own, which only a decorated task brings along."""
+    """A codec that is not Treadle's, which only a decorated task has."""
 
     def encode(self, value: object) -> str:
         return TaggedCodec().encode(value).encode().hex().upper()
@@ -142,14 +142,14 @@ def spins(marker: str) -> None:
 
 
 def spawns(marker: str) -> None:
-    """Something it started holds on to the same process group."""
+    """Starts another process, which stays in the same process group."""
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(marker).write_text(f"{os.getpid()} {other.pid}")
     other.wait()
 
 
 def forks_and_dies(marker: str) -> None:
-    """The fork holds our end of the socket open."""
+    """The fork keeps our end of the socket open."""
     forked = os.fork()
     if not forked:
         time.sleep(600)

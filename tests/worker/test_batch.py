@@ -34,7 +34,7 @@ from treadle.testing.shows import shows
 
 
 async def told_to_stop(worker: Worker, job: Any) -> None:
-    """Its run here was cut short, or is over already."""
+    """The run was cancelled, or has ended already."""
     session = worker._core.session
     assert session is not None
     async with asyncio.timeout(30):
@@ -42,11 +42,11 @@ async def told_to_stop(worker: Worker, job: Any) -> None:
             await asyncio.sleep(0.001)
 
 
-LONG = 600.0  # s; nobody waits that long: what ends a gathering is something else
+LONG = 600.0  # seconds; no test waits that long: another cause ends the gathering
 
 
 class Calls:
-    """A batch task that keeps what it was called with, and says when."""
+    """A batch task that keeps its arguments and reports each call."""
 
     def __init__(self, app: App, name: str = "double", **options: Any) -> None:
         self.calls: list[list[int]] = []
@@ -153,7 +153,7 @@ async def test_by_key(app: App) -> None:
     jobs = await it.sent(app, *range(9))
     async with work(app):
         await asyncio.gather(*(job.result(30) for job in jobs))
-    # in which order claims that meet hand them out is theirs
+    # Claims at the same time may get these jobs in any order.
     assert sorted(map(sorted, it.calls)) == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
 
@@ -557,8 +557,9 @@ async def test_inline_items_are_gathered_in_one_call(app: App) -> None:
 
 
 async def test_a_backlog_takes_few_trips_for_each_call(app: App, spy: Spy) -> None:
-    """A worker of 20 slots fills a call of 50 in three claims: items that wait take no slot, and the other pump does
-    not ask beside them. With claims that find nothing these are four to six trips for each call, else ten or more."""
+    """A worker of 20 slots fills a call of 50 in three claims: items that wait take no slot, and the other dispatcher
+    does not claim meanwhile. With claims that find nothing these are four to six trips for each call, otherwise ten or
+    more."""
     doubling = Calls(app, size=50, max_wait=LONG)
     await app.enqueue([doubling.task.job(n) for n in range(500)])
     worker = Worker(app, concurrency=20)

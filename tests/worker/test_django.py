@@ -19,7 +19,7 @@ from treadle.cli.app_loader import find_app
 
 @pytest.fixture
 def alias(tmp_path: Path) -> Iterator[str]:
-    """The alias of a Django database; the process has one Django, so settings are made once."""
+    """The alias of a Django database. The process has one Django, so its settings are made once."""
     if not settings.configured:
         settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
         django.setup()
@@ -28,7 +28,7 @@ def alias(tmp_path: Path) -> Iterator[str]:
         {"default": {}, alias: {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "shop.db")}}
     )[alias]
     yield alias
-    while OPENED:  # threads that have ended leave theirs open, as Django's settings ask
+    while OPENED:  # threads that have ended leave their connections open, as Django's settings say
         OPENED.pop().close()
     del connections.settings[alias]
 
@@ -37,7 +37,7 @@ OPENED: list[Any] = []
 
 
 def read(alias: str) -> bool:
-    """One query; whether the connection of this thread was open before it."""
+    """Run one query. Return whether the connection of this thread was open before."""
     connections[alias].inc_thread_sharing()
     OPENED.append(connections[alias])
     kept = connections[alias].connection is not None

@@ -1,4 +1,4 @@
-"""A storage that is emptied under running workers: what code declares is stored again by them."""
+"""A storage that is emptied under running workers: they store the declarations of their code again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _dropped(url: str, app: App) -> None:
 
 
 async def _deleted(url: str, app: App) -> None:
-    """By a shell: the file is the same."""
+    """Delete all rows, as a user's shell does: the file stays the same."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         tables = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN ('migration', 'meta')")
@@ -59,7 +59,7 @@ async def test_declared_limits_and_schedules_come_back(
 async def test_a_worker_that_loses_a_job_looks_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only at the next look of many: the heartbeat that finds a job lost is a sign."""
+    """It does not wait for its next regular check: a heartbeat that finds a job lost is a sign."""
     monkeypatch.setattr(defaults, "DECLARED_EVERY", 3600.0)
     monkeypatch.setattr(defaults, "DECLARED_LEAST", 0.0)
     await _on(kind, tmp_path, _loses_a_job)

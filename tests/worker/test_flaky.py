@@ -1,4 +1,4 @@
-"""A storage that is away in random bursts: everything still runs, once each, and nothing is lost."""
+"""A storage that is unavailable in random bursts: everything still runs, once each, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treadle.testing import HandClock
 
 
 class Flaky(Spy):
-    """Fails before the call, or after it: then the answer is lost, and the call was made."""
+    """Fails before the call, or after it: then the call was made and its answer is lost."""
 
     def __init__(self, inner: MemoryStorage, chance: random.Random) -> None:
         super().__init__(inner)
@@ -74,7 +74,7 @@ async def test_every_job_runs_once(workers: int, slots: int, seed: int, monkeypa
 
 
 class InTheWay(Spy):
-    """For its first settles somebody else's open transaction holds the row."""
+    """A storage on which another open transaction has locked the row during the first settles."""
 
     left = 3
 
@@ -86,7 +86,7 @@ class InTheWay(Spy):
 
 
 async def test_an_outcome_that_a_locked_row_holds_up_is_settled_again_and_the_job_ran_once() -> None:
-    """It is no failure of the job: nothing is retried, no attempt is counted."""
+    """It is not a failure of the job: nothing is retried, and no attempt is counted."""
     app, ran = App(storage=InTheWay(MemoryStorage()), random=lambda: 0.0), []
     told = Told(app)
 
@@ -121,7 +121,7 @@ async def test_an_outcome_that_is_held_up_for_too_long_is_left_to_its_lease(monk
 
 
 class Crossing(Spy):
-    """The answer to the first settle is lost; before it is settled again a claim is made, and answered after it."""
+    """The answer to the first settle is lost. Before it is repeated a claim is made, and answered after it."""
 
     def __init__(self, inner: MemoryStorage) -> None:
         super().__init__(inner)
@@ -149,7 +149,7 @@ class Crossing(Spy):
 
 
 async def test_what_is_being_settled_does_not_come_to_another_claim_of_the_same_worker() -> None:
-    """It would be found gone by the one who settles it, and told as lost to a worker that has it."""
+    """The claim would find the job gone when it is settled, and report it as lost although the worker has it."""
     crossing = Crossing(MemoryStorage())
     async with App(storage=crossing, random=lambda: 0.0) as app:
         told = Told(app)
@@ -164,20 +164,20 @@ async def test_what_is_being_settled_does_not_come_to_another_claim_of_the_same_
             job = await t.enqueue()
             async with asyncio.timeout(30):
                 await crossing.lost.wait()
-                await app.stub("nobody's").enqueue()  # a hint: the other half looks
+                await app.stub("nobody's").enqueue()  # a hint: the other dispatcher claims
                 assert await job.result() == 1
         assert told.names("retrying", "lost") == ["retrying"]
 
 
 class Forgetful(Spy):
-    """Hands a worker what it holds, as when an answer took longer than the lease."""
+    """Returns the worker's own running jobs to it, as when an answer took longer than the lease."""
 
     async def claim(self, ask: Claim) -> Claimed:
         return await super().claim(replace(ask, running=()))
 
 
 async def test_a_job_lost_and_claimed_again_by_the_same_worker_is_told_once() -> None:
-    """The first run was not believed, so nobody hears that it succeeded."""
+    """The first run's outcome was refused, so no event says that it succeeded."""
     spy, gate, versions, told = (
         Forgetful(MemoryStorage(clock := HandClock())),
         asyncio.Event(),
@@ -206,6 +206,6 @@ async def test_a_job_lost_and_claimed_again_by_the_same_worker_is_told_once() ->
                 await asyncio.sleep(0.01)
             gate.set()
             await job.result(timeout=60)
-            await (await t.enqueue(1)).result(timeout=60)  # and the other run has been settled too
+            await (await t.enqueue(1)).result(timeout=60)  # the other run has been settled, too
     assert versions[:2] == [1, 2]
     assert told.count(job.id) == 1

@@ -1,4 +1,4 @@
-"""A worker with little to do: how often it asks, what it hears meanwhile, and what a job leaves behind."""
+"""A worker with little to do: how often it claims, how it reacts to hints, and what a job leaves behind."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from treadle.testing.shows import shows
 
 
 class Holding(Spy):
-    """A storage that keeps back the answer to one claim."""
+    """A storage that holds the answer to one claim."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
-        self.next = False  # the next one
+        self.next = False  # hold the next claim
         self.held, self.let, self.heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         told = await super().watch(topics, timeout)
         if any(topic.startswith("queue:") for topic in told):
-            self.heard.set()  # whoever waits for it comes after the worker, which goes on in this very step
+            self.heard.set()  # a test that waits for it continues after the worker, which continues in this very step
         return told
 
     async def claim(self, ask: Claim) -> Claimed:
@@ -39,10 +39,10 @@ class Holding(Spy):
         return answer
 
     def post(self, take: Callable[[str, Record], None]) -> Post | None:
-        return None  # what is told here is of hints
+        return None  # these tests are about hints, so there is no hand-off
 
     async def hold_one(self, app: App) -> None:
-        """Until a claim that found nothing is under way."""
+        """Wait until a claim that found nothing is being held."""
         self.next = True
         await app.stub("nobody's").enqueue()
         async with asyncio.timeout(30):
@@ -63,7 +63,7 @@ class Dear(Spy):
         try:
             answer = await super().claim(ask)
             for _ in range(5):
-                await asyncio.sleep(0)  # whoever else would ask has begun to
+                await asyncio.sleep(0)  # other dispatchers would have begun a claim by now
             if answer.records:
                 self.most = max(self.most, self.under_way)
             return answer
@@ -76,7 +76,7 @@ class Dear(Spy):
 
 @shows("a worker runs one job after another with two claims each and no pause in between")
 async def test_one_new_job_is_asked_for_twice(app: App, spy: Spy) -> None:
-    """Once when it was heard of, and once when it has ended; not by each pump, nor for each kind of queue."""
+    """Once after its hint, and once after it has ended; not by each dispatcher, and not for each kind of queue."""
 
     @app.task
     async def t() -> None: ...
@@ -90,7 +90,7 @@ async def test_one_new_job_is_asked_for_twice(app: App, spy: Spy) -> None:
 
 
 async def test_what_is_heard_of_while_a_claim_is_under_way_is_claimed_at_once(storage: Storage) -> None:
-    """That claim will find nothing, and it may be long until it says so."""
+    """That claim finds nothing, and its answer may take long."""
     holding = Holding(storage)
     async with App(storage=holding) as app:
 
@@ -125,7 +125,7 @@ async def test_a_worker_of_few_slots_makes_one_trip_at_a_time_where_they_are_dea
 
 
 async def test_what_is_heard_of_while_the_only_claim_is_under_way_is_claimed_after_it(storage: Storage) -> None:
-    """Where nobody else may ask, that claim still finds nothing, and then there is no reason to wait."""
+    """If no other dispatcher may claim, that claim still finds nothing, and then there is no reason to wait."""
     holding = Holding(storage)
     async with App(storage=holding) as app:
 
@@ -188,7 +188,8 @@ async def test_a_job_leaves_nothing_to_the_garbage_collector(app: App, told: Tol
 async def test_treadles_own_jobs_are_looked_for_as_soon_as_there_is_nothing_else(
     app: App, spy: Spy, told: Told
 ) -> None:
-    """While jobs flow, not each claim asks for them: who then finds nothing has not looked for all there is."""
+    """While jobs flow, not every claim asks for them. A claim that finds nothing has therefore not looked for all
+    jobs."""
     spy.deaf = True
 
     @app.task

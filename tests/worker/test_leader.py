@@ -1,4 +1,5 @@
-"""Roles: one worker of a fleet prunes, redrives and ticks schedules, and another one when that has fallen silent."""
+"""Roles: one worker of a fleet prunes, redrives and ticks schedules, and another one when the first sends no
+heartbeat."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from treadle.worker.leader import ID, LeaderDuties, LeaderElection, Role, leader
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock moved by hand does not wake a follower."""
+    """Make followers poll often, because a clock moved by hand does not wake them."""
     monkeypatch.setattr("treadle.core.defaults.POLL", 0.02)
 
 
 class Candidate(LeaderElection):
-    """One who would lead, without the rest of a worker."""
+    """A candidate for the lead, without the rest of a worker."""
 
     def __init__(self, storage: Storage, name: str, role: Role, tended: LeaderDuties = LeaderDuties()) -> None:  # noqa: B008
         self.name = name
@@ -48,7 +49,7 @@ async def test_a_follower_takes_over_after_five_seconds_of_silence(app: App, clo
     assert await looked(one, two) == [True, False]
     for _ in range(4):
         clock.advance(4)
-        assert await looked(one, two) == [True, False]  # heard of in time, each time
+        assert await looked(one, two) == [True, False]  # its heartbeats are in time
     clock.advance(5)
     assert await looked(two) == [False]  # exactly five seconds are not over yet
     clock.advance(0.01)
@@ -88,7 +89,7 @@ async def test_a_leader_that_stalled_finds_out_and_takes_nothing_back(app: App, 
     assert await looked(one, two) == [True, False]
     clock.advance(60)
     assert await looked(two) == [True]
-    assert one.is_leader()  # it does not know yet; whatever it does is fenced
+    assert one.is_leader()  # it does not know yet, but whatever it does is fenced
     assert await looked(one) == [False]
     assert await leading(app.storage) == "two"
 
@@ -105,7 +106,8 @@ async def test_who_leaves_keeps_nobody_waiting_for_its_lease(app: App, clock: Ha
     three = Candidate(app.storage, "three", "auto")
     assert await looked(one, two, three) == [True, False, False]
     await one.leave()
-    assert [row.state async for row in app.jobs.iterate()] == [State.SUCCEEDED]  # nothing stands in line for nobody
+    # the leader's job has ended, so none stays queued
+    assert [row.state async for row in app.jobs.iterate()] == [State.SUCCEEDED]
     assert await looked(three) == [True]
     await three.leave()
     assert await looked(two) == [False]
@@ -129,7 +131,7 @@ async def test_no_operator_ends_the_lead_for_good(app: App, clock: HandClock, st
     [row] = await app.storage.get([ID])
     assert row is not None
     await app.storage.settle([Outcome(id=ID, version=row.version, state=state)])
-    assert await looked(two, one) == [False, True]  # whoever follows leaves it five seconds for others
+    assert await looked(two, one) == [False, True]  # a follower leaves five seconds for other candidates
 
 
 async def test_a_pause_of_every_queue_keeps_no_fleet_from_being_tended(app: App, clock: HandClock) -> None:
@@ -147,7 +149,7 @@ async def test_a_pause_of_every_queue_keeps_no_fleet_from_being_tended(app: App,
 async def test_what_the_leader_does_not_know_followers_tend(app: App) -> None:
     one = Candidate(app.storage, "one", "leader", LeaderDuties(("treadle.schedule:a",), ("a",)))
     two = Candidate(app.storage, "two", "follower", LeaderDuties(("treadle.schedule:a", "treadle.schedule:b")))
-    assert not two.ticks("treadle.schedule:b")  # nothing is known of any leader yet
+    assert not two.ticks("treadle.schedule:b")  # no leader is known yet
     assert await looked(one, two) == [True, False]
     assert [two.ticks(f"treadle.schedule:{name}") for name in "ab"] == [False, True]
     assert two.redrives(["a", "b"]) == ["b"]
@@ -173,7 +175,7 @@ async def test_a_lost_answer_costs_no_lead(app: App, spy: Any) -> None:
 
 
 async def ticking(app: App) -> None:
-    """Until the leader has looked at the schedule, and knows when it is due."""
+    """Wait until the leader has claimed the schedule, and knows when it is due."""
     async with asyncio.timeout(30):
         while not any(row.version and row.due_at for row in await rows(app)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -195,11 +197,11 @@ async def test_schedules_are_ticked_by_the_leader_and_then_by_a_follower(
     async with leader, follower:
         await ticking(app)
         clock.advance(60)
-        assert (await told.until("succeeded")).task == "job"  # run by either
+        assert (await told.until("succeeded")).task == "job"  # either worker may run it
         await leader.stop()
         async with asyncio.timeout(60):
             while len(told.of("succeeded")) < 2:
-                clock.advance(1)  # the follower gives other leaders five seconds from when it has noticed
+                clock.advance(1)  # the follower leaves other leaders five seconds from when it has noticed
                 await asyncio.sleep(0.02)
 
 
@@ -219,12 +221,12 @@ async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> N
                 await asyncio.sleep(0.01)
         assert not [name for name in state.tasks() if name.startswith("treadle.schedule")]
         assert "job" in state.tasks()
-        clock.advance(5.01)  # the other one has fallen silent
+        clock.advance(5.01)  # the other one sends no heartbeat any more
         async with asyncio.timeout(30):
             while not state.election.is_leader():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert "treadle.schedule:job" in state.tasks()
-    assert await leading(app.storage) is None  # it has left
+    assert await leading(app.storage) is None  # it has stopped
 
 
 @pytest.mark.usefixtures("looks_often")
@@ -265,7 +267,7 @@ async def test_the_doctor_misses_no_worker_for_what_every_worker_serves(app: App
         return [check.text async for check in checks(app, has_tasks=False) if check.name == "queues"]
 
     await looked(Candidate(app.storage, "one", "auto"))
-    clock.advance(100)  # its whole fleet was killed, and is forgotten
+    clock.advance(100)  # its whole fleet was killed long ago
     assert not await missed()
     await app.schedules.upsert("s", app.stub("job", queue="jobs").job(), every=60)
     assert await missed() == ["1 job in queue 'treadle', and no worker serves it"]

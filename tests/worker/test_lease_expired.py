@@ -1,4 +1,4 @@
-"""A job is taken back from a dead worker: followers and the worker that claims it next tell the name of that one."""
+"""A job of a dead worker is claimed again: followers, and the worker that claims it, report the dead worker's name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.testing.shows import shows
 
 @shows("`lease.expired` names the dead worker when another one takes its job back")
 async def test_the_worker_that_takes_a_job_back_names_the_dead_one(app: App, told: Told, clock: HandClock) -> None:
-    """Once for each lease that ran out, and not again when the job is retried."""
+    """Once for each lease that expired, and not again when the job is retried."""
 
     @app.task(name="f")
     async def f() -> str:
@@ -32,7 +32,7 @@ async def test_the_worker_that_takes_a_job_back_names_the_dead_one(app: App, tol
 
 
 async def test_a_job_that_came_back_otherwise_had_no_dead_worker(app: App, told: Told, clock: HandClock) -> None:
-    """A failed try settles the job: what was lost before that is over."""
+    """A failed attempt settles the job, which ends the matter of its earlier lease."""
 
     @app.task(name="f")
     async def f() -> None:

@@ -33,7 +33,8 @@ ODD = (FOREIGN, PROMISE, GARBAGE, FAST, REST, NO_REST, ELSEWHERE)
 
 
 async def test_a_worker_goes_on_beside_them(app: App, storage: Storage, told: Told) -> None:
-    """The rests that nobody could ask for fail with the reason; an interval of a nanosecond makes no tick."""
+    """Rests of limits that no call could have requested fail with the reason; an interval of a nanosecond makes no
+    tick."""
 
     @app.task(name="t")
     async def t(n: int = 0) -> int:

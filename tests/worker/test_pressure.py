@@ -54,7 +54,7 @@ async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
             await heard.wait()
         [backlog] = told
         assert backlog.worker == "w"
-        assert (backlog.running, backlog.queued) in {(2, 3), (2, 4), (1, 4)}  # the second was on its way, perhaps
+        assert (backlog.running, backlog.queued) in {(2, 3), (2, 4), (1, 4)}  # the second may be in progress
         assert backlog.seconds >= 0.05
         go.set()
         for job in jobs:
@@ -77,9 +77,9 @@ async def test_busy_is_not_behind(app: App, told: Told) -> None:
         assert worker._core.session is not None
         slots = worker._core.session.state
         alarm = BacklogMonitor(said.append, 60.0, None, slots, app.storage, ["default"])
-        assert slots.demand.behind_since is not None  # it took as much as it could
+        assert slots.demand.behind_since is not None  # it took as many jobs as it could
         await alarm.look(slots.demand.behind_since + 61)
-        assert slots.demand.behind_since is None  # and nothing is queued
+        assert slots.demand.behind_since is None  # no job is queued any more
         go.set()
     assert said == []
 
@@ -125,7 +125,7 @@ async def test_one_that_somebody_waited_for_is_not(app: App, told: Told) -> None
     async with asyncio.timeout(30):
         while not (await app.storage.find(Query(root=waited.id))).records[1:]:  # noqa: ASYNC110  # beside it: the mark
             await asyncio.sleep(0.01)
-    waiting.cancel()  # gave up; but did wait
+    waiting.cancel()  # gives up; but it did wait
     alone = await app.tasks["root"].enqueue()
     async with work(app), asyncio.timeout(30):
         await told.until("workflow.orphaned")

@@ -1,4 +1,4 @@
-"""Tasks of kind "process": whatever the function does, the worker lives on and says what happened."""
+"""Tasks of kind "process": whatever the function does, the worker survives and reports what happened."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ async def run(pool: ProcessPool, function: Callable[..., Any], *args: Any, **fie
 
 
 async def until(condition: Callable[[], Any]) -> Any:
-    """Tests see the effects of a child only from outside: children cannot set our events."""
+    """Wait until this holds. A child cannot set the test's events, so tests poll its effects."""
     while not (found := condition()):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     return found
 
 
 async def appears(path: Path) -> str:
-    """The text a child writes there."""
+    """The text that a child writes to this file."""
     text: str = await until(lambda: path.exists() and path.read_text())
     return text
 
 
 def lives(pid: int) -> bool:
-    """Whether it runs: neither gone nor waiting to be reaped by whoever adopted it."""
+    """Whether it runs: it has not ended, and does not wait to be reaped by the process that adopted it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -100,7 +100,7 @@ async def gone(pid: int) -> None:
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
 
-# --- what it can do
+# --- features
 
 
 async def test_a_function_runs_elsewhere_and_its_process_is_used_again(pool: ProcessPool) -> None:
@@ -197,7 +197,7 @@ async def test_progress_reaches_the_parents_context(pool: ProcessPool, tmp_path:
     assert run.note == '{"progress":1.0,"text":"1000 of 1000"}'
 
 
-# --- what may go wrong
+# --- failures
 
 
 async def test_what_it_raises_comes_back_as_text_with_the_traceback(pool: ProcessPool) -> None:
@@ -270,7 +270,7 @@ async def test_a_cancelled_run_is_over_when_the_process_is_dead(pool: ProcessPoo
     pid = int(await appears(tmp_path / "pid"))
     running.cancel()
     await asyncio.sleep(0)
-    running.cancel()  # it is not to be hurried
+    running.cancel()  # it must not be interrupted
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not lives(pid)

@@ -1,4 +1,4 @@
-"""An outcome that the storage raises an error for fails alone, with that reason; the other outcomes are stored."""
+"""An outcome for which the storage raises an error fails alone, with that reason; the other outcomes are stored."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ T = TypeVar("T")
 
 
 class Choosy(Spy):
-    """Raises, for every call that has a child of the task `poison`, what a server raises for a value it cannot hold."""
+    """Raises the error of a server for a value that it cannot store, in each call that has a child of the task
+    `poison`."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
-        self.broken = 0  # so many calls that are refused, whatever is in them
+        self.broken = 0  # how many calls fail, whatever they contain
 
     async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
         if self.broken > 0 and verb in ("settle", "claim", "get"):

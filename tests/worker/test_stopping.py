@@ -29,7 +29,7 @@ async def test_a_stop_that_is_cancelled_leaves_nothing_running(app: App) -> None
         await asyncio.wait_for(worker.stop(), 0.01)
     await nothing_left(before)
     assert worker.running == []
-    assert (await app.jobs.get(job)).state is State.READY  # handed back: another worker need not wait for its lease
+    assert (await app.jobs.get(job)).state is State.READY  # released: another worker need not wait for its lease
     await worker.stop()
     await worker.start()
     await worker.stop(0)

@@ -1,4 +1,4 @@
-"""Workers: what they claim, how they stop, what they do when a job is taken from them or the storage is away."""
+"""Workers: which jobs they claim, how they stop, and what they do when a job is lost or the storage is unavailable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from treadle.testing.shows import shows
 
 
 class Gate:
-    """A task that says when it has begun, and ends when it is let."""
+    """A task that reports when it has begun, and ends when the test allows it."""
 
     def __init__(self, app: App, name: str = "gate", **options: Any) -> None:
         self.began: asyncio.Queue[str] = asyncio.Queue()
@@ -71,7 +71,7 @@ async def test_it_claims_only_what_it_has_slots_for(app: App) -> None:
             await gate.began.get()
         states = [(await app.jobs.get(job)).state for job in jobs]
         assert states == [State.RUNNING] * 2 + [State.READY] * 3
-        assert {row.job.id for row in worker.running} == {job.id for job in jobs[:2]}  # by two claims at once, perhaps
+        assert {row.job.id for row in worker.running} == {job.id for job in jobs[:2]}  # possibly from two claims
         gate.go.set()
         assert await asyncio.gather(*(job.result(timeout=30) for job in jobs)) == [0, 1, 2, 3, 4]
 
@@ -316,7 +316,7 @@ alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @dataclass(eq=False)
 class Parcel:
-    """An argument that is counted for as long as anybody keeps it."""
+    """An argument that is counted while any reference to it exists."""
 
     n: int
 
@@ -328,8 +328,9 @@ class Parcel:
 async def test_a_worker_keeps_nothing_of_the_jobs_that_have_ended(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there were: their arguments are gone, but for a bounded number that does not grow."""
-    monkeypatch.setattr(logging.getLogger("treadle.jobs"), "disabled", True)  # pytest keeps what is logged, with frames
+    """However many ran: their arguments are gone, except a limited number that does not grow."""
+    # pytest keeps log records, with their frames
+    monkeypatch.setattr(logging.getLogger("treadle.jobs"), "disabled", True)
     alive.clear()
     async with App(storage=storage) as app:
 
@@ -348,8 +349,8 @@ async def test_a_worker_keeps_nothing_of_the_jobs_that_have_ended(
                 gc.collect()
                 kept.append(len(alive))
                 assert len(worker.running) == 0
-            assert max(kept) < 300, kept  # timers of the last 128 at each pump, and what still ends
-            assert kept[2] - kept[1] < 40, kept  # a tenth of what ran since: a leak of one in ten would show
+            assert max(kept) < 300, kept  # timers of the last 128 jobs of each dispatcher, and jobs that are ending
+            assert kept[2] - kept[1] < 40, kept  # a tenth of the jobs since: a leak of one in ten would show
 
 
 PROGRAM = """
@@ -912,12 +913,12 @@ def test_storage_unavailable_is_a_connection_error() -> None:
 @shows("a worker polls for its free slots while the others are busy")
 async def test_a_free_slot_is_polled_for_while_the_others_are_busy(app: App, spy: Spy) -> None:
     gate, inner, calls, answer = Gate(app), spy.inner.claim, 0, asyncio.Event()
-    spy.deaf = True  # no hint helps
+    spy.deaf = True  # no hint arrives
 
     async def claim(ask: Claim) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 2:  # the second pump's: its slot is reserved while the first one looks for one
+        if calls == 2:  # the second dispatcher's: its slot is reserved while the first one claims for it
             await answer.wait()
         return await inner(ask)
 
@@ -938,7 +939,7 @@ async def test_a_free_slot_is_polled_for_while_the_others_are_busy(app: App, spy
 
 
 async def test_what_was_claimed_and_not_started_when_it_stops_is_handed_back_unrun(app: App) -> None:
-    """Many claimed in one trip are started some at a time, and a stop may come in between."""
+    """Many jobs of one claim are started a few at a time, and a stop may come in between."""
     begun, first, go = 0, asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -963,7 +964,7 @@ async def test_what_was_claimed_and_not_started_when_it_stops_is_handed_back_unr
 
 
 async def test_progress_takes_a_text_that_is_no_text(app: App) -> None:
-    """The name of a file may hold bytes that are no characters; noting it must not fail the job."""
+    """The name of a file may contain bytes that are no characters. Noting it must not fail the job."""
 
     @app.task
     async def t() -> None:
@@ -1003,7 +1004,7 @@ asyncio.run(main())
 
 @shows("a job that kills its process runs `max_lost` times and then fails", area="Crashes and outages")
 def test_a_job_that_kills_its_process_is_run_so_often_and_no_more(tmp_path: Path) -> None:
-    """Each process is a later one by its clock, so that the lease of the one before has run out."""
+    """Each process runs later by its clock, so that the lease of the one before has expired."""
     said = []
     for hours in range(4):
         args = [sys.executable, "-c", POISONOUS, str(tmp_path / "jobs.db"), str(hours * 3600)]

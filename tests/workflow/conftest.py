@@ -1,4 +1,4 @@
-"""An app on each storage by its own clock; what fails is tried again soon."""
+"""An app on each storage, with the storage's own clock; failures are retried soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstreams that another row answered (their id was known, or their key held): their values, on every storage."""
+"""Upstreams for which another row was returned (a known id, or a held key): their values, on every storage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treadle import App, JobSpec, Key, Retry, Task, WorkflowFailed, chain, curre
 
 
 class Shop:
-    """Tasks of which `fetch` waits for its gate, so that its key is held for as long as a test likes."""
+    """Tasks of which `fetch` waits for its gate, so that its key is held for as long as a test needs."""
 
     def __init__(self, app: App) -> None:
         self.app, self.gate, self.calls = app, asyncio.Event(), 0
@@ -95,7 +95,7 @@ async def test_pass_result_of_an_id_that_is_known(app: App, shop: Shop) -> None:
 
 
 async def test_gather_hands_over_as_many_results_as_it_was_given_jobs(app: App, shop: Shop) -> None:
-    """In their order, whether a key was held before the call or is asked for twice in it."""
+    """In their order, also if a key was held before the call or is named twice in it."""
     async with work(app, concurrency=8):
         held = await gather(shop.page(), shop.fetch.job(5)).into(shop.join).enqueue()
         twice = await gather(shop.page(), shop.fetch.job(5), shop.page()).into(shop.join).enqueue()
@@ -109,7 +109,7 @@ async def test_gather_hands_over_as_many_results_as_it_was_given_jobs(app: App, 
 
 
 async def test_a_flow_folds_the_result_of_the_row_that_answered(app: App, shop: Shop) -> None:
-    """As often as the flow asked for it; what was handed on as an argument is folded there only."""
+    """As often as the flow named it. A result that was passed on as an argument is folded only there."""
     async with work(app, concurrency=8):
         holder = await shop.fetch.options(key="page").enqueue(100)
         jobs = [
@@ -124,7 +124,7 @@ async def test_a_flow_folds_the_result_of_the_row_that_answered(app: App, shop: 
 
 @pytest.mark.parametrize("kind", ["look", "goes_on", "asleep"])
 async def test_upstream_names_the_row_that_answered(app: App, shop: Shop, told: Told, kind: str) -> None:
-    """In every run: also after the job waited for a signal, and where it went on as another job."""
+    """In every run, also after the job waited for a signal, and after it continued as another job."""
     task: Task[[], object, object] = app.tasks[kind]
     async with work(app, concurrency=8):
         await shop.fetch.options(key="page").enqueue(100)
@@ -173,7 +173,7 @@ async def test_a_returned_child_whose_key_is_held_has_the_value_of_the_holder(
 
 
 async def test_a_holder_that_fails_fails_the_job_that_returned_its_key(app: App, shop: Shop, told: Told) -> None:
-    """As a child of its own would, and by name."""
+    """The error names the holder, as it would name a child of its own."""
 
     @app.task(name="fails", retry=Retry(attempts=1))
     async def fails() -> None:
@@ -196,7 +196,7 @@ async def test_a_holder_that_fails_fails_the_job_that_returned_its_key(app: App,
 
 
 async def test_cancelling_the_job_that_returned_a_held_key_leaves_the_holder(app: App, shop: Shop, told: Told) -> None:
-    """It belongs to others."""
+    """The holder belongs to other workflows."""
 
     @app.task(name="root")
     async def root() -> object:
@@ -211,7 +211,8 @@ async def test_cancelling_the_job_that_returned_a_held_key_leaves_the_holder(app
 
 
 async def test_pages_that_link_to_each_other_end(app: App, shop: Shop) -> None:
-    """Each returns the pages it links to under their names: who waits for whom is no circle."""
+    """Each page returns the pages that it links to, with their names as keys. Their links are a circle, their waits are
+    none."""
     links = {"a": "bc", "b": "ac", "c": "abd", "d": "a"}
     seen: list[str] = []
 
@@ -228,7 +229,7 @@ async def test_pages_that_link_to_each_other_end(app: App, shop: Shop) -> None:
 
 
 async def test_a_returned_job_that_waits_for_an_ancestor_fails_its_run(app: App, shop: Shop) -> None:
-    """The grandparent waits for it: none of them could end. The error names the jobs."""
+    """The grandparent waits for it, so none of them could end. The error names the jobs."""
 
     @app.task(name="inner", retry=Retry(attempts=1))
     async def inner(top: str) -> JobSpec[str]:

@@ -1,4 +1,5 @@
-"""Codecs of an app and of its tasks, each with its own in one workflow: who writes what, and who reads it."""
+"""Codecs of an app and of its tasks, each with its own in one workflow: which codec writes a value, and which reads
+it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from treadle.serialization.call_codec import TaggedCodec
 
 
 class Wrapped:
-    """The tagged form in base 64, behind a name; it counts what it writes and reads."""
+    """The tagged form in base 64, after a name; it counts what it writes and reads."""
 
     def __init__(self, name: str) -> None:
         self.name, self.inner = name, TaggedCodec()
@@ -26,7 +27,7 @@ class Wrapped:
     def decode(self, text: str) -> Any:
         self.calls["decode"] += 1
         name, rest = text[: len(self.name)], text[len(self.name) :]
-        assert name == self.name, f"{self.name} was handed what {name} wrote"
+        assert name == self.name, f"{self.name} was to read text that {name} wrote"
         return self.inner.decode(base64.b64decode(rest).decode())
 
 
@@ -63,7 +64,7 @@ async def test_a_fold_is_written_by_the_folding_tasks_codec_and_its_parts_read_b
 
 
 class Losing(Wrapped):
-    """Loses what nobody would think of when registering: strings longer than any probe."""
+    """Loses strings longer than any probe, which registration does not notice."""
 
     def encode(self, value: object) -> str:
         return super().encode(_cut(value))

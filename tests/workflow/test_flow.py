@@ -1,4 +1,4 @@
-"""Compositions, from what is written to what comes of them, on every storage."""
+"""Compositions, from the code that declares them to their results, on every storage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Page:
 
 
 class Site:
-    """The tasks most of these tests are about."""
+    """The tasks that most of these tests use."""
 
     def __init__(self, app: App) -> None:
         self.function_done: list[Any] = []
@@ -119,7 +119,7 @@ async def test_a_value_of_its_own_is_there_as_soon_as_the_run_is_over(app: App, 
 async def test_who_waits_for_a_value_of_its_own_is_woken(
     app: App, site: Site, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not found at the next look: that is made to be an hour away."""
+    """It is woken by the hint: the next poll is an hour away."""
     monkeypatch.setattr(defaults, "RESULT_POLL", 3600.0)
     go = asyncio.Event()
 
@@ -130,7 +130,7 @@ async def test_who_waits_for_a_value_of_its_own_is_woken(
 
     async with work(app):
         waiting = asyncio.create_task((await parent.enqueue()).result(timeout=30))
-        await told.until("started")  # it has looked by now, and listens
+        await told.until("started")  # it has read the row by now, and listens
         go.set()
         assert await waiting == "begun"
 
@@ -146,7 +146,7 @@ async def test_then_waits_for_all_that_came_of_those_before(app: App, site: Site
 
     async with work(app, concurrency=1):
         job = await flow(parent.job(1), parent.job(5)).then(site.nothing.job()).enqueue()
-        assert await job.result(timeout=30) == 6  # None is nothing: the last number before it
+        assert await job.result(timeout=30) == 6  # None does not replace a value: the last number before it counts
     assert site.function_done[-1] == "nothing"
     assert len(site.function_done) == 7
 
@@ -241,7 +241,7 @@ async def test_a_task_goes_on_as_another_job(app: App, site: Site) -> None:
     async def loop(n: int) -> int | JobSpec[int]:
         site.function_done.append(n)
         if n == 3:
-            return site.add.job(n, more=100)  # a go-to
+            return site.add.job(n, more=100)  # a continuation
         return loop.job(n + 1)
 
     async with work(app, concurrency=1):
@@ -398,7 +398,7 @@ async def test_a_retried_child_reopens_its_parents(app: App, site: Site, told: T
         with pytest.raises(WorkflowFailed):
             await job.result(timeout=30)
         well = True
-        await app.jobs.retry(job)  # of the workflow as a whole
+        await app.jobs.retry(job)  # retries the workflow as a whole
         assert await job.result(timeout=30) == 2
     assert site.function_done.count("parent") == 1
     ended = [event for event in told.of("workflow.ended") if event.id == job.id]
@@ -478,7 +478,7 @@ async def test_children_take_deadline_headers_and_lane_and_nothing_else(app: App
         0,
         (),
     )
-    assert one.job.stride == 1 / 4  # the weight goes with the name: its children have the turns it had
+    assert one.job.stride == 1 / 4  # the weight belongs to the name, so its children get the same turns
     assert (two.job.deadline, two.job.lane, two.job.stride) == (900, "l2", 1)
     assert (three.job.lane, three.job.stride) == ("l3", 2)
     assert one.job.parent == one.job.root == job.id
@@ -503,7 +503,7 @@ async def test_ids_are_known_before_anything_is_sent_and_derived_from_the_run(ap
     assert not set(first) & set(second)
     assert second == sorted(second)
     rows = (await app.jobs.list(parent=job.id)).records
-    assert sorted(row.id for row in rows) == second  # of the attempt that failed there is none
+    assert sorted(row.id for row in rows) == second  # nothing of the failed attempt is stored
 
 
 async def test_a_flow_of_ten_thousand(app: App, site: Site) -> None:
@@ -568,7 +568,7 @@ async def test_what_a_task_makes_and_does_not_return_is_not_sent(app: App, site:
 
 @shows("a job that a run enqueues directly does not belong to the workflow of the run")
 async def test_what_a_run_enqueues_beside_its_answer_is_independent_of_it(app: App, site: Site) -> None:
-    """It starts while its run goes on, outlives the run's failure, and is no part of its workflow."""
+    """It starts while its run continues, survives the run's failure, and is no part of its workflow."""
     beside: list[Job[int]] = []
 
     @app.task(name="parent", retry=Retry(attempts=1))
@@ -614,6 +614,6 @@ async def test_a_function_in_a_process_of_its_own_may_return_a_flow() -> None:
 
     async with app, work(app):
         job = await branches.enqueue(3)
-        assert await job.result(timeout=60) in (1, 2, 3)  # of the leaf that ends last; they run in threads
+        assert await job.result(timeout=60) in (1, 2, 3)  # the result of the leaf that ends last; they run in threads
         progress = await job.workflow.progress()
     assert (progress.total, progress.done) == (4, 4)

@@ -1,4 +1,4 @@
-"""Joins under races and faults: none is stranded, none starts twice, each workflow ends once and after its last job."""
+"""Joins under races and faults: every join starts, and only once; each workflow ends once and after its last job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treadle.testing.shows import shows
 
 
 async def joins(app: App, many: int) -> None:
-    """So many joins of two upstreams each, on two workers of eight slots."""
+    """Run this many joins of two upstreams each, on two workers of eight slots."""
     ran: Counter[int] = Counter()
 
     @app.task(name="side")

@@ -1,4 +1,4 @@
-"""An app on each storage by a clock that only moves by hand."""
+"""An app on each storage, with a clock that only moves by hand."""
 
 from tests.fixtures import app, clock, spy, storage, told
 

@@ -1,5 +1,5 @@
-"""Pipelines by the hand clock: runs are found by their values for as long as they are there, and the shipped shapes of
-a community's access control share their queues."""
+"""Pipelines on the hand clock: runs are found by their values until they are pruned, and the pipelines of a community's
+access control share their queues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_runs_are_found_right_after_purge_and_expiry(app: App, clock: Hand
     assert await p.find(user=1) == [young, failed, old]
     clock.advance(20)
     await prune(app)
-    assert await p.find(user=1) == [young, failed]  # the oldest is gone; nobody has taken its place
+    assert await p.find(user=1) == [young, failed]  # the oldest is pruned; no other run has its values
     assert await p.find(roles="x") == []
     assert await p.find(roles="y") == [young, failed]
     assert (await p.find(user=1))[0].id == young.id

@@ -1,4 +1,4 @@
-"""A PostgreSQL storage in a schema of its own, by a clock that is moved by hand, for the tests that need no more."""
+"""A PostgreSQL storage in a schema of its own, with a clock that is moved by hand, for the tests that need no more."""
 
 from __future__ import annotations
 

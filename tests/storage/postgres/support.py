@@ -1,4 +1,4 @@
-"""Empty schemas for tests: making one takes 0.1 s, so those a test is done with are emptied and given out again."""
+"""Empty schemas for tests: creating one takes 0.1 s, so a schema is emptied after its test and used again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from treadle.storage.contract import Storage
 _numbers = itertools.count()
 _used: list[str] = []
 
-# In one round trip. Truncating a table costs more than deleting few rows, but the dead rows of many would slow down the
-# tests that come after.
+# In one round trip. Truncating a table costs more than deleting a few rows, but many dead rows would slow later tests
+# down.
 EMPTY = sql.SQL("""DO $$
 DECLARE
     known regclass;
@@ -42,7 +42,7 @@ END $$""")
 
 @functools.cache
 def admin() -> psycopg.Connection[Any]:
-    """A connection of the tests' own to the database they share."""
+    """The tests' own connection to the database that they share."""
     made = psycopg.connect(postgres.url(), autocommit=True)
     atexit.register(made.close)
     return made
@@ -54,7 +54,7 @@ def url_of(schema: str, **options: object) -> str:
 
 
 def take_schema() -> str:
-    """The name of an empty schema, or of one that is not there yet."""
+    """The name of an empty schema, or of one that does not exist yet."""
     if not _used:
         return f"t{os.getpid()}_{next(_numbers)}"
     schema = _used.pop()
@@ -70,7 +70,7 @@ def give_back(schema: str) -> None:
 def a_schema() -> Iterator[str]:
     schema = take_schema()
     yield schema
-    give_back(schema)  # not after a failure: what is in it may be of interest
+    give_back(schema)  # not after a failure, so that its contents can be examined
 
 
 def job(id: str, **options: object) -> NewJob:
@@ -82,7 +82,7 @@ def done(row: Record) -> Outcome:
 
 
 async def life(storage: Storage, id: str) -> None:
-    """Enqueued, claimed, settled, looked at."""
+    """Enqueue, claim, settle and read jobs."""
     await storage.enqueue([job(id)])
     claimed = await storage.claim(Claim(worker=f"w#{id}", queues=(("default", 9),), limit=9))
     assert [row.id for row in claimed.records] == [id]

@@ -1,4 +1,4 @@
-"""Acts on many jobs are statements for all of a call: the function for one row is not called."""
+"""Acts on many jobs use statements for all jobs of a call; the function for one row is not called."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_letting_many_go_is_one_statement_a_group(app: App) -> None:
 
 
 async def test_the_function_for_one_row_is_watched(app: App) -> None:
-    """A job with a key goes by it, so these tests would notice."""
+    """A job with a key needs that function, so a call of it would be noticed here."""
     await app.storage.enqueue([NewJob(id="a", task="t", queue="q", key="k")])
     [row] = (await app.storage.claim(Claim(worker="w#1", queues=(("q", 1),), limit=1))).records
     await app.storage.settle([Outcome(id="a", version=row.version, state=State.FAILED, attempt=1, reason="error")])

@@ -1,4 +1,4 @@
-"""`treadle doctor` and `treadle migrate` on PostgreSQL: what they say, when they fail, and what they leave alone."""
+"""`treadle doctor` and `treadle migrate` on PostgreSQL: their output, when they fail, and what they do not change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Said(NamedTuple):
 
 
 def run(*parts: str) -> Said:
-    """A command in this process."""
+    """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = root.run(parts)
@@ -37,7 +37,7 @@ def run(*parts: str) -> Said:
 
 
 def doctor(url: str) -> tuple[int, dict[str, tuple[str, str]]]:
-    """Exit code; name -> (verdict, text), the worst of each name."""
+    """Run doctor. Return its exit code, and name -> (verdict, text), the worst of each name."""
     function_done = run("doctor", "--url", url, "--json")
     found: dict[str, tuple[str, str]] = {}
     for check in json.loads(function_done.stdout):
@@ -54,7 +54,7 @@ def execute(url: str, *texts: str) -> None:
 
 @pytest.fixture
 def url() -> str:
-    """A database of this test alone, and empty."""
+    """An empty database for one test."""
     return support.postgres.database()
 
 
@@ -69,7 +69,7 @@ def role() -> str:
 
 
 def test_what_is_well(url: str) -> None:
-    """The tests' own server is not durable, and that is a failure; all else is well."""
+    """The tests' own server is not durable, which is a failure; every other check passes."""
     code, found = doctor(url)
     assert code == 1
     assert found.pop("durability") == ("fail", "fsync is off: a crash of the machine may destroy the database")
@@ -120,7 +120,7 @@ def test_a_transaction_somebody_forgot(url: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_role_that_owns_nothing(url: str, role: str) -> None:
-    """It works, and doctor reports what it cannot do."""
+    """Jobs run, and doctor reports what the role may not do."""
     run("migrate", "--url", url)
     execute(
         url,
@@ -133,7 +133,7 @@ def test_a_role_that_owns_nothing(url: str, role: str) -> None:
 
 
 def test_what_the_url_asks_for(url: str) -> None:
-    """Where nothing is set in the session, its defaults are what there is."""
+    """With prepare=off the session sets nothing, so the defaults from the URL apply."""
     other = f"options={quote('-c default_transaction_isolation=serializable -c synchronous_commit=off')}"
     assert "isolation" not in doctor(f"{url}?{other}")[1]
     verdict, said = doctor(f"{url}?{other}&prepare=off")[1]["isolation"]
@@ -214,7 +214,7 @@ def test_a_server_as_it_should_be() -> None:
     ],
 )
 def test_what_a_server_may_say(changes: dict[str, Any], name: str, verdict: str, says: str) -> None:
-    """Also what cannot be had from a server here; every warning says what to do."""
+    """Also states that no server of these tests has; every warning says what to do."""
     found = {check.name: check for check in words.judged(replace(WELL, **changes))}
     assert (found[name].verdict, says in found[name].text) == (verdict, True)
     assert all(check.advice for check in found.values() if check.verdict != "ok")
@@ -233,7 +233,7 @@ def test_made_and_there(url: str) -> None:
 
 
 def test_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brought to the new one by its owner, and with what is in it; one who may not is told, and changes nothing."""
+    """Its owner migrates it with its contents; a user without the right gets an error and changes nothing."""
     run("migrate", "--url", url)
     run("enqueue", "greet", "Ada", "--url", url)
     execute(
@@ -259,7 +259,7 @@ def test_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("before", ["nothing", "functions of another version"])
 def test_several_processes_migrate_at_once(url: str, before: str) -> None:
-    """As at a deploy: all of them succeed, and it is done once."""
+    """As at a deploy: all of them succeed, and one of them migrates."""
     if before != "nothing":
         run("migrate", "--url", url)
         run("enqueue", "greet", "Ada", "--url", url)

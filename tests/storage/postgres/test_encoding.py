@@ -1,4 +1,4 @@
-"""Texts are the same whatever the database, the role, the environment or a user's connection say of encodings."""
+"""Texts are stored unchanged, whatever encoding the database, the role, the environment or a user's connection has."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_an_encoding_somebody_set_does_not_touch_texts(
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII", "WIN1252"])
 @pytest.mark.parametrize("sync", [False, True])
 async def test_a_transaction_in_another_encoding(schema: str, encoding: str, sync: bool) -> None:
-    """The same job and the same key; the connection then speaks its own encoding again."""
+    """The same job and the same key; afterwards the connection uses its own encoding again."""
     storage, url = PostgresStorage(support.url_of(schema)), support.postgres.url()
     await storage.open()
     specs = [job("plain", payload=TEXT), job("keyed", payload=TEXT, key=TEXT)]

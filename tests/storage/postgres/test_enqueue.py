@@ -1,4 +1,4 @@
-"""Plain jobs go in as arrays, all at once: whatever their words are, and whoever of them is there already."""
+"""Plain jobs are inserted together as arrays, whatever characters they contain and however many of them are known."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def storage() -> AsyncIterator[PostgresStorage]:
 
 
 async def test_strange_words_stay_what_they_are(storage: PostgresStorage) -> None:
-    names = [re.sub(r"[\0-\x1f ]", "-", word) for word in STRANGE]  # no storage takes a name with a control character
+    names = [re.sub(r"[\0-\x1f ]", "-", word) for word in STRANGE]  # no storage accepts a name with a control character
     await storage.set_limits([Limit(f"l{name}", slots=9) for name in dict.fromkeys(names)])
     jobs = [
         job(
@@ -69,7 +69,7 @@ async def test_strange_words_stay_what_they_are(storage: PostgresStorage) -> Non
 
 
 async def test_some_of_a_call_are_new(storage: PostgresStorage) -> None:
-    """One waits, one runs, one has ended, and the ids of the new ones stand before, between and behind theirs."""
+    """One waits, one runs, one has ended; the new ids sort before, between and after these."""
     await storage.enqueue([job("b"), job("d"), job("f", queue="other")])
     [ended, running] = (await storage.claim(Claim(worker="w#1", queues=(("default", 2),), limit=2))).records
     await storage.settle([done(ended)])
@@ -98,13 +98,13 @@ async def test_only_the_ended_are_known(storage: PostgresStorage) -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 async def test_an_id_that_somebody_is_just_storing(storage: PostgresStorage, stored: bool) -> None:
-    """The second call waits for the first one's end, and does what it then must."""
+    """The second call waits until the first one has ended, and then stores its job or returns the other one."""
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
         await storage.within(other).enqueue([job("b", task="first")])
         second = asyncio.create_task(storage.enqueue([job("a"), job("b", task="second"), job("c")]))
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%enqueue_plain%'"
         async with asyncio.timeout(30):
-            while admin().execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - the server tells nobody
+            while admin().execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - the server sends no notification
                 await asyncio.sleep(0.01)
         await (other.commit() if stored else other.rollback())
         rows = await second

@@ -1,4 +1,4 @@
-"""Many jobs in one call that are not plain: what took longer the more of them there were."""
+"""Many jobs in one call that are not plain: work whose time once grew faster than their number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from treadle.storage.postgres.statements import renamed
 from treadle.testing import HandClock
 
 REFUSE = "CREATE OR REPLACE FUNCTION {}.{}({}) RETURNS {} LANGUAGE plpgsql AS $$ BEGIN RAISE 'one by one'; END $$"
-ONE_BY_ONE = {  # the functions that let one job wait or join
+ONE_BY_ONE = {  # the functions that let one job wait or be queued
     "watch_ups": ("r {schema}.job, t float8, ups text[], states int[]", "void"),
     "release": ("r {schema}.job, t float8", "void"),
     "place_of": ("r {schema}.job, moment float8", "float8"),
@@ -37,7 +37,7 @@ async def storage() -> AsyncIterator[PostgresStorage]:
 
 
 async def test_very_many_unique_jobs_in_one_call(storage: PostgresStorage) -> None:
-    """They are stored within the time of a call, once each, and answered by their rows when they are sent again."""
+    """They are stored within the time limit of a call, once each; sent again, their rows are returned."""
     many = 10_000
     rows = await storage.enqueue([job(f"a{n:05}", key=f"k{n % many}") for n in range(many + 50)])
     assert [row.id for row in rows] == [f"a{n % many:05}" for n in range(many + 50)]
@@ -48,15 +48,16 @@ async def test_very_many_unique_jobs_in_one_call(storage: PostgresStorage) -> No
 
 @pytest.mark.parametrize("stored", [True, False])
 async def test_many_unique_jobs_that_somebody_is_just_storing(storage: PostgresStorage, stored: bool) -> None:
-    """None of the keys is known when the call begins; it waits for the other one's end, and does what it then must."""
-    many = 200  # more than go in without ON CONFLICT
+    """None of the keys is known when the call begins. It waits until the other call has ended, and then returns its
+    jobs."""
+    many = 200  # more than the number that is inserted without ON CONFLICT
     jobs = [[job(f"{name}{n}", key=f"k{n}") for n in range(many)] for name in "ab"]
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
         await storage.within(other).enqueue(jobs[0])
         second = asyncio.create_task(storage.enqueue(jobs[1]))
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%enqueue_keyed%'"
         async with asyncio.timeout(30):
-            while support.admin().execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - the server tells nobody
+            while support.admin().execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - no notification is sent
                 await asyncio.sleep(0.01)
         await (other.commit() if stored else other.rollback())
         rows = await second
@@ -66,7 +67,7 @@ async def test_many_unique_jobs_that_somebody_is_just_storing(storage: PostgresS
 
 @pytest.mark.parametrize("many", [3, 200])
 async def test_unique_jobs_with_labels_and_leases(storage: PostgresStorage, many: int) -> None:
-    """The job that gets its key is found by its labels and claimed for its own lease; the others leave nothing."""
+    """The job that gets its key is found by its labels and claimed with its own lease; the others leave no rows."""
     new = [
         job("a0", key="k0", labels=("x=1", 'y="\\{,', "x=1"), lease=7.0),
         job("a1", key="k1", lease=9.5),
@@ -87,7 +88,7 @@ async def test_unique_jobs_with_labels_and_leases(storage: PostgresStorage, many
 
 
 async def test_a_known_id_among_unique_jobs(storage: PostgresStorage) -> None:
-    """It is answered by its own row, whatever its key says now; nothing of the call is stored twice."""
+    """The call returns its row, whatever key the job names now, and stores nothing twice."""
     first = [job("a", key="k"), job("b", key="l")]
     await storage.enqueue(first)
     assert [row.id for row in await storage.enqueue([*first, job("c", key="k"), job("d", key="m")])] == [
@@ -108,7 +109,7 @@ async def test_a_known_id_among_unique_jobs(storage: PostgresStorage) -> None:
 
 
 async def test_ways_to_meet_a_held_key_in_one_call(storage: PostgresStorage) -> None:
-    """Each key of a call is decided by the order of the call, whatever other keys do."""
+    """The order of the jobs in a call decides each key, independently of other keys."""
     await storage.enqueue([job("held", key="old"), job("other", key="replaced")])
     rows = await storage.enqueue(
         [
@@ -131,7 +132,7 @@ async def test_ways_to_meet_a_held_key_in_one_call(storage: PostgresStorage) -> 
 
 
 async def test_a_known_id_that_would_replace_a_key_answers_once(storage: PostgresStorage) -> None:
-    """It is answered by its own row, and another job with its key by the holder."""
+    """The call returns its own row for it, and the holder for another job with its key."""
     await storage.enqueue([job("holder", key="k"), job("known")])
     rows = await storage.enqueue([job("a", key="k"), job("known", key="k", key_conflict="replace"), job("b")])
     assert [row.id for row in rows] == ["holder", "known", "b"]
@@ -157,7 +158,7 @@ async def one_by_one_fails() -> AsyncIterator[tuple[PostgresStorage, HandClock]]
 
 
 def after_of(n: int) -> dict[str, object]:
-    """Chains of three, and joins of the two before."""
+    """Chains of three, and joins of the two jobs before."""
     ups = {0: (), 1: (f"j{n - 1:03}",), 2: (f"j{n - 2:03}", f"j{n - 1:03}")}[n % 3]
     return {"after": ups, "required": 1 if n % 9 == 2 else None, "failures_allowed": n % 2}
 
@@ -175,7 +176,7 @@ KINDS = {
 async def test_many_that_are_not_plain_are_stored_by_few_statements(
     one_by_one_fails: tuple[PostgresStorage, HandClock], kind: str
 ) -> None:
-    """As the memory storage has them, and no function for one job is called."""
+    """The rows equal those of the memory storage, and no function for one job is called."""
     storage, clock = one_by_one_fails
     memory = MemoryStorage(clock)
     made = [KINDS[kind](n) for n in range(200)]
@@ -187,7 +188,7 @@ async def test_many_that_are_not_plain_are_stored_by_few_statements(
 
 
 async def test_chosen_ids_go_in_with_the_plain_ones(storage: PostgresStorage) -> None:
-    """While they are new; a known one answers with its row, or is refused, and nothing is stored then."""
+    """While they are new. For a known one the call returns its row, or is refused as a whole."""
     chosen = [job(f"c{n}", nonce=f"{n:016x}", labels=("chosen",)) for n in range(5)]
     assert [row.job for row in await storage.enqueue(chosen)] == chosen
     again = [job(f"c{n}", nonce=f"{n + 9:016x}") for n in range(4, 7)]

@@ -1,6 +1,6 @@
-"""A claim that meets gates of limits held by another transaction starts the jobs of other limits meanwhile.
+"""A claim that meets limits locked by another transaction starts the jobs of other limits meanwhile.
 
-Without this several workers would stand behind each other at the head of a line that has work for all of them.
+Otherwise several workers would wait for each other at the head of a queue that has work for all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TENANTS = [f"tenant:{n}" for n in range(12)]
 
 @asynccontextmanager
 async def held(storage: PostgresStorage, *keys: str) -> AsyncIterator[None]:
-    """As a claim or a settle of another worker holds them until it commits."""
+    """Lock these limits, as a claim or a settle of another worker does until it commits."""
     [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
         for key in keys:
@@ -63,7 +63,7 @@ async def test_a_queue_whose_gate_is_held_keeps_no_other_waiting(storage: Postgr
 
 
 async def test_the_claim_of_a_trip_passes_by_what_others_hold(storage: PostgresStorage) -> None:
-    """It has settled, too, so it holds locks of its own: it waits for nobody."""
+    """It has settled too, so it holds locks of its own and must not wait."""
     await storage.set_limits([Limit("tenant", slots=1)])
     await storage.enqueue([job(f"a{n:02}", limits=((tenant, 1),)) for n, tenant in enumerate(TENANTS)])
     [first] = await claimed(storage, 1, 1)
@@ -76,7 +76,7 @@ async def test_the_claim_of_a_trip_passes_by_what_others_hold(storage: PostgresS
 
 
 async def test_a_claim_waits_for_the_gate_of_a_limit_that_all_jobs_name(storage: PostgresStorage) -> None:
-    """Nothing of the page could start without it, and nothing of the next ones."""
+    """No job of this page could start without it, and none of the next pages."""
     await storage.set_limits([Limit("smtp", slots=100), Limit("tenant", slots=2)])
     await storage.enqueue([job(f"a{n:02}", limits=(("smtp", 1), (tenant, 1))) for n, tenant in enumerate(TENANTS)])
     async with held(storage, "smtp"):
@@ -86,7 +86,7 @@ async def test_a_claim_waits_for_the_gate_of_a_limit_that_all_jobs_name(storage:
 
 
 async def test_a_claim_that_waited_in_vain_is_made_again(storage: PostgresStorage) -> None:
-    """Nobody tells of a gate that is let go of: a claim that answered "nothing" would leave its worker idle."""
+    """No notification says that a limit was unlocked: if the claim returned nothing, its worker would stay idle."""
     await storage.set_limits([Limit("smtp", slots=100)])
     await storage.enqueue([job(name, limits=(("smtp", 1),)) for name in "abc"])
     async with held(storage, "smtp"):
@@ -99,13 +99,13 @@ async def test_a_claim_that_waited_in_vain_is_made_again(storage: PostgresStorag
 
 
 async def test_a_rate_that_opens_while_a_claim_waits_lets_in_who_was_blocked_first() -> None:
-    """By the clock of the server: the claim has looked for what is due before it waited."""
+    """By the server's clock: the claim advanced due rows before it waited."""
     with a_schema() as schema:
         storage = PostgresStorage(url_of(schema))
         await storage.open()
         await storage.set_limits([Limit("paced", rate=1, per=1.0)])
         await storage.enqueue([job(name, limits=(("paced", 1),)) for name in ("first", "second")])
-        assert ids(await claimed(storage, 1, 5)) == ["first"]  # the second one steps aside
+        assert ids(await claimed(storage, 1, 5)) == ["first"]  # the second one is blocked
         await storage.enqueue([job("third", limits=(("paced", 1),))])
         async with held(storage, "paced"):
             asking = asyncio.create_task(claimed(storage, 2, 5))
@@ -118,14 +118,14 @@ async def test_a_rate_that_opens_while_a_claim_waits_lets_in_who_was_blocked_fir
 
 
 async def is_closed(storage: PostgresStorage, schema: str) -> bool:
-    """Whether the rate of the only limit lets nobody in."""
+    """Whether the rate of the only limit admits no job."""
     return bool(
         await storage._runner.run(f"SELECT FROM {schema}.gate WHERE opens > extract(epoch FROM clock_timestamp())", [])
     )
 
 
 async def waits(storage: PostgresStorage) -> None:
-    """Until somebody waits for a row that another transaction holds."""
+    """Wait until some backend waits for a row that another transaction holds."""
     async with asyncio.timeout(30):
         while not await waiting(storage):
             pass

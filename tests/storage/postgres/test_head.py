@@ -17,18 +17,18 @@ from treadle.storage.postgres import scan_floor as heads
 from treadle.storage.postgres.scan_floor import HELD, ScanFloor
 from treadle.testing.clock import HandClock
 
-LONG = heads.SELDOM + 0.1  # s after which the whole queue is read again
+LONG = heads.SELDOM + 0.1  # seconds after which the whole queue is read again
 
 
 @pytest.fixture
 def looks() -> HandClock:
-    """The clock by which lines are looked at in full."""
+    """The clock by which whole queues are read again."""
     return HandClock()
 
 
 @pytest.fixture
 async def storage(looks: HandClock) -> AsyncIterator[PostgresStorage]:
-    """One that has met very many rows it could not sweep."""
+    """A storage that has met very many dead rows that VACUUM could not remove."""
     with support.a_schema() as schema:
         made = PostgresStorage(support.url_of(schema))
         made._sweeper._head = ScanFloor(looks)
@@ -51,7 +51,7 @@ async def ids(storage: PostgresStorage, limit: int = 1, **more: Any) -> list[str
 
 
 async def test_the_line_goes_on_behind_the_floor(storage: PostgresStorage) -> None:
-    """In its order, several to one claim, also those that were stored in one call and share a place."""
+    """In queue order, several jobs to one claim, also jobs that were stored in one call and share a position."""
     await storage.enqueue([job(id) for id in "abcdefg"])
     assert [await ids(storage), await ids(storage, 3), await ids(storage, 2), await ids(storage, 5)] == [
         ["a"],
@@ -76,7 +76,7 @@ async def test_a_higher_priority_is_next_at_once(storage: PostgresStorage) -> No
 
 
 async def test_who_comes_back_to_a_turn_before_it(storage: PostgresStorage, looks: HandClock) -> None:
-    """It is found when the whole queue is read: after a while, or when there are too few behind the floor."""
+    """It is found when the whole queue is read: after a while, or if there are too few jobs behind the floor."""
     for id in "abcdefgh":
         await storage.enqueue([job(id)])
     [a] = await claim(storage)
@@ -93,7 +93,7 @@ async def test_who_comes_back_to_a_turn_before_it(storage: PostgresStorage, look
 
 
 async def test_each_line_has_its_own(storage: PostgresStorage) -> None:
-    """By queue, and by the tasks that are looked for."""
+    """Each queue, and each set of tasks that a claim names, has its own floor."""
     await storage.enqueue([job(f"a{n}", task="one") for n in range(3)] + [job(f"b{n}", task="two") for n in range(3)])
     await storage.enqueue([job(f"c{n}", queue="other") for n in range(3)])
     two = {"two": (None, None)}
@@ -106,7 +106,7 @@ async def test_each_line_has_its_own(storage: PostgresStorage) -> None:
 
 
 async def test_who_is_passed_over_is_not_forgotten(storage: PostgresStorage) -> None:
-    """By a claim of certain jobs, or by one with no room for some."""
+    """Passed over by a claim of certain jobs, or by one without room for some tasks."""
     for id in "abcd":
         await storage.enqueue([job(id, task="one" if id in "ac" else "two")])
     assert await ids(storage, 1, ids=("b",)) == ["b"]
@@ -128,7 +128,7 @@ async def test_what_is_due_is_looked_for_with_all_of_the_line(storage: PostgresS
 
 
 async def test_a_snapshot_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server says that rows could not be swept; from then on claims begin behind them, and none is missed."""
+    """The server reports that rows could not be removed. From then on claims begin behind them, and miss no job."""
     monkeypatch.setattr(heads, "HELD", 200)
     with support.a_schema() as schema, psycopg.connect(support.postgres.url()) as other:
         storage = PostgresStorage(support.url_of(schema))

@@ -19,7 +19,7 @@ from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.notifier import LATE
 from treadle.storage.user_session import at_once
 
-LONG = 60.0  # s; no test waits that long unless a hint is missing
+LONG = 60.0  # seconds; no test waits that long unless a hint is missing
 CALLS = 8
 WAITS = (
     "SELECT wait_event_type, wait_event FROM pg_stat_activity "
@@ -33,7 +33,7 @@ LISTENED = (
 
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
-    """Two storages of one schema share nothing but the server, as in two processes."""
+    """Two storages of one schema that share nothing but the server, like two processes."""
     with support.a_schema() as schema:
         first, second = (PostgresStorage(support.url_of(schema)) for _ in range(2))
         try:
@@ -45,13 +45,13 @@ async def pair() -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
 
 
 async def listening(*storages: PostgresStorage) -> None:
-    """Open them, and outlast the moment at which each wakes all its waiters because it has only begun to listen."""
+    """Open both storages, and wait until they listen: at that time each wakes all its waiters once."""
     for each in storages:
         await each.open()
         assert each._notifier is not None
         each._notifier._last = dict.fromkeys(
             each._notifier._last, math.inf
-        )  # nor does it leave a channel, and come back to it
+        )  # it must not leave the channel and listen to it again, either
     await asyncio.sleep(LATE)  # its timers were set before this one
 
 
@@ -78,7 +78,7 @@ async def test_follow_up_jobs_wake_another_process(pair: tuple[PostgresStorage, 
 
 
 async def test_close_sends_what_is_left(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
-    """Of calls that came while a hint was under way, too."""
+    """Also the hints of calls that came while another hint was being sent."""
     first, second = pair
     watches = [watched(second, f"queue:{name}") for name in "abc"]
     await asyncio.sleep(0)
@@ -90,7 +90,7 @@ async def test_close_sends_what_is_left(pair: tuple[PostgresStorage, PostgresSto
 
 
 async def test_a_hint_that_fails_does_not_fail_the_call(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
-    """And the call wakes the waiters of its own process at once."""
+    """The call also wakes the waiters of its own process at once."""
     first, _ = pair
     assert first._notifier is not None
     assert first._notifier._line is not None
@@ -103,7 +103,7 @@ async def test_a_hint_that_fails_does_not_fail_the_call(pair: tuple[PostgresStor
 
 
 async def test_nothing_is_sent_where_no_process_listens(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
-    """A worker's endings cost no hint while no process waits for a result."""
+    """The endings of a worker send no hint while no process waits for a result."""
     first, second = pair
     for each in first, second:
         assert each._notifier is not None
@@ -124,7 +124,8 @@ async def test_nothing_is_sent_where_no_process_listens(pair: tuple[PostgresStor
 
 
 async def test_a_hint_comes_after_the_users_commit(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
-    """Not before, and not after a rollback; from a thread without an event loop, by a storage that is not open."""
+    """Not before, and not after a rollback; from a thread without an event loop, and from a storage that is not
+    open."""
     first, second = pair
     closed = PostgresStorage(support.url_of(first._address.schema))
     watch = watched(second, "queue:undone", "queue:default")
@@ -145,7 +146,7 @@ def server() -> Iterator[Postgres]:
 
 
 async def test_two_phase_commit(server: Postgres) -> None:
-    """The user's transaction may be prepared; the hint comes when that is committed."""
+    """The user's transaction may be prepared; the hint comes after COMMIT PREPARED."""
     url = server.database()
     storage = PostgresStorage(url)
     await listening(storage)
@@ -162,13 +163,14 @@ async def test_two_phase_commit(server: Postgres) -> None:
 
 
 async def test_slow_commits_wait_side_by_side(server: Postgres) -> None:
-    """Each for its own flush, here of a standby that is away; none for another one's."""
+    """Each waits for its own flush, here of a standby that is down, and for no other."""
     url = server.database()
     storages = [PostgresStorage(f"{url}?pool=1") for _ in range(CALLS)]
     released, numbers = asyncio.Event(), count()
 
     async def until_released(storage: PostgresStorage) -> None:
-        """What commits before the server has heard of the standby does not wait."""
+        """Enqueue until the test has ended: a commit waits only after the server has noticed that the standby is
+        missing."""
         while not released.is_set():
             await storage.enqueue([job(f"j{next(numbers)}", queue="slow")])
 

@@ -1,4 +1,4 @@
-"""Somebody else's open transaction is in the way: nobody waits long for it, and nothing is lost to it. Law 14."""
+"""Another program's open transaction holds locks: no call waits long for it, and no job is lost. Law 14."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treadle import App, Retry, StorageUnavailable, Worker, current
 from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Limit, Presence, Record, Settled, State
 from treadle.storage.postgres import PostgresStorage
 
-MOST = 60.0  # s: the open transaction lasts for as long as the test waits, so only a hang takes so long
+MOST = 60.0  # seconds; the open transaction lasts as long as the test waits, so only a hang takes so long
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def storage(schema: str) -> AsyncIterator[PostgresStorage]:
 
 @pytest.fixture
 async def theirs(storage: PostgresStorage) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """A connection of somebody else's, in a transaction."""
+    """Another program's connection, in a transaction."""
     async with await psycopg.AsyncConnection.connect(support.postgres.url()) as connection:
         yield connection
         await connection.rollback()
@@ -55,7 +55,7 @@ async def soon(storage: PostgresStorage, *rows: Record) -> list[Settled]:
 async def test_who_is_waited_for_in_an_open_transaction(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any]
 ) -> None:
-    """It keeps its lease, and can end when they have committed; until then only its outcome is refused."""
+    """It keeps its lease, and can end after they have committed; until then only its outcome is refused."""
     await storage.enqueue([job("a"), job("b")])
     rows = await claimed(storage, 1)
     await storage.within(theirs).enqueue([job("join", after=("a",))])
@@ -89,7 +89,7 @@ async def test_who_is_waited_for_in_a_transaction_that_is_undone(
 async def test_an_id_that_is_waited_for_before_it_is_known(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any]
 ) -> None:
-    """Whoever stores it waits for those who wait for it; so it cannot end before they are there."""
+    """The call that stores it waits for the transactions of its dependents, so it cannot end before they are stored."""
     await storage.within(theirs).enqueue([job("join", after=("a",), wait_timeout=1_000.0)])
     storing = asyncio.create_task(storage.enqueue([job("a")]))
     await asyncio.wait([storing], timeout=0.2)
@@ -105,7 +105,7 @@ async def test_an_id_that_is_waited_for_before_it_is_known(
 async def test_rows_held_by_somebody(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str
 ) -> None:
-    """Neither claimed, nor lost; settled when they are free; the others go their way."""
+    """They are not claimed and not lost, and can be settled when they are free; other jobs continue."""
     await storage.enqueue([job(id) for id in "abcd"])
     rows = await claimed(storage, 1, limit=2)
     await theirs.execute(f"SELECT 1 FROM {schema}.job WHERE id IN ('a', 'c') FOR UPDATE")  # type: ignore[arg-type]
@@ -123,7 +123,8 @@ async def test_rows_held_by_somebody(
 async def test_a_checkpoint_meets_a_locked_row(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str, how: str
 ) -> None:
-    """The heartbeat names the job as not saved; the others of the call are stored; sent again later, it is saved."""
+    """The heartbeat names the job as not saved and stores the others of the call. Sent again later, its checkpoint is
+    saved."""
     await storage.enqueue([job("a", key="k"), job("b"), job("c")])
     rows = await claimed(storage, 1)
     if how == "locked":
@@ -146,7 +147,8 @@ async def test_a_checkpoint_meets_a_locked_row(
 async def test_a_step_waits_for_a_locked_row(
     theirs: psycopg.AsyncConnection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its function runs once, though the row was locked when it was to be stored and the run failed afterwards."""
+    """Its function runs once, although the row was locked when the step was to be stored and the run failed
+    afterwards."""
     app = App(support.url_of(schema), retry=Retry(attempts=3, base=0.01))
     charged: list[str] = []
     charging, go, unsaved = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -187,7 +189,7 @@ async def test_a_step_waits_for_a_locked_row(
 async def test_a_join_held_by_somebody(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str
 ) -> None:
-    """What cannot be counted down is not ended; the rest of the call is."""
+    """An ending that cannot be counted down is refused; the other outcomes of the call are stored."""
     await storage.enqueue([job("a"), job("b"), job("join", after=("a",))])
     rows = await claimed(storage, 1)
     await theirs.execute(f"SELECT 1 FROM {schema}.job WHERE id = 'join' FOR UPDATE")  # type: ignore[arg-type]
@@ -203,7 +205,7 @@ async def test_a_join_held_by_somebody(
 async def test_a_limit_counted_by_somebody(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str
 ) -> None:
-    """Its jobs wait; other queues do not."""
+    """Jobs with this limit wait; other queues continue."""
     await storage.set_limits([Limit("api", slots=1)])
     await storage.enqueue([job("x", limits=(("api", 1),), queue="api"), job("a")])
     await theirs.execute(f"INSERT INTO {schema}.gate (key) VALUES ('api')")  # type: ignore[arg-type]
@@ -218,7 +220,7 @@ async def test_a_limit_counted_by_somebody(
 async def test_a_key_taken_in_an_open_transaction(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any]
 ) -> None:
-    """One of two gets it; the other learns so when the first has decided."""
+    """One of two jobs gets the key; the call for the other waits until the first transaction has ended."""
     await storage.within(theirs).enqueue([job("first", key="k")])
     other = asyncio.create_task(storage.enqueue([job("second", key="k")]))
     await asyncio.wait([other], timeout=0.2)
@@ -230,14 +232,14 @@ async def test_a_key_taken_in_an_open_transaction(
 async def test_dead_rows_are_swept_by_the_number_of_those_who_left_the_line(
     storage: PostgresStorage, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claimed, or stepped aside."""
+    """They left it by a claim, or because a limit blocked them."""
     monkeypatch.setattr(storage._sweeper, "_most", 4)
     await storage.set_limits([Limit("full", slots=0)])
     await storage.enqueue([job(f"aside{number}", limits=(("full", 1),)) for number in range(3)])
     await life(storage, "j")
     ask = "SELECT vacuum_count FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'job'"
     async with asyncio.timeout(30):
-        while support.admin().execute(ask, (schema,)).fetchone() == (0,):  # noqa: ASYNC110 - the server tells it late
+        while support.admin().execute(ask, (schema,)).fetchone() == (0,):  # noqa: ASYNC110 - the server reports it late
             await asyncio.sleep(0.05)
 
 
@@ -272,7 +274,7 @@ async def test_a_lease_counts_from_the_moment_after_the_wait_for_a_lock(
 
 
 async def patiently(storage: PostgresStorage, ask: Claim) -> Record:
-    """Repeats the claim until it has a job, as a worker does."""
+    """Repeat the claim until it returns a job, as a worker does."""
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(StorageUnavailable):

@@ -1,6 +1,7 @@
-"""Limits where many jobs are taken or ended by one statement: a page whose jobs all fit, and one whose do not; law 8.
+"""Limits on the bulk path, where one statement takes or ends many jobs: a page on which all jobs fit, and one on which
+not.
 
-Without these the road for a whole page, and that for few limits, would be held by random plays only.
+Law 8. Otherwise only random plays would test the statements for a whole page and for few limits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def ids(rows: list[Record]) -> list[str]:
 
 @pytest.mark.parametrize("many", [1, 4, 5, 9])
 async def test_slots_of_what_ends_together_are_free_again(storage: PostgresStorage, many: int) -> None:
-    """However many limits they name between them, and each by itself two."""
+    """However many limits they name together; each job names two."""
     names = [f"l{n}" for n in range(many)]
     await storage.set_limits([Limit(name, slots=4) for name in names])
     for turn in range(3):
@@ -81,7 +82,7 @@ async def test_who_keeps_a_slot_over_a_retry_takes_no_second_one(storage: Postgr
 
 
 async def test_a_job_behind_many_of_a_full_task_is_found_soon(storage: PostgresStorage) -> None:
-    """A claim that has filled a task looks a thousand rows further; every eighth reads the whole queue."""
+    """A claim that has filled a task reads a thousand rows further; every eighth claim reads the whole queue."""
     await storage.enqueue([job(f"full{n:05}", task="full") for n in range(2_500)])
     await storage.enqueue([job("other", task="other")])
     found = list[str]()

@@ -1,10 +1,10 @@
 """No two calls wait for each other; see the order of locks in docs/internals/postgres.md.
 
-Several workers on connections of their own, and an operator, under the mixed load of `dev.py bench waits`, which also
-measures how long calls wait. A sampler asks the server which backend waits for which. Calls that wait for each other
-show as a cycle, or as a deadlock that the server breaks up; neither is allowed. The server reads its locks anew for
-each backend of a look, so a cycle counts if the same waits form it in two looks. A lock that is held while its holder
-waits for its client shows as a transaction that is idle; that is not allowed either.
+Several workers on connections of their own, and an operator, run the mixed load of `dev.py bench waits`, which also
+measures how long calls wait. A sampler asks the server which backend waits for which. Two calls that wait for each
+other show as a cycle, or as a deadlock that the server ends; neither is allowed. The server reads its locks one backend
+after the other, so a cycle counts if the same waits form it in two samples. A lock whose holder waits for its client
+shows as a transaction that is idle, which is not allowed either.
 """
 
 from __future__ import annotations

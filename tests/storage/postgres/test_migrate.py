@@ -1,4 +1,4 @@
-"""Making the schema and changing it, while others do the same; whose it is, and who may."""
+"""Creating the schema and changing it, while other processes do the same; its owner, and the rights of other roles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle.storage.postgres import PostgresStorage, migrate, statements
 
 @pytest.fixture
 def database() -> str:
-    """Of this test alone, and empty."""
+    """An empty database for one test."""
     return support.postgres.database()
 
 
@@ -34,7 +34,7 @@ async def opened(url: str) -> PostgresStorage:
 
 
 async def test_many_open_an_empty_database_at_once(database: str) -> None:
-    """One of them makes it; all of them work."""
+    """One of them creates the schema; all of them work."""
     storages = await asyncio.gather(*(opened(database) for _ in range(6)))
     assert execute(database, "SELECT count(*) FROM treadle.migration") == [(len(migrate.known()),)]
     assert execute(database, "SELECT count(*) FROM treadle.function_set") == [(1,)]
@@ -99,7 +99,7 @@ def role() -> str:
 
 @pytest.mark.parametrize("hardened", [False, True])
 async def test_a_role_with_no_more_than_it_needs(database: str, role: str, hardened: bool) -> None:
-    """Who owns the schema has made it; this role only works there, also where PUBLIC may execute nothing by default."""
+    """The schema has another owner. This role only works there, even if PUBLIC may execute nothing by default."""
     if hardened:
         execute(database, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
     url = database.replace("postgres@", f"{role}@")
@@ -118,7 +118,8 @@ async def test_a_role_with_no_more_than_it_needs(database: str, role: str, harde
 
 
 async def test_no_plan_is_compiled(database: str) -> None:
-    """What is pinned seems so dear to servers before 18 that they would, for a statement of a millisecond."""
+    """Servers before 18 estimate pinned plans as so expensive that they would compile them, for a statement of a
+    millisecond."""
     await (await opened(database)).close()
     found = execute(
         database,
@@ -129,7 +130,7 @@ async def test_no_plan_is_compiled(database: str) -> None:
 
 
 async def test_versions_work_side_by_side(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one replaces the other: each has functions of its own over the same tables."""
+    """During a deploy each version has functions of its own over the same tables."""
     old = await opened(database)
     await life(old, "a")
     texts = (*statements.function_texts(), "-- a newer Treadle\n")
@@ -147,7 +148,7 @@ async def test_versions_work_side_by_side(database: str, monkeypatch: pytest.Mon
 
 
 async def test_functions_of_long_ago_go(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And who still has them makes them anew when they are missing."""
+    """A process that still uses them creates them again when they are missing."""
     old = await opened(database)
     for n in range(migrate.KEEP):
         name = f"0000000{n}"
@@ -172,7 +173,8 @@ async def test_a_schema_that_was_dropped_is_made_anew(database: str) -> None:
 
 
 async def test_a_migration_waits_for_nobody_for_long(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes its locks or lets go again, so that a long transaction on a table does not stop all others behind it."""
+    """It gets its locks soon or gives up and retries, so that a long transaction on a table does not stop all others
+    behind it."""
     import psycopg
 
     await (await opened(database)).close()
@@ -184,7 +186,7 @@ async def test_a_migration_waits_for_nobody_for_long(database: str, monkeypatch:
         other.execute("SELECT FROM treadle.job")
         opening = asyncio.create_task(opened(database))
         others = 0
-        while others < 20:  # claims of others go on meanwhile
+        while others < 20:  # claims of other workers continue meanwhile
             assert execute(database, "SELECT count(*) FROM treadle.job") == [(0,)]
             others += 1
             await asyncio.sleep(0.01)

@@ -1,6 +1,6 @@
-"""A move from PostgreSQL while somebody's transaction that has enqueued is open: only the move waits.
+"""A move from PostgreSQL while a transaction that has enqueued is open: only the move waits.
 
-Without this every call of every process would queue behind the mark, and the move would fail all the same.
+Otherwise every call of every process would queue behind the mark, and the move would fail all the same.
 """
 
 from __future__ import annotations

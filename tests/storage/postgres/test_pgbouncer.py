@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode: each statement may find another session."""
+"""Behind PgBouncer in transaction mode: each statement may run in another session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def url_of(port: int, schema: str, **options: object) -> str:
 
 
 async def test_it_works_without_listening(port: int) -> None:
-    """Also making the schema."""
+    """Including the creation of the schema."""
     with support.a_schema() as schema:
         storage = PostgresStorage(url_of(port, schema, listen="off"))
         await storage.open()
@@ -61,14 +61,14 @@ async def test_listening_past_it(port: int) -> None:
 
 
 async def test_without_an_option_it_is_recognised(port: int) -> None:
-    """Its sessions are lent to other programs, so nothing is left in one."""
+    """Its sessions are lent to other programs, so nothing may be left in one."""
     with support.a_schema() as schema:
         storage = PostgresStorage(url_of(port, schema, prepare="auto", listen="off"))
         await storage.open()
         for id in "abc":
             await life(storage, id)
         await asyncio.gather(*(storage.enqueue([job(f"j{n}")]) for n in range(50)))
-        # sessions of the pool's three servers, one transaction each at the same time
+        # Sessions of the pool's three servers, with one transaction each at the same time.
         made = [await psycopg.AsyncConnection.connect(url_of(port, schema).partition("?")[0]) for _ in range(3)]
         for each in made:
             found = await each.execute(

@@ -1,4 +1,4 @@
-"""The planner's estimates must not matter: plans are made when a table is empty, and used when it is full."""
+"""The planner's estimates must not matter: a plan is made while a table is empty, and used when it is full."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Pres
 from treadle.storage.postgres import PostgresStorage
 
 MANY, FEW = 1_000, 5
-# Without an index nothing is read, see the functions' settings; autovacuum does, and would be counted. Rows that are
-# dead are counted too, for as long as anybody in the database has an old snapshot: so it is one that nobody else uses.
+# Our functions never read without an index, see their settings; autovacuum does, and would be counted. Dead rows are
+# counted too while any session of the database has an old snapshot. So this database is used by no other test.
 READ = (
     "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes"
     " WHERE schemaname = 'treadle' AND relname IN ('job', 'ended', 'slot', 'holder')"
@@ -27,7 +27,7 @@ WHOLE = (
 
 
 class Reader:
-    """One connection, and how many rows its verbs read."""
+    """One connection, and a count of the rows that its verbs read."""
 
     def __init__(self, storage: PostgresStorage, beside: psycopg.Connection[Any]) -> None:
         self.storage, self._beside = storage, beside
@@ -37,12 +37,12 @@ class Reader:
         return dict(self._beside.execute(READ).fetchall())
 
     async def read(self, verb: Awaitable[Any]) -> int:
-        """How many rows it read."""
+        """Run a verb. Return how many rows it read."""
         before = await self._counts()
         await verb
         after = await self._counts()
         read = {name: count - before[name] for name, count in after.items() if count != before[name]}
-        print(read)  # shown where it was too much
+        print(read)  # shown if there were too many
         return sum(read.values())
 
     async def claim(self, limit: int, queue: str = "default", **more: Any) -> list[Record]:
@@ -63,7 +63,8 @@ async def fill_keys(storage: PostgresStorage, name: str) -> None:
 
 @pytest.fixture
 async def reader() -> AsyncIterator[Reader]:
-    """A line of many jobs and many that have ended, and a planner to whom the whole seems less than some look-ups."""
+    """A queue with many jobs, many ended ones, and a planner that estimates reading the whole table as cheaper than
+    some look-ups."""
     database = postgres.database()
     storage = PostgresStorage(f"{database}?pool=1")
     with psycopg.connect(database, autocommit=True) as beside:
@@ -77,7 +78,7 @@ async def reader() -> AsyncIterator[Reader]:
         await fill(storage, "limited", queue="limited", limits=(("api", 1),))
         await storage.close()
         await storage.open()
-        await storage._pool.run("SET cpu_operator_cost = 100", [])  # finding the way down an index, above all
+        await storage._pool.run("SET cpu_operator_cost = 100", [])  # the descent of an index above all
         yield made
         await storage.close()
 
@@ -145,7 +146,7 @@ async def test_children_with_keys(reader: Reader, conflict: Literal["keep", "rep
 
 
 async def test_rows_by_id() -> None:
-    """A plan of a moment when the tables were small read them whole, until they were analyzed."""
+    """A plan made while the tables were small read them whole until they were analyzed."""
     database = postgres.database()
     storage = PostgresStorage(f"{database}?pool=1")
     with psycopg.connect(database, autocommit=True) as beside:
@@ -157,7 +158,7 @@ async def test_rows_by_id() -> None:
         await storage.open()
         await storage._pool.run("ANALYZE treadle.job, treadle.ended", [])
         await storage.enqueue([job("first")])
-        for _ in range(8):  # after five PostgreSQL decides on a plan for good
+        for _ in range(8):  # after five executions PostgreSQL decides on one plan
             await storage.get(["first", "none"])
         await fill(storage, "new")
         before = await whole()

@@ -1,4 +1,4 @@
-"""Many calls of prune in a row begin where the last one stopped, and yet nothing is left behind."""
+"""Many consecutive calls of prune each begin where the last one stopped, and still every expired row is deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def one_row_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def end(storage: PostgresStorage, clock: HandClock, *ids: str) -> None:
-    """One after the other, a second between them; each is kept for a minute."""
+    """End the jobs one after the other, a second between them; each is kept for a minute."""
     for id in ids:
         await storage.enqueue([job(id, keep=0.0)])
         ask = Claim(worker=f"w#{id}", queues=(("default", 1),), limit=1)
@@ -48,7 +48,7 @@ async def test_all_that_expire_in_one_moment_go(storage: PostgresStorage, clock:
 
 
 async def test_what_was_in_the_way_goes_in_the_last_call(storage: PostgresStorage, clock: HandClock) -> None:
-    """Somebody held a row as it was passed."""
+    """A row was locked when a call passed it."""
     await end(storage, clock, *"abcdefg")
     clock.advance(100.0)
     with psycopg.connect(postgres.url()) as other:
@@ -61,7 +61,7 @@ async def test_what_was_in_the_way_goes_in_the_last_call(storage: PostgresStorag
 async def test_what_was_in_the_way_waits_for_no_last_call(
     storage: PostgresStorage, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More and more expires, and no call comes back short."""
+    """More and more rows expire, so every call deletes a full step."""
     monkeypatch.setattr(maintenance, "IN_A_ROW", 3)
     ids = "abcdefghijklmno"
     await end(storage, clock, *ids)
@@ -75,7 +75,7 @@ async def test_what_was_in_the_way_waits_for_no_last_call(
 
 
 async def test_what_expires_earlier_than_where_it_stopped(storage: PostgresStorage, clock: HandClock) -> None:
-    """The server's clock was set back between."""
+    """The server's clock was set back meanwhile."""
     await end(storage, clock, *"abc")
     clock.advance(100.0)
     assert await storage.prune(3) == 3

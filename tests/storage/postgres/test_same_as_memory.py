@@ -1,6 +1,6 @@
 """Random calls to the memory storage and to PostgreSQL, on one clock moved by hand: the same answers, the same rows.
 
-What is done for many rows by one statement there is done one by one in memory.
+PostgreSQL does with one statement for many rows what the memory storage does row by row.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ async def play(kind: type[Play], seed: int, schema: str, steps: int) -> None:
     await postgres.open()
     try:
         game = kind(seed, clock)
-        # Plain ones of a call stand in line before those in lanes are placed: where age moves places, it can be seen.
+        # The plain jobs of a call are queued before those in lanes get positions; where aging changes positions, this
+        # shows.
         game.taste["aging"] = 0.0
-        # Slots that a call frees let jobs back in at its end, since gates are locked last; in memory, before an ending
-        # releases jobs. The first job of an empty lane joins at the head of the queue, where a test can see it.
+        # Slots that a call frees admit blocked jobs at its end, because limits are locked last; the memory storage does
+        # it before an ending releases jobs. The first job of an empty lane is queued at the head of the queue, where
+        # the difference shows.
         if kind is Crowd:
             game.taste["lane" if seed % 2 else "after"] = 0.0
         await same(game, clock, postgres, memory, steps)

@@ -1,4 +1,4 @@
-"""Failures between Treadle and the server: it is away, is slow, refuses, or another program holds a lock."""
+"""Failures between Treadle and the server: it is down, slow, or refuses, or another program holds a lock."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def through(proxy: Proxy, schema: str, **options: object) -> str:
 
 @pytest.fixture
 def own() -> Iterator[Postgres]:
-    """A server of this test alone."""
+    """A server for one test."""
     with Postgres() as server:
         yield server
 
 
 def end_connections(schema: str, which: str = "true") -> int:
-    """Cut them as an administrator does -> how many."""
+    """Cut its connections as an administrator does. Return how many there were."""
     found = support.admin().execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s AND "
         f"pid <> pg_backend_pid() AND {which}".encode(),
@@ -59,7 +59,7 @@ def end_connections(schema: str, which: str = "true") -> int:
 
 @pytest.fixture
 async def named(schema: str) -> AsyncIterator[PostgresStorage]:
-    """The name of the schema distinguishes its connections from others."""
+    """A storage whose connections are named like its schema, which distinguishes them from others."""
     made = PostgresStorage(support.url_of(schema, application_name=schema))
     await made.open()
     yield made
@@ -74,7 +74,7 @@ async def test_the_clock_is_the_servers(storage: PostgresStorage) -> None:
 
 
 async def test_idle_connections_that_died_are_replaced(named: PostgresStorage, schema: str) -> None:
-    """No caller gets an error: every verb may be repeated."""
+    """No caller gets an error, because every verb may be repeated."""
     await asyncio.gather(*(named.enqueue([job(id)]) for id in "abc"))
     assert end_connections(schema) > 1
     await named.enqueue([job("d")])
@@ -103,7 +103,7 @@ async def test_without_listening_everything_else_holds(schema: str) -> None:
 
 
 async def test_listening_goes_another_way(schema: str) -> None:
-    """To the server itself, where the others go through something that lends connections out."""
+    """The listener connects to the server itself; other connections go through a pooler."""
     where = support.url_of(schema).partition("@")[2].partition("/")[0]
     storage = PostgresStorage(support.url_of(schema, listen=where))
     await storage.open()
@@ -155,7 +155,7 @@ async def test_a_restart_between_two_calls_is_not_noticed(own: Postgres) -> None
 
 
 async def test_a_silent_network_holds_nobody_for_long(schema: str) -> None:
-    """The connection is given up; when the network is back, so are we."""
+    """The connection is given up; when the network is back, calls work again."""
     async with Proxy("127.0.0.1", support.postgres.shared().port) as proxy:
         storage = PostgresStorage(through(proxy, schema, timeout=1, connect_timeout=2))
         await storage.open()
@@ -172,7 +172,7 @@ async def test_a_silent_network_holds_nobody_for_long(schema: str) -> None:
 
 
 async def test_a_lost_answer_is_asked_for_again(schema: str) -> None:
-    """And the call answers as if nothing had been: the first time was the one that counted."""
+    """The call returns the result of its first execution."""
     async with Proxy("127.0.0.1", support.postgres.shared().port) as proxy:
         storage = PostgresStorage(through(proxy, schema))
         await storage.open()
@@ -188,7 +188,7 @@ async def test_a_lost_answer_is_asked_for_again(schema: str) -> None:
 
 
 async def test_a_cancelled_call_leaves_no_answer_behind(storage: PostgresStorage) -> None:
-    """The next caller must not read what was meant for another."""
+    """The next caller must not read another caller's answer."""
     await storage.enqueue([job("a")])
     for turns in range(20):
         call = asyncio.create_task(storage.get(["a"]))
@@ -200,7 +200,7 @@ async def test_a_cancelled_call_leaves_no_answer_behind(storage: PostgresStorage
 
 
 async def test_a_call_that_takes_too_long_is_ended_on_the_server(schema: str) -> None:
-    """It holds no locks for somebody who has given up."""
+    """It must not hold locks for a caller that has given up."""
     storage = PostgresStorage(support.url_of(schema, timeout=1, application_name=schema))
     await storage.open()
     with pytest.raises(StorageUnavailable, match="57014"):
@@ -217,7 +217,7 @@ async def test_a_deadlock_is_undone_and_tried_again(storage: PostgresStorage) ->
 
 
 async def test_a_standby_is_unavailable_until_it_is_the_primary() -> None:
-    """A connection to a server that may not write is given up: the next one may find the new primary."""
+    """A connection to a server that cannot write is given up: the next one may find the new primary."""
     database = support.postgres.database()
     storage = PostgresStorage(database)
     await storage.open()
@@ -265,12 +265,12 @@ async def test_the_pool_is_never_larger_than_asked(schema: str) -> None:
     await storage.open()
     most = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
     rows = await asyncio.gather(*(storage._pool.run(most, [schema]) for _ in range(30)))
-    assert max(count for [(count,)] in rows) <= 3  # with the one that listens
+    assert max(count for [(count,)] in rows) <= 3  # including the one that listens
     await storage.close()
 
 
 async def test_a_changed_table_is_met_with_a_new_connection(storage: PostgresStorage, schema: str) -> None:
-    """A prepared statement outlives what it was prepared for."""
+    """A prepared statement outlives the table it was prepared for."""
     support.admin().execute(f"CREATE TABLE IF NOT EXISTS {schema}.own (a int)".encode())
     text = "SELECT * FROM {schema}.own"
     for _ in range(3):
@@ -281,7 +281,7 @@ async def test_a_changed_table_is_met_with_a_new_connection(storage: PostgresSto
 
 
 async def test_prepare_off_leaves_nothing_in_the_session(schema: str) -> None:
-    """What a statement needs is set in its own transaction."""
+    """Each transaction makes the settings that its statements need."""
     storage = PostgresStorage(support.url_of(schema, prepare="off", pool=1))
     await storage.open()
     for id in "abc":
@@ -300,7 +300,7 @@ async def test_prepare_off_leaves_nothing_in_the_session(schema: str) -> None:
 
 @pytest.mark.parametrize("prepare", ["off", "auto"])
 async def test_a_call_given_up_ends_at_the_server_too(schema: str, prepare: str) -> None:
-    """Or they pile up behind a lock."""
+    """Otherwise such calls pile up behind a lock."""
     storage = PostgresStorage(support.url_of(schema, prepare=prepare, timeout=1, listen="off", application_name=schema))
     await storage.open()
     with psycopg.connect(support.postgres.url()) as other:
@@ -315,7 +315,7 @@ async def test_a_call_given_up_ends_at_the_server_too(schema: str, prepare: str)
 
 
 async def test_a_sweep_leaves_the_pool_free(schema: str) -> None:
-    """With one connection, heartbeats go on while VACUUM waits or works."""
+    """With one connection, heartbeats continue while VACUUM waits or works."""
     storage = PostgresStorage(support.url_of(schema, pool=1, application_name=schema))
     await storage.open()
     with psycopg.connect(support.postgres.url()) as other:
@@ -333,7 +333,7 @@ async def test_a_sweep_leaves_the_pool_free(schema: str) -> None:
 
 
 def at_work(schema: str) -> int:
-    """Statements of this application that the server runs."""
+    """Statements of this application that the server is running."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND state = 'active'"
     [count] = support.admin().execute(query, (schema,)).fetchone() or [0]
     return int(count)
@@ -393,7 +393,7 @@ async def test_closing_ends_a_vacuum(schema: str) -> None:
 
 
 async def test_pages_of_a_role_that_rounds_numbers(schema: str) -> None:
-    """Moments keep all of their digits, so a page begins where the last one ended."""
+    """Times keep all of their digits, so a page begins where the last one ended."""
     now = iter(1_700_000_000.0 + n / 1_000_000 for n in range(10_000))
     storage = PostgresStorage(support.url_of(schema, options="-c extra_float_digits=0"), now=lambda: next(now))
     await storage.open()
@@ -489,5 +489,5 @@ def test_every_error_is_one_of_ours(code: str, kind: type[StorageError]) -> None
 
 @pytest.mark.parametrize("code", ["08P01", "26000", "42P05"])
 def test_statements_lost_behind_a_pooler(code: str) -> None:
-    """The error names the option that cures it."""
+    """The error names the option that helps."""
     assert "prepare=off" in str(refusal(code, "words", "there"))

@@ -1,4 +1,4 @@
-"""The verbs inside transactions of users, by every driver and framework they may come with."""
+"""The verbs inside transactions of users, with every supported driver and framework."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Use = Callable[[Any], Coroutine[Any, Any, None]]
 
 
 class Rollback(Exception):
-    """So that the transaction does not commit."""
+    """Raised so that the transaction does not commit."""
 
 
 async def by_psycopg(url: str, use: Use) -> None:
@@ -55,7 +55,7 @@ async def by_asyncpg(url: str, use: Use) -> None:
 
 
 async def by_asyncpg_with_codecs(url: str, use: Use) -> None:
-    """As web frameworks set them."""
+    """Connections with codecs, as web frameworks set them."""
     import json
 
     connection = await asyncpg.connect(url)
@@ -119,7 +119,7 @@ async def by_django(url: str, use: Use) -> None:
 
 
 def in_django(url: str, use: Use) -> None:
-    """In a thread, as Django is used."""
+    """Run this in a thread, as Django code does."""
     from django.db import connections, transaction
 
     connections["treadle"] = django_connection(url)
@@ -172,7 +172,7 @@ WHERE p.pronamespace = 'treadle'::regnamespace AND right(p.proname, 8) = %s
 
 
 def use_of(storage: PostgresStorage, words: str) -> Use:
-    """Enqueueing that is refused with these words."""
+    """Enqueueing is refused with these words."""
 
     async def use(given: Any) -> None:
         with pytest.raises(StorageError, match=words):
@@ -182,7 +182,7 @@ def use_of(storage: PostgresStorage, words: str) -> Use:
 
 
 def sessions(url: str) -> int:
-    """How many sessions of Treadle's the database has."""
+    """How many sessions Treadle has in the database."""
     with psycopg.connect(url) as connection:
         [(found,)] = connection.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'treadle'"
@@ -198,7 +198,7 @@ def visible(storage: PostgresStorage, id: str) -> bool:
 @shows("jobs, outcomes and their notification commit or roll back with a PostgreSQL transaction")
 @pytest.mark.parametrize("way", WAYS)
 async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStorage, way: Any) -> None:
-    """And a worker hears of it when it commits."""
+    """A worker gets the job when the transaction commits."""
     held = await storage.enqueue([job("held", key="k", queue="other"), job("up", queue="other")])
 
     async def use(given: Any) -> None:
@@ -251,7 +251,7 @@ async def test_an_error_of_ours_is_not_the_transactions(storage: PostgresStorage
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_another_database_is_refused(storage: PostgresStorage, way: Any) -> None:
-    """One without our schema, and one with a schema of its own."""
+    """A database without our schema, and one with a schema of its own."""
     other = support.postgres.database()
     with psycopg.connect(other, autocommit=True) as connection:
         connection.execute("CREATE TABLE own (name text)")
@@ -270,7 +270,8 @@ async def test_another_database_is_refused(storage: PostgresStorage, way: Any) -
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_storage_that_is_not_open_joins_too(storage: PostgresStorage, way: Any) -> None:
-    """A web process that only enqueues needs no pool, and leaves no session behind that would keep the database."""
+    """A web process that only enqueues needs no pool, and leaves no session that would keep the database from being
+    dropped."""
     await storage.close()
 
     async def use(given: Any) -> None:
@@ -347,7 +348,7 @@ async def test_connections_that_commit_by_themselves_are_refused(storage: Postgr
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 async def test_an_old_snapshot_is_refused(storage: PostgresStorage, level: str) -> None:
-    """Who has ended since it was taken would be waited for. Looking is all right."""
+    """It does not see jobs that have ended since, so a new job would wait for them. Reading is allowed."""
     await storage.enqueue([job("a")])
     with psycopg.connect(url_of(storage)) as connection:
         connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
@@ -358,7 +359,7 @@ async def test_an_old_snapshot_is_refused(storage: PostgresStorage, level: str) 
 
 @pytest.mark.parametrize("sync", [False, True])
 async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> None:
-    """The function's own writes and the ending of its job, together or not at all."""
+    """The function's own writes and the ending of its job are stored together or not at all."""
 
     async def write(raw: Any) -> None:
         written = raw.execute("INSERT INTO own VALUES ('x')")
@@ -391,7 +392,8 @@ async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> 
 
 @pytest.mark.parametrize("by", [by_psycopg, by_async_psycopg, by_asyncpg])
 async def test_functions_that_are_gone_are_made_again(by: Callable[..., Any]) -> None:
-    """Newer versions keep the sets of the last few: a process that only stores jobs with within= outlives its own."""
+    """Newer versions keep the functions of the last few. A process that only stores jobs with within= may outlive its
+    own."""
     with support.a_schema() as schema:
         storage = PostgresStorage(support.url_of(schema))
         await storage.open()
@@ -414,7 +416,7 @@ async def test_functions_that_are_gone_are_made_again(by: Callable[..., Any]) ->
 
 
 async def test_a_backup_put_in_the_place_of_the_schema_under_a_running_process() -> None:
-    """Its transactions are of the database that the storage lives in now."""
+    """Its transactions use the database that the storage is in now."""
     with support.a_schema() as schema:
         storage = PostgresStorage(support.url_of(schema))
         await storage.open()

@@ -1,5 +1,4 @@
-"""How much a claim reads behind many jobs of other tasks: a few rows beyond those it takes. Counted is what the server
-sees of the script."""
+"""How much a claim reads behind many jobs of other tasks: a few rows more than it takes, counted by the server."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ AHEAD = 2_000
 
 @contextlib.asynccontextmanager
 async def reads_of(found: list[int]) -> AsyncIterator[None]:
-    """Put the number of ids that each HMGET of a script asks for into `found`."""
+    """Append the number of ids in each HMGET of a script to `found`."""
     client = redis.asyncio.Redis.from_url(valkey.url())
     async with client.monitor() as monitor:
         await client.get("begin")
@@ -44,8 +43,8 @@ def ask(number: int) -> Claim:
 
 @pytest.mark.parametrize("kind", ["ahead", "between"])
 async def test_a_claim_reads_few_rows_of_other_tasks(storage: RedisStorage, kind: str) -> None:
-    """Ahead: the head of the queue, and its own rows. Between: more, for each claim passes the foreign jobs of all
-    claims before it, until there are enough to remember."""
+    """Ahead: it reads the head of the queue, and its own rows. Between: it reads more, because each claim passes the
+    other jobs that all claims before it passed, until there are enough of them to remember."""
     tasks = ["other"] * AHEAD + ["mine"] * 100 if kind == "ahead" else ["other", "mine"] * 100
     await storage.enqueue(line(tasks))
     assert len((await storage.claim(ask(0))).records) == SHARE

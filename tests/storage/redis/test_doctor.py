@@ -1,4 +1,4 @@
-"""`treadle doctor` on a Redis or Valkey server: what each setting may lose."""
+"""`treadle doctor` on a Redis or Valkey server: the data that each setting may lose."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def doctor(server: Valkey) -> dict[str, tuple[str, str]]:
 
 
 def doctor_of(url: str) -> dict[str, tuple[str, str]]:
-    """name -> (verdict, text)."""
+    """Run doctor. Return name -> (verdict, text)."""
     function_done = CliRunner().invoke(treadle, ["doctor", "--url", url, "--json"])
     return {check["name"]: (check["verdict"], check["text"]) for check in json.loads(function_done.stdout)}
 
 
 def contents(server: Valkey) -> dict[str, bytes]:
-    """Each key and what it holds."""
+    """Each key with its contents."""
     with Redis.from_url(server.url) as client:
         return {key: client.dump(key) for key in sorted(client.keys("*"))}  # type: ignore[type-var, misc, union-attr]
 
@@ -68,7 +68,8 @@ def test_settings(server: Valkey, settings: dict[str, str], name: str, verdict: 
 
 
 def test_replicas() -> None:
-    """A primary with a replica, with and without a bound on how far that may be behind; and the replica itself."""
+    """A primary with a replica, with and without a limit on how far the replica may be behind; and the replica
+    itself."""
     with Valkey() as primary, Valkey("--replicaof", f"127.0.0.1 {primary.port}") as replica:
         until(lambda: "state=online" in primary.info("replication").get("slave0", ""), "the replica did not come")
         assert doctor(primary)["replicas"][0] == "warn"
@@ -89,7 +90,7 @@ def test_replicas() -> None:
     ],
 )
 def test_what_a_server_may_say(info: dict[str, str], settings: dict[str, str] | None, wrong: str) -> None:
-    """Answers that cannot be had from a server here."""
+    """States that no server of these tests has."""
     found = {check.name: check.verdict for check in judged(Health(info, settings))}
     assert found[wrong] in ("warn", "fail")
 
@@ -131,7 +132,7 @@ def test_a_look_changes_nothing_and_a_repair_corrects_the_counters(server: Valke
 
 
 def test_a_server_without_jemalloc() -> None:
-    """It gets slower as it fills; those of the distributions have it."""
+    """Such a server gets slower as it fills; the distributions build theirs with jemalloc."""
     told = {
         allocator: {check.name: check.verdict for check in judged(Health({"mem_allocator": allocator}, None))}
         for allocator in ("libc", "jemalloc-5.3.0")

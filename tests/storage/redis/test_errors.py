@@ -1,4 +1,4 @@
-"""An error that the server returns is raised, with a class that says whether waiting helps. It is never an answer."""
+"""An error of the server is raised as a class that says whether waiting helps. It is never returned as a result."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_each_verb_raises_each_error(shards: int) -> None:
         await storage.open()
         for verb, call in VERBS.items():
             for text, kind in ERRORS.items():
-                await storage.get(["x"])  # a new connection of the driver's begins with questions of its own
+                await storage.get(["x"])  # a new connection of the driver begins with commands of its own
                 said = proxy.answer(f"-{text}\r\n".encode())
                 with pytest.raises(StorageError) as caught:
                     await call(storage)
@@ -77,7 +77,7 @@ async def test_each_verb_raises_each_error(shards: int) -> None:
 
 
 async def test_opening_raises_each_error() -> None:
-    """The first question of a storage, too."""
+    """Also in reply to the first command of a storage."""
     port = urlsplit(valkey.url()).port
     assert port is not None
     async with Proxy("127.0.0.1", port) as proxy:
@@ -91,7 +91,7 @@ async def test_opening_raises_each_error() -> None:
 
 
 async def test_wrong_credentials_end_a_worker_at_once() -> None:
-    """They are no outage, which a worker would wait out."""
+    """They are no outage, in which a worker would retry."""
     with valkey.Valkey() as server:
         app = App(server.url.replace("redis://", "redis://me:secret@"))
         with pytest.raises(StorageDenied, match="user and password") as caught:
@@ -101,7 +101,7 @@ async def test_wrong_credentials_end_a_worker_at_once() -> None:
 
 
 async def test_credentials_that_are_needed_from_now_on() -> None:
-    """A connection that stands and is not known to the server any more raises StorageDenied, not a TypeError."""
+    """An open connection that has lost its authentication raises StorageDenied, not a TypeError."""
     with valkey.Valkey() as server:
         storage = RedisStorage(server.url)
         await storage.open()

@@ -1,4 +1,4 @@
-"""Hand-off on a real server: the shared tests, and workers that are gone or cut off."""
+"""Hand-off on a real server: the shared tests, and workers that stopped or were disconnected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def asks(storage: RedisStorage) -> Callable[[], Awaitable[int]]:
 
 
 async def test_a_worker_whose_connection_broke_hears_of_it(app: App, storage: RedisStorage, waits: Waits) -> None:
-    """What it was handed it may not have heard of; it asks as soon as it listens again."""
+    """Messages may be lost while it is disconnected, so it claims again as soon as it listens again."""
 
     @app.task
     async def t() -> str:
@@ -40,7 +40,7 @@ async def test_a_worker_whose_connection_broke_hears_of_it(app: App, storage: Re
 
 
 async def test_nothing_is_handed_to_a_process_that_is_gone(storage: RedisStorage) -> None:
-    """Its kernel has closed its connection, and the server knows."""
+    """Its kernel has closed its connection, so the server knows."""
     gone = RedisStorage(valkey.url(), ns=storage._tag[9:-1])
     await gone.open()
     post = gone.post(lambda claim_id, row: None)
@@ -62,7 +62,7 @@ async def test_nothing_is_handed_to_a_process_that_is_gone(storage: RedisStorage
 
 
 async def test_asks_leave_nothing_behind(app: App, storage: RedisStorage, waits: Waits) -> None:
-    """The open claims, and how often each was made."""
+    """The keys of open claims, and the counts of how often each was made."""
 
     @app.task
     async def t() -> None: ...
@@ -78,7 +78,7 @@ async def test_asks_leave_nothing_behind(app: App, storage: RedisStorage, waits:
 
 
 async def test_a_line_that_a_hand_has_emptied(storage: RedisStorage) -> None:
-    """Who comes behind joins it as ever; the next claim that finds it empty takes it away."""
+    """A new job is queued there as always; the next claim that finds the queue empty removes it."""
     post = storage.post(lambda claim_id, row: None)
     assert post is not None
 
@@ -97,7 +97,7 @@ async def test_a_line_that_a_hand_has_emptied(storage: RedisStorage) -> None:
     await until(listens)
     assert await claimed("w#1", asks=True) == []
     await storage.enqueue([NewJob(id="a", task="t")])
-    assert await claimed("w#1") == ["a"]  # it was handed
+    assert await claimed("w#1") == ["a"]  # by hand-off
     await storage.enqueue([NewJob(id="b", task="t"), NewJob(id="c", task="t")])
     assert await claimed("w#2") == ["b", "c"]
     assert await lines() == []

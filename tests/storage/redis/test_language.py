@@ -1,4 +1,4 @@
-"""A server that was started in a language of its own, as a distribution may do: ids go by their bytes."""
+"""A server with a locale of its own, as distributions may start it: ids are compared by their bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IDS = ("B", "a", "a-c", "ab", "A", "b", "a.b", "Ab", "cron:x", "Cron", "0190-1",
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[valkey.Valkey]:
-    """One that sorts as English readers do."""
+    """A server that sorts like an English dictionary."""
     folder: Path = tmp_path_factory.mktemp("languages")
     made = shutil.which("localedef") and subprocess.run(
         ["localedef", "-i", "en_US", "-f", "UTF-8", str(folder / "en_US.UTF-8")], capture_output=True, check=False
@@ -50,7 +50,8 @@ async def pair(server: valkey.Valkey) -> AsyncIterator[tuple[MemoryStorage, Redi
 
 
 async def test_pages_and_claims_by_name(pair: tuple[MemoryStorage, RedisStorage]) -> None:
-    """All of one moment, so that their ids decide: page by page as they are made and as they end, and when claimed."""
+    """All jobs have one creation time, so their ids decide the order: in pages by creation and by ending, and in
+    claims."""
     told = []
     for storage in pair:
         await storage.enqueue([job(id) for id in IDS])

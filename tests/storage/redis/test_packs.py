@@ -1,4 +1,4 @@
-"""Many jobs that end in one call are listed as one pack: the same answers as if each stood alone."""
+"""Many jobs that end in one call are stored as one pack: the answers are the same as for single entries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _end(storage: Storage, turn: int, most: int) -> int:
 
 
 async def test_many_that_end_together() -> None:
-    """Pages, prunes by few, and rows that changed since: as the memory storage says. Nothing is left in the end."""
+    """Pages, small prunes, and rows that changed since: as in the memory storage. At the end nothing is left."""
     clock = HandClock()
     memory, redis = MemoryStorage(clock), RedisStorage(valkey.url(), ns=next(_names), now=clock)
     await redis.open()
@@ -50,9 +50,9 @@ async def test_many_that_end_together() -> None:
         await storage.enqueue(jobs)
     for turn in range(8):
         assert await _end(memory, turn, 50) == await _end(redis, turn, 50) == 50
-        clock.advance(turn % 2)  # two calls at each moment
+        clock.advance(turn % 2)  # two calls at each time
     assert await redis.read("ZCARD", "ended") == await redis.read("ZCARD", "old") == 0
-    assert await redis.read("HLEN", "packs") == await redis.read("ZCARD", "packs:old") == 8  # 4 moments, 60 s or 90
+    assert await redis.read("HLEN", "packs") == await redis.read("ZCARD", "packs:old") == 8  # 4 times, 60 or 90 s
     for limit in (7, 1_000):
         found = await _by_ending(redis, limit)
         assert found == await _by_ending(memory, limit)
@@ -65,7 +65,7 @@ async def test_many_that_end_together() -> None:
             assert row is not None
             out = done(row, keep=(60.0, 75.0, 200.0)[n % 3])
             await storage.settle([replace(out, state=State.READY, keep=None) if n % 4 == 0 else out])
-    assert await _end(memory, 8, 9) == await _end(redis, 8, 9) == 9  # of those reopened; they end again, later
+    assert await _end(memory, 8, 9) == await _end(redis, 8, 9) == 9  # jobs that were reopened end again, later
     assert await _by_ending(redis, 11) == await _by_ending(memory, 11)
     for limit in (7, 0, 30, 1, 90, 5, 1_000, 1_000, 1_000):
         assert await redis.prune(limit) == await memory.prune(limit)
@@ -81,7 +81,7 @@ async def test_many_that_end_together() -> None:
 
 
 async def test_what_a_pack_names_and_others_need_stays() -> None:
-    """As long as they need it; looked at once, it stands alone."""
+    """They stay as long as another job needs them. After one prune has checked such a row, it is stored alone."""
     clock = HandClock()
     redis = RedisStorage(valkey.url(), ns=next(_names), now=clock)
     await redis.open()

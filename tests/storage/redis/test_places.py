@@ -1,4 +1,4 @@
-"""Where the server is: a cluster whose slots move and whose nodes go, a primary that Sentinels replace, TLS."""
+"""Where the server is: a cluster whose slots move and whose nodes fail, a primary that Sentinels replace, TLS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def jobs(letter: str, count: int, **options: object) -> list[NewJob]:
 
 
 async def patiently(verb: Callable[[], Awaitable[T]]) -> T:
-    """Again for as long as the storage says that it is away, as a worker does."""
+    """Repeat a call while the storage is unavailable, as a worker does."""
     async with asyncio.timeout(30):
         while True:
             try:
@@ -38,7 +38,7 @@ async def patiently(verb: Callable[[], Awaitable[T]]) -> T:
 
 
 async def drain(storage: Storage, wanted: int) -> list[str]:
-    """Claim and settle until so many have ended -> the ids, in order."""
+    """Claim and settle until this many jobs have ended. Return their ids, in order."""
     ended: list[str] = []
     for turn in itertools.count():
         if len(ended) >= wanted:
@@ -64,7 +64,7 @@ async def clustered() -> AsyncIterator[RedisStorage]:
 
 
 async def test_one_node_named_is_enough(clustered: RedisStorage) -> None:
-    """Whichever it is: it knows who has our slot."""
+    """Any node will do: each knows which node has our slot."""
     await clustered.enqueue(jobs("a", 3))
     for node in shared().nodes:
         other = connect(f"redis+cluster://127.0.0.1:1,127.0.0.1:{node.port}?ns={clustered._tag[9:-1]}")
@@ -90,7 +90,8 @@ async def test_a_slot_that_moved(clustered: RedisStorage) -> None:
 async def test_while_a_slot_moves_nothing_is_half_seen(
     clustered: RedisStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some keys here and some there: calls wait, or are told so, and none of them works on half of the jobs."""
+    """Some keys are on one node and some on the other: calls wait or raise an error, and none works on half of the
+    jobs."""
     monkeypatch.setattr("treadle.storage.redis.pool.PATIENCE", 0.5)
     cluster = shared()
     slot = cluster.slot(f"{clustered._tag}:job")
@@ -115,7 +116,8 @@ async def test_while_a_slot_moves_nothing_is_half_seen(
 
 
 async def test_a_node_that_is_killed_and_comes_back() -> None:
-    """Calls fail as unavailable meanwhile; whoever repeats them goes on, and what was acknowledged is there."""
+    """Calls raise StorageUnavailable meanwhile. A caller that repeats them can continue, and acknowledged jobs are
+    there."""
     with Cluster(fsync="always") as cluster:
         storage = RedisStorage(cluster.url)
         await storage.open()
@@ -144,7 +146,7 @@ def url_of(sentinels: Sentinels) -> str:
 
 
 async def test_a_fail_over_is_found_by_itself(sentinels: Sentinels) -> None:
-    """As before maintenance: everything goes on at the new primary, hints too."""
+    """A fail-over as before maintenance: everything continues at the new primary, including hints."""
     storage = connect(url_of(sentinels))
     await storage.open()
     await storage.enqueue(jobs("a", 50))
@@ -163,7 +165,7 @@ async def test_a_fail_over_is_found_by_itself(sentinels: Sentinels) -> None:
 
 
 async def test_a_primary_that_is_killed(sentinels: Sentinels) -> None:
-    """The rows of the replica are there, and settled once."""
+    """The rows of the replica are there, and each is settled once."""
     storage = connect(url_of(sentinels))
     await storage.open()
     await storage.enqueue(jobs("a", 50))
@@ -189,7 +191,8 @@ async def test_a_service_nobody_knows(sentinels: Sentinels, monkeypatch: pytest.
 
 
 async def test_tls() -> None:
-    """With the authority named the certificate is checked; without it, or under another name, nobody is trusted."""
+    """With the certificate authority named, the certificate is checked; without it, or under another name, it is
+    refused."""
     async with tls.before(valkey.shared().port) as port:
         storage = connect(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tls.CA}&ns={next(_names)}")
         await storage.open()

@@ -1,4 +1,4 @@
-"""The rights a user of the server needs (ACL), checked at open: so no script fails in its middle."""
+"""The rights that a user of the server needs (ACL). They are checked at open, so that no script fails in the middle."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_the_rights_that_are_named_are_enough(server: valkey.Valkey, more:
     ],
 )
 async def test_a_right_that_is_missing_is_named_at_open(server: valkey.Valkey, lacking: str, named: str) -> None:
-    """Redis 7 gives a new user no channels: every call was carried out by halves, and slots leaked."""
+    """Redis 7 gives a new user no channels: every call was carried out by half, and slots leaked."""
     storage = RedisStorage(as_user(server, *granted(), lacking), ns="lacking")
     with pytest.raises(StorageDenied, match=rf"{named}.*ACL SETUSER"):
         await storage.open()
@@ -95,7 +95,8 @@ async def test_keys_of_another_program_are_refused(server: valkey.Valkey) -> Non
 
 
 async def test_a_right_that_is_withdrawn_later_breaks_no_call_in_its_middle(server: valkey.Valkey) -> None:
-    """The channels go while jobs run: nothing more is published, and every call is carried out as a whole."""
+    """The channels are withdrawn while jobs run: nothing more is published, and every call is carried out as a
+    whole."""
     url = as_user(server, *granted())
     storage = RedisStorage(url, ns="withdrawn")
     await storage.open()

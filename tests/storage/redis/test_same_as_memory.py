@@ -1,6 +1,6 @@
 """Random calls to the memory storage and to Redis, on one clock moved by hand: the same answers, the same rows.
 
-Most of all for jobs that ask for limits and lanes only: their rows are put together from bytes, past the rules in Lua.
+Above all for jobs with limits and lanes only: their rows are assembled from bytes, without the per-row path in Lua.
 """
 
 from __future__ import annotations

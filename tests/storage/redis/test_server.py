@@ -1,4 +1,4 @@
-"""Failures between Treadle and the server: it is away, forgets, is full or too new; two programs share it."""
+"""Failures between Treadle and the server: it is down, loses its scripts, is full or too new; two programs share it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def done(row: Record) -> Outcome:
 
 @pytest.fixture
 def own() -> Iterator[str]:
-    """A server of this test alone."""
+    """A server for one test."""
     with valkey.Valkey() as server:
         yield server.url
 
 
 async def test_scripts_forgotten_are_sent_again(storage: RedisStorage) -> None:
-    """A restart or a failover empties the server's cache of scripts."""
+    """A restart or a fail-over empties the server's cache of scripts."""
     await storage.enqueue([job("a"), job("b")])
     await storage._pool.command("SCRIPT", "FLUSH")
     first = await storage.claim(Claim(worker="w#1"))
@@ -59,7 +59,7 @@ async def test_the_clock_is_the_servers(storage: RedisStorage) -> None:
 
 
 async def test_idle_connections_that_died_are_replaced(storage: RedisStorage) -> None:
-    """No caller gets an error: every script may be repeated."""
+    """No caller gets an error, because every script may be repeated."""
     await storage.enqueue([job("a")])
     await storage._pool.command("CLIENT", "KILL", "TYPE", "normal")
     await storage.enqueue([job("b")])
@@ -110,7 +110,7 @@ async def test_a_wrong_password_is_not_shown(own: str) -> None:
 
 
 async def test_a_full_server(own: str) -> None:
-    """Nothing of the call is stored; looking still works."""
+    """Nothing of the call is stored; reading still works."""
     storage = RedisStorage(own)
     await storage.open()
     await storage.enqueue([job("a")])
@@ -128,7 +128,8 @@ async def test_a_full_server(own: str) -> None:
 
 
 async def test_a_full_server_finishes_what_runs_and_is_pruned(own: str) -> None:
-    """It was stuck: heartbeats were refused, so leases ran out, and then prune, which frees memory, was refused too."""
+    """Such a server was stuck: heartbeats were refused, so leases expired, and prune, which frees memory, was refused
+    too."""
     clock = HandClock()
     storage = RedisStorage(own, now=clock)
     await storage.open()
@@ -160,7 +161,8 @@ async def test_a_full_server_finishes_what_runs_and_is_pruned(own: str) -> None:
 
 @pytest.mark.parametrize("how", ["window", "bucket", "slots"])
 async def test_partitions_and_workers_leave_nothing_behind(how: str) -> None:
-    """A rate for each user: once it lets all in again, `prune` forgets that there was a user. So with workers."""
+    """Each user has a rate. Once the rate would admit its full number again, `prune` deletes it. The same holds for
+    workers."""
     clock = HandClock()
     storage = RedisStorage(valkey.url(), ns=next(_names), now=clock)
     await storage.open()
@@ -203,7 +205,7 @@ async def test_a_newer_schema_is_refused(storage: RedisStorage) -> None:
 
 
 async def test_a_cancelled_call_leaves_no_answer_behind(storage: RedisStorage) -> None:
-    """The next caller must not read what was meant for another."""
+    """The next caller must not read another caller's answer."""
     await storage.enqueue([job("a")])
     for _ in range(20):
         call = asyncio.create_task(storage.get(["a"]))
@@ -225,7 +227,7 @@ async def test_programs_are_kept_apart() -> None:
 
 @shows("each Redis key has the hash tag of its namespace", "no Redis key of a job is left when the job is pruned")
 async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
-    """So that a cluster keeps them together; and nothing is left when all jobs are gone."""
+    """So that a cluster keeps them on one node; and no key is left when all jobs are gone."""
     storage = RedisStorage(own, ns="x")
     await storage.open()
     await storage.set_limits([Limit("l", slots=1), Limit("r", rate=5, per=60)])
@@ -272,12 +274,12 @@ async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
     assert notifier is not None
     await asyncio.sleep(0.01)
     async with asyncio.timeout(30):
-        while notifier._listening:  # each message finds nobody waiting
+        while notifier._listening:  # each message finds no waiter
             await storage.enqueue([job("a"), job(next(_names))])
             claimed = await storage.claim(Claim(worker=next(_names), queues=(("default", 9),), limit=9))
             await storage.settle([done(row) for row in claimed.records])
             await asyncio.sleep(0.01)
-        await storage.watch(["queue:default"], 0.1)  # joins it, and wakes once for nothing
+        await storage.watch(["queue:default"], 0.1)  # it begins to listen, and wakes once without a reason
         watch = asyncio.create_task(storage.watch(["queue:default"], 5))
         await asyncio.sleep(0)
         await storage.enqueue([job(next(_names))])
@@ -285,7 +287,8 @@ async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
 
 
 async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> None:
-    """A worker that has just begun is not told of each job it settles; who waits for one later hears of it."""
+    """A worker that has just begun gets no message for each job that it settles; a later waiter for one of them is
+    notified."""
     notifier = storage._notifier
     assert notifier is not None
     ends = notifier._channels["job"]
@@ -300,7 +303,7 @@ async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> 
         while ends in notifier._listening:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert notifier._channels[""] in notifier._listening
-        await storage.watch(["job:b"], 5)  # joins it, and wakes once for nothing
+        await storage.watch(["job:b"], 5)  # it begins to listen, and wakes once without a reason
         watch = asyncio.create_task(storage.watch(["job:b"], 5))
         await asyncio.sleep(0)
         await run("b")
@@ -319,7 +322,7 @@ async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatc
         assert notifier is not None
         first = notifier._connection
         await asyncio.sleep(0.5)
-        assert notifier._connection is first  # it was quiet, was asked, and answered
+        assert notifier._connection is first  # the connection was silent, and answered a ping
         silence = proxy.silence(b"PING")
         await silence.happened()
         while notifier._connection in (first, None):  # noqa: ASYNC110

@@ -1,7 +1,7 @@
 """Operations over several shards, cut off at every trip: calls, and workflows that move to the first shard.
 
 A process dies before or after any trip, and another one continues. The call is stored as a whole or not at all, and
-once.
+only once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from treadle.storage.redis.routing import Layout, is_random
 from treadle.testing import HandClock
 
 _numbers = itertools.count()
-RANDOM = "0192f0c1-1111-7222-8333-{:012x}"  # as ids are that nobody chose
+RANDOM = "0192f0c1-1111-7222-8333-{:012x}"  # ids as Treadle generates them
 
 
 class Died(Exception):
@@ -34,7 +34,8 @@ class Died(Exception):
 
 
 class Cut:
-    """Ends a process at its n-th trip: `answered`, when the server has done it and nobody hears so."""
+    """Ends a process at its n-th trip. `answered`: after the server has executed it, so that only the answer is
+    lost."""
 
     def __init__(self, at: int, answered: bool) -> None:
         self.left, self.answered = at, answered
@@ -61,7 +62,7 @@ class Cut:
 
 
 class Town:
-    """One namespace, and any number of processes at it."""
+    """One namespace, and any number of processes that use it."""
 
     def __init__(self, spreads: Callable[[str], bool] = any_id) -> None:
         self.clock, self._spreads = HandClock(), spreads
@@ -100,7 +101,7 @@ def played(law: Callable[[Town], Awaitable[None]], spreads: Callable[[str], bool
 
 
 async def died_at(town: Town, at: int, answered: bool, act: Act) -> bool:
-    """Whether the act was over before its n-th trip."""
+    """Whether the act ended before its n-th trip."""
     process, cut = await town.process(), Cut(at, answered)
     cut.into(process)
     try:
@@ -111,7 +112,7 @@ async def died_at(town: Town, at: int, answered: bool, act: Act) -> bool:
 
 
 def every_cut(check: Callable[[Town, int, bool], Awaitable[bool]]) -> None:
-    """Again and again, each time cut one trip later, until it is over before."""
+    """Repeat an act with a cut at each of its trips in turn, until it ends before the cut."""
     for answered in (False, True):
         for at in itertools.count(1):
             over: list[bool] = []
@@ -169,7 +170,7 @@ def test_a_call_over_several_shards_that_is_repeated_stores_nothing_twice() -> N
         assert len(claimed) == 9
         await other.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, keep=0) for row in claimed])
         town.clock.advance(70)
-        assert await other.prune(99) == 9  # before what was begun is ended: nothing of it runs again
+        assert await other.prune(99) == 9  # before interrupted calls are completed: nothing of them runs again
         town.clock.advance(10)
         assert (await other.claim(a_claim("w#2"))).records == ()
         assert await everything(other) == {}
@@ -246,7 +247,7 @@ def test_a_wait_for_another_workflow_brings_it_to_the_first_shard() -> None:
 
 
 async def kept(shard: RedisStorage) -> dict[bytes, bytes]:
-    """All keys of a shard, as a replica has them that lags behind."""
+    """All keys of a shard, as a replica that lags behind has them."""
     names = await shard._pool.command("KEYS", f"{shard._tag}*")
     return {
         name: await shard._pool.command("DUMP", name) for name in names if name.startswith(f"{shard._tag}:".encode())
@@ -254,7 +255,7 @@ async def kept(shard: RedisStorage) -> dict[bytes, bytes]:
 
 
 async def failed_over(shard: RedisStorage, keys: dict[bytes, bytes]) -> None:
-    """The replica has taken over, and what came since is lost."""
+    """Replace the shard's keys by the replica's: later changes are lost."""
     for name in await kept(shard):
         await shard._pool.command("DEL", name)
     for name, value in keys.items():
@@ -262,7 +263,8 @@ async def failed_over(shard: RedisStorage, keys: dict[bytes, bytes]) -> None:
 
 
 def test_a_first_shard_that_loses_its_last_moment_keeps_what_was_acknowledged_before() -> None:
-    """A workflow goes to the first shard, whose node fails over without it; stored an hour ago, it comes again."""
+    """A workflow moves to the first shard, whose node fails over without it. It was stored an hour ago, so it is moved
+    again."""
 
     async def law(town: Town) -> None:
         first = await town.process()
@@ -306,7 +308,7 @@ def test_a_claim_whose_answer_is_lost_anywhere_is_answered_again() -> None:
 
 
 def test_the_room_of_a_task_is_kept_over_all_shards() -> None:
-    """Which of them come first is exact within a shard; how many, everywhere."""
+    """Their number is exact over all shards, their order only within one."""
 
     async def law(town: Town) -> None:
         storage = await town.process()
@@ -320,7 +322,7 @@ def test_the_room_of_a_task_is_kept_over_all_shards() -> None:
 
 
 def test_what_ended_and_what_comes_next_share_their_trips() -> None:
-    """Each shard is asked twice: with what has ended and for its line, then for its share."""
+    """Each shard gets two requests: one with its endings and a claim in its queue, one with its share of the limit."""
 
     async def law(town: Town) -> None:
         storage = await town.process()
@@ -341,7 +343,8 @@ def test_what_ended_and_what_comes_next_share_their_trips() -> None:
 
 
 def test_a_member_that_is_asked_for_by_itself_is_not_stored_twice() -> None:
-    """Who died had said where its workflow would be; that it is not there yet is no reason to have it twice."""
+    """The process that died had stored where its workflow would be. The job is not there yet, and must not be stored
+    twice."""
 
     async def check(town: Town, at: int, answered: bool) -> bool:
         flow = [
@@ -363,11 +366,11 @@ def test_a_member_that_is_asked_for_by_itself_is_not_stored_twice() -> None:
     every_cut(check)
 
 
-# --- what is where
+# --- the shard of each job
 
 
 def random_id(number: int, shard: int | None = None) -> str:
-    """An id as nobody chose it; of those that belong into a shard."""
+    """An id as Treadle generates it; on request one that belongs to this shard."""
     layout = Layout(SHARDS)
     found = (RANDOM.format(n) for n in itertools.count(number * 1_000))
     return next(id for id in found if shard is None or layout.of(id) == shard)
@@ -379,7 +382,7 @@ async def placed(storage: ShardedRedis) -> list[set[str]]:
 
 
 def ordinary(law: Law) -> None:
-    """With the ids that are spread where nobody says otherwise."""
+    """Ids that are spread over all shards by default."""
     played(law, is_random)
 
 
@@ -389,7 +392,7 @@ def test_workflows_are_spread_and_stay_where_they_are() -> None:
         roots = [random_id(n, n % SHARDS) for n in range(6)]
         await storage.enqueue([NewJob(id=root, task="t") for root in roots])
         claimed = (await storage.claim(a_claim())).records
-        assert [row.id for row in claimed] == sorted(roots)  # one moment: by id, over all shards
+        assert [row.id for row in claimed] == sorted(roots)  # one creation time: by id, over all shards
         children = {row.id: f"{derived(row.id, row.version)}-000001" for row in claimed}
         await storage.settle(
             [
@@ -414,7 +417,7 @@ def test_workflows_are_spread_and_stay_where_they_are() -> None:
 
 
 CHOSEN = [
-    md5(b"order 4711").hexdigest(),  # what derived ids were once
+    md5(b"order 4711").hexdigest(),  # the form that derived ids once had
     "order-4711",
     f"{derived('x', 1)}:mail",
     f"{derived('x', 1)}-000001-mail",
@@ -438,7 +441,7 @@ def test_a_chosen_id_is_stored_once_whichever_workflows_ask_for_it(id: str) -> N
         storage = await town.process()
         roots = [random_id(n, n % SHARDS) for n in range(2 * SHARDS)]
         await storage.enqueue([NewJob(id=root, task="order") for root in roots])
-        later = "refused" if id.startswith("treadle:") else "applied"  # such an id is of one workflow, see law 15
+        later = "refused" if id.startswith("treadle:") else "applied"  # such an id belongs to one workflow, see law 15
         for number, row in enumerate((await storage.claim(a_claim())).records):
             charge = NewJob(id=id, task="charge", root=row.id, parent=row.id)
             out = Outcome(
@@ -458,7 +461,7 @@ def test_a_chosen_id_is_stored_once_whichever_workflows_ask_for_it(id: str) -> N
 
 @pytest.mark.parametrize("id", [*CHOSEN, *DERIVED])
 def test_the_server_and_we_agree_on_which_ids_are_derived(id: str) -> None:
-    """The script keeps a derived one in its parent's shard, and moves the workflow of a chosen one to the first."""
+    """The script keeps a derived id in its parent's shard, and moves the workflow of a chosen one to the first."""
 
     async def law(town: Town) -> None:
         storage, root = await town.process(), random_id(1, 1)
@@ -495,7 +498,7 @@ def test_ids_that_somebody_chose_and_limits_and_keys_are_in_the_first_shard() ->
 
 
 def test_an_id_is_known_whatever_is_asked_for_with_it() -> None:
-    """Once with a limit and once without, by itself and as a member of a workflow, in any turn."""
+    """Once with a limit and once without, alone and as a member of a workflow, in any order."""
 
     async def law(town: Town) -> None:
         storage, id, root = await town.process(), random_id(1, 1), random_id(2, 2)
@@ -569,7 +572,7 @@ def test_a_pointer_goes_when_there_is_nothing_left_to_point_at() -> None:
             return sorted(each.decode() for each in await storage._shards[1].read("HKEYS", "left"))
 
         assert await pointers() == [id, other]
-        town.clock.advance(90_000)  # its row has gone long ago
+        town.clock.advance(90_000)  # its row was pruned long ago
         assert await pointers() == [id, other]
         town.clock.advance(100)
         assert await pointers() == [id, other]  # not at once: a transfer may be in progress
@@ -579,7 +582,7 @@ def test_a_pointer_goes_when_there_is_nothing_left_to_point_at() -> None:
     ordinary(law)
 
 
-# --- the number of shards, and what is refused
+# --- the number of shards, and refused URLs
 
 
 def test_a_namespace_keeps_its_number_of_shards() -> None:

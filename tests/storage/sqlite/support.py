@@ -1,4 +1,4 @@
-"""What the tests of the SQLite storage share."""
+"""Shared parts of the tests of the SQLite storage."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def integrity(path: Path) -> object:
 
 @contextmanager
 def child(path: Path, body: str, first: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Another process at the file: `body` runs inside a coroutine with `storage` open and `say` to print a line;
-    `first` before all that."""
+    """Another process at the file. `body` runs inside a coroutine with `storage` open and `say` to print a line;
+    `first` runs before that."""
     script = (
         "import asyncio, os, signal, sys, time\n"
         "from treadle.core.model import *\nfrom treadle.errors import *\n"
@@ -92,32 +92,33 @@ def child(path: Path, body: str, first: str = "") -> Iterator[subprocess.Popen[s
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """The next line it says."""
+    """The next line that it prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def tell(process: subprocess.Popen[str]) -> None:
-    """Let it go on, where it waits in `sys.stdin.readline()`."""
+    """Let it continue where it waits in `sys.stdin.readline()`."""
     assert process.stdin is not None
     process.stdin.write("on\n")
     process.stdin.flush()
 
 
 AS_NOBODY = "import encodings.idna, selectors\nos.setuid(65534)" if hasattr(os, "geteuid") and os.geteuid() == 0 else ""
-"""What a child begins with, to be another user than the one that may do everything."""
+"""The code with which a child becomes another user than root."""
 
 
 @contextmanager
 def open_folder(mode: int = 0o755) -> Iterator[Path]:
-    """A folder that other users can enter; pytest's cannot be, and a later session of pytest closes it again."""
+    """A folder that other users can enter. They cannot enter pytest's, and a later session of pytest closes it
+    again."""
     with tempfile.TemporaryDirectory(prefix="treadle-open-") as folder:
         os.chmod(folder, mode)
         yield Path(folder)
 
 
 def names(folder: Path | str) -> list[str]:
-    """What stands in a folder; nothing if there is none."""
+    """The names in a folder; none if the folder does not exist."""
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
 

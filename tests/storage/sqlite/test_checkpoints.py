@@ -1,4 +1,4 @@
-"""When the log goes back into the file, and who waits for it."""
+"""When a checkpoint moves the log into the file, and which writers wait for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle.storage.sqlite import SqliteStorage, checkpoint
 from treadle.storage.sqlite.checkpoint import is_long
 from treadle.storage.sqlite.lockfile import LockFile
 
-PAGE = 24 + 4096  # bytes of the log
+PAGE = 24 + 4096  # bytes of a page in the log
 
 FILL = """
     INSERT INTO t WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4000)
@@ -24,7 +24,7 @@ FILL = """
 
 
 def test_a_log_is_as_long_as_what_was_written_since_it_began_anew(tmp_path: Path) -> None:
-    """Its file stays as long as it ever was."""
+    """The log's file never shrinks."""
     path = tmp_path / "a.db"
     log = f"{path}-wal"
     assert not is_long(log, 0), "there is none"
@@ -40,13 +40,13 @@ def test_a_log_is_as_long_as_what_was_written_since_it_began_anew(tmp_path: Path
         db.execute("INSERT INTO t VALUES (1)")
         assert size(log) == whole
         assert is_long(log, 1)
-        assert not is_long(log, 100 * PAGE), "what stands behind is of before"
+        assert not is_long(log, 100 * PAGE), "the pages behind it belong to the log before"
 
 
 async def test_a_log_that_was_long_once_is_not_moved_at_every_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After many jobs in one transaction its file is long, and stays so."""
+    """After many jobs in one transaction the log's file is long, and stays so."""
     begun = list[str]()
     whole = checkpoint.sync
     monkeypatch.setattr(checkpoint, "LARGE", 2**21)
@@ -54,7 +54,7 @@ async def test_a_log_that_was_long_once_is_not_moved_at_every_look(
     async with opened(tmp_path / "jobs.db", "normal") as storage:
         await storage.enqueue(jobs(20_000))
         assert size(f"{tmp_path}/jobs.db-wal") > 2 * checkpoint.LARGE
-        for number in range(checkpoint.LOOK):  # one of these is the look that finds it long
+        for number in range(checkpoint.LOOK):  # one of these commits checks the size of the log
             await storage.enqueue([job(f"a{number}")])
         await storage._file.checkpoints.finish()
         assert len(begun) == 1
@@ -66,7 +66,8 @@ async def test_a_log_that_was_long_once_is_not_moved_at_every_look(
 
 
 async def test_writers_wait_for_a_disk_that_does_not_keep_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They write while the log is being synced, but no more than a checkpoint moves: the log does not run away."""
+    """They write while the log is synced, but no more than a checkpoint moves, so the log does not grow without
+    limit."""
     slow, whole = threading.Event(), checkpoint.sync
     monkeypatch.setattr(checkpoint, "sync", lambda path: (slow.wait(60), whole(path)))
     async with opened(tmp_path / "jobs.db", "normal") as storage:
@@ -84,7 +85,7 @@ async def test_writers_wait_for_a_disk_that_does_not_keep_up(tmp_path: Path, mon
 async def test_a_forgotten_reader_is_waited_for_once_and_told_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Writers stand still while a checkpoint waits for readers: one of two processes does, then none for a while."""
+    """Writers stop while a checkpoint waits for readers. One of two processes waits, then none for a while."""
     now, path = 1_000.0, tmp_path / "jobs.db"
     waited = list[str]()
     monkeypatch.setattr(checkpoint, "LARGE", 2**18)
@@ -93,7 +94,7 @@ async def test_a_forgotten_reader_is_waited_for_once_and_told_of_once(
     monkeypatch.setattr(checkpoint.clock, "wall", lambda: now)
 
     async def work(storage: SqliteStorage) -> None:
-        """Enough for a checkpoint."""
+        """Write enough for a checkpoint."""
         await storage.enqueue(jobs(2_000, f"a{len(waited)}{now}{id(storage)}"))
         storage._file.checkpoints._since = checkpoint.EVERY
         storage._file.count_commit()
@@ -114,7 +115,7 @@ async def test_a_forgotten_reader_is_waited_for_once_and_told_of_once(
             for storage in (one, two, one, two):
                 await work(storage)
             truncated()
-            for pause in (5.0, 10.0, 20.0):  # what was noted in vain doubles
+            for pause in (5.0, 10.0, 20.0):  # each wait in vain doubles the pause
                 for storage in (one, two, one):
                     await work(storage)
                 assert truncated() == 0, "not within the pause"

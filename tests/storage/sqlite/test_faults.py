@@ -1,4 +1,4 @@
-"""What goes wrong: processes that die, disks that fill, locks that are taken, callers that leave, calls that fail."""
+"""Failures: processes that die, disks that fill, locks that are held, callers that are cancelled, calls that raise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and lim
 
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_while_writing(tmp_path: Path, seed: int) -> None:
-    """What was answered is there; the file is whole; the next process goes on."""
+    """Every acknowledged job is stored, the file is whole, and the next process continues."""
     dice, path = random.Random(seed), tmp_path / "jobs.db"
     body = """
         async def write(name):
@@ -54,18 +54,18 @@ def test_killed_while_writing(tmp_path: Path, seed: int) -> None:
             for process in (one, two):
                 assert process.stdout is not None
                 said = process.stdout.read()
-                for words in said[: said.rfind("\n") + 1].splitlines():  # the last may be torn
+                for words in said[: said.rfind("\n") + 1].splitlines():  # the last line may be cut short
                     {"stored": stored, "ended": ended}[words.split()[0]].update(words.split()[1:])
         assert integrity(path) == "ok"
     states = dict(sql(path, "SELECT id, state FROM job"))
-    assert stored, "nothing was said"
+    assert stored, "no job was acknowledged"
     assert stored <= states.keys()
     assert {states[id] for id in ended} <= {3}
     assert sql(path, "SELECT count(*) FROM job LEFT JOIN body USING (seq) WHERE body IS NULL") == [(0,)]
 
 
 def test_the_disk_is_full(tmp_path: Path) -> None:
-    """Each call says so, what was answered stays, and with room again the same storage goes on."""
+    """Each call raises StorageFull, acknowledged jobs stay, and with room again the same storage continues."""
     path = tmp_path / "jobs.db"
     body = """
         import resource
@@ -95,7 +95,7 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
 
 
 async def test_full_is_told_apart(tmp_path: Path) -> None:
-    """SQLITE_FULL is StorageFull, and the others of the group are done one by one."""
+    """SQLITE_FULL is StorageFull, and the other calls of the group are made one by one."""
     async with opened(tmp_path / "jobs.db") as storage:
         await storage.enqueue(jobs(1))
         db = storage._file.db
@@ -129,7 +129,8 @@ async def test_one_callers_mistake_is_his_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [{"key": "k\0a"}, {"id": "x\0", "lane": "l"}, {"id": "x\0"}])
 async def test_no_insert_is_ignored_in_silence(tmp_path: Path, odd: dict[str, str]) -> None:
-    """What SQLite's JSON does not find again is an error: a body without its job would stop every later insert."""
+    """A job that SQLite's JSON does not find again is an error: a body without its job would make every later insert
+    fail."""
     async with opened(tmp_path / "jobs.db") as storage:
         store = add_plain if len(odd) == 1 and "id" in odd else enqueue
         first, second = (job(**{"id": id, **odd}) for id in "ab")
@@ -144,7 +145,7 @@ async def test_no_insert_is_ignored_in_silence(tmp_path: Path, odd: dict[str, st
 
 
 async def test_all_or_nothing_over_many_turns(tmp_path: Path) -> None:
-    """100,000 jobs in one call: the loop goes on meanwhile, and a mistake at the end leaves nothing."""
+    """100,000 jobs in one call: the loop runs meanwhile, and an error at the end leaves no row."""
     async with opened(tmp_path / "jobs.db") as storage:
         many = jobs(20_000)
         asked = asyncio.ensure_future(storage.enqueue([*many, job("bad", after=("nobody",))]))
@@ -161,7 +162,7 @@ async def test_all_or_nothing_over_many_turns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("synchronous", ["full", "normal"])
 async def test_callers_that_leave(tmp_path: Path, synchronous: str) -> None:
-    """A call that was cancelled is done or not done, and nobody else notices."""
+    """A cancelled call is carried out or not, and does not affect any other call."""
     dice = random.Random(1)
     async with opened(tmp_path / "jobs.db", synchronous) as storage:
         for round in range(60):
@@ -182,7 +183,7 @@ async def test_callers_that_leave(tmp_path: Path, synchronous: str) -> None:
 
 
 async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
-    """asyncio.run cancels what is under way: the lock is let go and the file is whole."""
+    """asyncio.run cancels the calls in progress: the lock is released and the file is whole."""
     path = tmp_path / "jobs.db"
 
     async def leave() -> None:
@@ -196,7 +197,7 @@ async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
 
     left: list[SqliteStorage] = []
     await asyncio.to_thread(asyncio.run, leave())
-    file = left[0]._file  # its loop is gone, so nobody can close it as usual; 3.13 warns of connections left open
+    file = left[0]._file  # its loop is gone, so it cannot be closed as usual; 3.13 warns about connections left open
     for each in (file.db, file.look, file.search):
         each.close()
     async with opened(path) as storage:
@@ -205,7 +206,7 @@ async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
 
 
 async def test_a_lock_that_is_taken(tmp_path: Path) -> None:
-    """Another process holds it: the loop goes on, and the call is done when it is let go."""
+    """Another process holds it: the loop runs, and the call succeeds when the lock is released."""
     path = tmp_path / "jobs.db"
     body = """
         assert storage._file.lock.try_lock()
@@ -220,7 +221,7 @@ async def test_a_lock_that_is_taken(tmp_path: Path) -> None:
             asked = [asyncio.ensure_future(storage.enqueue([job(f"a{n}")])) for n in range(3)]
             await asyncio.wait(asked, timeout=0.05)
             assert not any(each.done() for each in asked)
-            assert await storage.get(["a0"]) == [None]  # looking needs no lock
+            assert await storage.get(["a0"]) == [None]  # reading needs no lock
             tell(process)
             assert [len(each) for each in await asyncio.gather(*asked)] == [1, 1, 1]
             tell(process)
@@ -238,7 +239,7 @@ async def test_a_lock_that_is_never_let_go(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_a_statement_that_fails_rolls_back_its_call_only(tmp_path: Path) -> None:
-    """A bug or a broken disk in the middle of a call: nothing of it stays, the others of the group are done."""
+    """As for a bug or a broken disk: nothing of the call is stored, and the others of the group succeed."""
     async with opened(tmp_path / "jobs.db") as storage:
 
         def broken(unit: UnitOfWork) -> Generator[Any, Any, None]:
@@ -258,7 +259,7 @@ async def test_a_statement_that_fails_rolls_back_its_call_only(tmp_path: Path) -
 
 
 async def test_a_checkpoint_is_made_now_and_then(tmp_path: Path) -> None:
-    """The log does not grow with the number of commits."""
+    """So the log does not grow with the number of commits."""
     path = tmp_path / "jobs.db"
     async with opened(path, "normal") as storage:
         for number in range(1_000):
@@ -270,7 +271,8 @@ async def test_a_checkpoint_is_made_now_and_then(tmp_path: Path) -> None:
 
 
 async def test_merged_calls_are_answered_each(tmp_path: Path) -> None:
-    """Callers of one turn share an insert; a known id among them is answered by its row, the order is kept."""
+    """The calls of one turn share an insert. For a known id its row is returned, and each caller gets its rows in
+    order."""
     async with opened(tmp_path / "jobs.db") as storage:
         await storage.enqueue([job("known", payload='["old"]')])
         calls = [[job(f"a{n}"), job("known", payload='["new"]'), job(f"a{n}")] for n in range(200)]
@@ -281,16 +283,16 @@ async def test_merged_calls_are_answered_each(tmp_path: Path) -> None:
 
 
 async def test_large_batches(tmp_path: Path) -> None:
-    """More than one statement's worth of everything, some of it plain and some not."""
+    """Batches that need several statements, with plain and other jobs."""
     async with opened(tmp_path / "jobs.db") as storage:
         many = [job(f"j{n:04d}", **({"key": f"k{n}"} if n % 7 == 0 else {})) for n in range(2_000)]
         assert [row.job.id for row in await storage.enqueue(many)] == [each.id for each in many]
         rows = (await storage.claim(ask(1, 1_500))).records
         assert [row.job.id for row in rows] == [each.id for each in many[:1_500]]
-        assert (await storage.claim(ask(1, 1_500))).records == rows  # the answer was lost
+        assert (await storage.claim(ask(1, 1_500))).records == rows  # repeated, as after a lost answer
         outs = [done(row) for row in rows]
         assert {said.status for said in await storage.settle(outs)} == {"applied"}
-        assert {said.status for said in await storage.settle(outs)} == {"applied"}  # repeated
+        assert {said.status for said in await storage.settle(outs)} == {"applied"}  # repeated, as after a lost answer
         found = await storage.get([row.job.id for row in rows])
         assert {row.state for row in found if row is not None} == {State.SUCCEEDED}
         assert len(found) == 1_500

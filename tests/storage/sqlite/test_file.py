@@ -1,4 +1,4 @@
-"""The file itself: what is made, what is recognised, what is refused, and that it can be let go and taken up again."""
+"""The file: how it is created, recognised, refused, closed and opened again."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ async def test_not_a_database_and_short(tmp_path: Path) -> None:
 
 
 async def test_opening_it_again_leaves_those_who_have_it_open_here_their_locks(tmp_path: Path) -> None:
-    """Or another process that closes it would take itself for the last, and throw away the log they write to."""
+    """Otherwise another process that closes it would take itself for the last one, and delete the log that they write
+    to."""
     path = tmp_path / "jobs.db"
     async with opened(path) as storage, opened(path):
         with child(path, "") as other:
@@ -123,7 +124,7 @@ async def test_refused_once_it_may_be_opened_later(tmp_path: Path) -> None:
         await storage.open()
     (tmp_path / "later").mkdir()
     await storage.open()
-    await storage.open()  # twice is once
+    await storage.open()  # repeating it changes nothing
     await storage.enqueue(jobs(1))
     await storage.close()
     await storage.close()
@@ -205,8 +206,8 @@ def test_a_forked_child_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
 @pytest.mark.parametrize("log", [True, False])
 def test_a_folder_that_is_not_writable(log: bool) -> None:
-    """SQLite keeps its log there: the file can be read, and the first write says what is wrong. `log`: a process that
-    may write has it open."""
+    """SQLite keeps its log there: the file can be read, and the first write raises with the reason. `log`: a process
+    that may write has the file open."""
     body = """
         say("rows", len([row for row in await storage.get(["j00000", "j00001"]) if row]))
         try:
@@ -246,7 +247,7 @@ sys.exit()
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
 def test_read_only() -> None:
-    """Looking is possible; the first write says why it is not."""
+    """Reading works; the first write raises with the reason."""
 
     async def fill(storage: SqliteStorage) -> None:
         await storage.enqueue(jobs(2))
@@ -268,7 +269,7 @@ def test_read_only() -> None:
 
 
 async def test_a_file_becomes_smaller_after_a_great_backlog(tmp_path: Path) -> None:
-    """Free pages are used again first; where most of a large file is free, each prune gives some back."""
+    """Free pages are used again first. If most of a large file is free, each prune releases some of it."""
     path = tmp_path / "jobs.db"
     now = 1_000_000.0
     storage = SqliteStorage(str(path), now=lambda: now, synchronous="off")
@@ -307,7 +308,7 @@ async def test_prune_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 async def test_a_shell_may_look_and_write(tmp_path: Path) -> None:
-    """Somebody's sqlite3 holds the write lock: the call waits for it."""
+    """A sqlite3 shell holds the write lock: the call waits for it."""
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with closing(sqlite3.connect(path, isolation_level=None)) as shell:
@@ -321,7 +322,7 @@ async def test_a_shell_may_look_and_write(tmp_path: Path) -> None:
 
 
 def test_children_end_by_themselves(tmp_path: Path) -> None:
-    """A storage that was never closed does not keep its process."""
+    """A storage that was never closed does not keep its process alive."""
     with child(tmp_path / "jobs.db", "say('open')\nsys.stdin.readline()\nos._exit(0)") as process:
         assert line(process) == "open"
         tell(process)

@@ -1,4 +1,4 @@
-"""Workers that are handed jobs at a file: what all such storages are held to, other processes, and who was killed."""
+"""Hand-off at a file: the shared tests, other processes, and processes that were killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def asks(storage: SqliteStorage) -> Callable[[], Awaitable[int]]:
 
 
 def posted(storage: SqliteStorage) -> tuple[str, asyncio.Queue[tuple[str, Record]]]:
-    """An address, and what it was handed."""
+    """An address, and the messages sent to it."""
     got: asyncio.Queue[tuple[str, Record]] = asyncio.Queue()
     post = storage.post(lambda claim_id, row: got.put_nowait((claim_id, row)))
     assert post is not None
@@ -99,7 +99,7 @@ async def test_nothing_is_handed_to_a_process_that_was_killed(storage: SqliteSto
 
 
 async def test_what_a_killed_sender_has_not_said_is_found(storage: SqliteStorage, path: Path, waits: Waits) -> None:
-    """It died between its commit and the word."""
+    """It was killed between its commit and the datagram."""
     async with App(storage=storage) as app:
 
         @app.task(name="t")
@@ -131,7 +131,7 @@ async def test_who_asks_in_vain_writes_nothing_to_the_disk(storage: SqliteStorag
 
 @pytest.mark.parametrize("spoilt", [b"\0" * 400, b"\xff" * 400, b"\0\0\0\x05garbage, and more of it"])
 async def test_a_note_cut_short_says_nothing(storage: SqliteStorage, spoilt: bytes) -> None:
-    """As a kill in the middle of it, or a failure of power, may leave it."""
+    """A kill in the middle of a write, or a power failure, may leave such a note."""
     address, _ = posted(storage)
     await in_vain(storage, "w#1", address)
     lock = storage._file.asks._lock
@@ -151,7 +151,7 @@ async def test_a_note_cut_short_says_nothing(storage: SqliteStorage, spoilt: byt
 
 
 async def test_what_was_not_stored_is_not_handed(storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commit failed: the ask has gone with it, and whoever left it finds the job by a hint."""
+    """The commit failed: the open claim is gone too, and the worker finds the job by a hint."""
     address, got = posted(storage)
     await in_vain(storage, "w#1", address)
 
@@ -173,7 +173,7 @@ async def test_what_was_not_stored_is_not_handed(storage: SqliteStorage, monkeyp
 
 
 async def test_nothing_is_handed_where_nobody_can_be_told(storage: SqliteStorage, path: Path) -> None:
-    """The folder of the receivers was swept away."""
+    """The folder of the sockets was deleted."""
     async with opened(path) as other:
         address, _ = posted(other)
         await in_vain(other, "w#1", address)
@@ -197,7 +197,7 @@ async def test_who_leaves_takes_his_ask_along(storage: SqliteStorage, asks: Call
 
 
 async def test_asks_that_are_over_go(storage: SqliteStorage, asks: Callable[[], Awaitable[int]]) -> None:
-    """Of workers that never came back."""
+    """Open claims of workers that did not return."""
     for n in range(20):
         address, _ = posted(storage)
         hand_off = address, 1e-9 if n % 2 else LONG
@@ -206,7 +206,7 @@ async def test_asks_that_are_over_go(storage: SqliteStorage, asks: Callable[[], 
 
 
 async def test_a_job_that_was_in_line_before_is_handed_first(storage: SqliteStorage) -> None:
-    """And whoever waits for a hint hears that the line has grown."""
+    """A process that waits for a hint is notified that the queue has a new job."""
     address, got = posted(storage)
     await in_vain(storage, "w#1", address)
     await storage.enqueue([job("a"), job("b")])
@@ -224,7 +224,7 @@ async def test_a_word_that_comes_while_the_file_is_closed_is_left(path: Path) ->
         async with opened(path) as storage:
             address, _ = posted(storage)
             await storage.claim(Claim(worker=f"w{n}#1", queues=((f"q{n}", 1),), hand_off=(address, LONG)))
-            await storage.enqueue([job(f"j{n}", queue=f"q{n}")])  # the word may have been said, and not yet heard
+            await storage.enqueue([job(f"j{n}", queue=f"q{n}")])  # the datagram may have been sent, but not read yet
         async with opened(path) as storage:
             assert await state(storage, f"j{n}") is State.RUNNING
 
@@ -232,7 +232,8 @@ async def test_a_word_that_comes_while_the_file_is_closed_is_left(path: Path) ->
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize("folder", ["short", "long" * 30])
 async def test_large_jobs_and_far_receivers(tmp_path: Path, folder: str, size: int) -> None:
-    """What does not fit into a datagram, or is not to be read in the folder for temporary files, is looked up."""
+    """The row is read again if it does not fit into a datagram, or must not be readable in the folder for temporary
+    files."""
     (tmp_path / folder).mkdir()
     path = tmp_path / folder / "jobs.db"
     async with opened(path) as worker, opened(path) as sender:

@@ -1,4 +1,4 @@
-"""Plain jobs of several kinds in one call: they are stored by kind, and answered as they came."""
+"""Plain jobs of several kinds in one call: they are stored by kind, and returned in the order of the call."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ async def test_exactly_those_named_end(tmp_path: Path, alike: bool, turned: slic
 
 
 async def test_a_number_is_never_given_to_another_row(tmp_path: Path) -> None:
-    """A worker sleeps through the loss of its lease, and the clock is set back when the job has ended and was pruned:
-    by its number the worker would end another one."""
+    """A worker misses that its lease expired. The job ends and is pruned, and the clock is set back. By a number that
+    was used again, the worker would end another job."""
     clock, path = HandClock(), str(tmp_path / "jobs.db")
     sleeper, other = (SqliteStorage(path, now=clock, synchronous="off") for _ in range(2))
     await sleeper.open()
@@ -68,7 +68,7 @@ async def test_a_number_is_never_given_to_another_row(tmp_path: Path) -> None:
 
 
 async def test_a_number_from_a_transaction_that_failed_is_forgotten(tmp_path: Path) -> None:
-    """The job was stored and leased in it, and its number is free again."""
+    """The job was stored and leased in that transaction, and its number is free again."""
     path = str(tmp_path / "jobs.db")
     one, other = (SqliteStorage(path, synchronous="off") for _ in range(2))
     await one.open()

@@ -1,4 +1,4 @@
-"""A file whose schema is older than this Treadle's: it is migrated as it is opened, and its jobs are worked off."""
+"""A file with a schema older than this Treadle's: it is migrated when it is opened, and its jobs run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.storage.sqlite import migrate
 
 
 def later(monkeypatch: pytest.MonkeyPatch, script: str) -> int:
-    """Make this process one that knows one migration more. Answers its number."""
+    """Make this process one that has one migration more. Return its number."""
     numbers = migrate.known()
     number = numbers[-1][0] + 1
     monkeypatch.setattr(migrate, "known", lambda: (*numbers, (number, "later", script)))
@@ -46,7 +46,8 @@ async def test_jobs_of_every_state_outlive_a_migration(tmp_path: Path, monkeypat
     async with opened(path) as storage:
         assert await storage.get(names) == before
         number = [row.id for row in rows.values()].index("runs")
-        claimed = list((await storage.claim(ask(number, 1))).records)  # the claim of before is answered again
+        # the result of the earlier claim is returned again
+        claimed = list((await storage.claim(ask(number, 1))).records)
         assert [row.job.id for row in claimed] == ["runs"]
         ended = list[str]()
         for turn in range(10, 40):

@@ -1,4 +1,4 @@
-"""What was opened, or only half, is closed, however that ends."""
+"""Every file and connection is closed again if opening fails, wherever it fails."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def still_open(folder: Path) -> list[str]:
     for number in os.listdir("/proc/self/fd"):
         try:
             found.append(os.readlink(f"/proc/self/fd/{number}"))
-        except FileNotFoundError:  # the listing's own
+        except FileNotFoundError:  # the descriptor of this listing
             continue
     return [name for name in found if name.startswith(f"{folder}{os.sep}")]
 
 
 def in_a_child(act: Callable[[], object]) -> None:
-    """Call this in a forked copy of this process: what it does to the process stays there. Raises what it raises."""
+    """Call this in a forked copy of this process, so that its effects stay there. Raises what the call raises."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -60,8 +60,11 @@ def in_a_child(act: Callable[[], object]) -> None:
 
 @contextmanager
 def few_descriptors(allowed: int) -> Iterator[None]:
-    """This many files can be opened, then it is `Too many open files`. For a child process: other threads of this one
-    could open none either. The limit is on the number of a descriptor, so the gaps below the highest one are filled."""
+    """Let this process open only this many more files; then it gets `Too many open files`.
+
+    This is for a child process, because other threads could open none either. The limit is on the number of a
+    descriptor, so the gaps below the highest one are filled first.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/dev/fd"))
     with ExitStack() as opened:
@@ -76,8 +79,8 @@ def few_descriptors(allowed: int) -> Iterator[None]:
 
 
 def fail_at_each(act: Callable[[], object], check: Callable[[], object]) -> int:
-    """Let it fail at the first file it opens, at the second, and so on, until it succeeds -> how often it failed.
-    `check` is called after each failure."""
+    """Let the call fail at the first file that it opens, at the second, and so on, until it succeeds. Return how often
+    it failed. `check` is called after each failure."""
     for allowed in range(MOST):
         try:
             with few_descriptors(allowed):

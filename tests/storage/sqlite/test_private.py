@@ -1,4 +1,5 @@
-"""What stands beside a database is there for those who may read the database, from the moment it is made."""
+"""The files next to a database can be read only by users who may read the database, from the moment they are
+created."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def mode(path: Path | str) -> int:
 
 @pytest.fixture(params=[0o000, 0o022])
 def loose(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A umask that would let others in."""
+    """A umask that would give other users access."""
     before = os.umask(request.param)
     yield
     os.umask(before)
@@ -36,7 +37,7 @@ def loose(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mode that is taken back later was there for a moment."""
+    """Fail on any mode that is corrected later: it would be open for a moment."""
     chmod = os.chmod
 
     def checked(path: str, wanted: int) -> None:
@@ -48,19 +49,19 @@ def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One whose path is short enough for sockets; pytest's is not always."""
+    """A folder with a path short enough for sockets; pytest's folder may be too long."""
     with tempfile.TemporaryDirectory(prefix="treadle-") as found:
         yield Path(found)
 
 
 def inside(folder: Path | str) -> dict[str, int]:
-    """The modes of all that is in a folder."""
+    """The modes of everything in a folder."""
     return {str(each.relative_to(folder)): mode(each) for each in Path(folder).rglob("*")}
 
 
 @pytest.fixture
 def deep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database whose path is too long for sockets beside it, and a folder for temporary files."""
+    """A database whose path is too long for sockets next to it, and a folder for temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "none"))
     (folder / ("long" * 40)).mkdir()
@@ -111,7 +112,7 @@ def test_a_folder_of_the_session_comes_before_the_one_for_temporary_files(tmp_pa
 
 
 async def refused(path: Path, folder: Path | str, caplog: pytest.LogCaptureFixture, words: str) -> None:
-    """The folder is named and not used; jobs are stored and waited for all the same."""
+    """The folder is named in a warning and not used; jobs are stored and found all the same."""
     with caplog.at_level(logging.WARNING, "treadle"):
         async with opened(path) as storage:
             assert await storage.watch(["queue:x"], 0.001) == set()

@@ -1,4 +1,4 @@
-"""Several processes at one file: who waits for whom, and what is left of one that was killed or has forked."""
+"""Several processes at one file: which one waits for which, and the effects of one that was killed or has forked."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ async def test_the_parent_keeps_its_lock_when_a_child_ends(tmp_path: Path) -> No
 
 @needs_fork
 async def test_nothing_is_sent_to_the_orphan_of_a_killed_worker(tmp_path: Path) -> None:
-    """Its sockets would take what is sent to the worker, and a job be handed over to nobody."""
+    """The orphan's copies of the sockets would receive what is sent to the worker, so a hand-off would reach no
+    worker."""
     path = tmp_path / "jobs.db"
     with child(path, FORKED.format(before="")) as worker:
         orphan = int(line(worker))
@@ -127,7 +128,7 @@ def test_a_child_that_ends_leaves_the_transaction_of_its_parent_alone(tmp_path: 
 async def test_a_lock_that_is_held_is_waited_for_ten_seconds_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a worker that is stopped in a transaction, say: opening, the calls, the checkpoints and closing."""
+    """For example if a worker is stopped in a transaction: opening, the calls, the checkpoints and closing."""
     monkeypatch.setattr(lockfile, "WAIT", 0.05)
     path = tmp_path / "jobs.db"
     stopped = LockFile(f"{path}-lock")
@@ -170,8 +171,8 @@ WAITS = """
 
 
 async def test_no_transaction_of_a_user_waits_for_a_process_that_waits_for_it(tmp_path: Path) -> None:
-    """Three processes: a view has begun to write; a worker, and another, have work to store and wait for it; the view
-    enqueues, for the first time in the life of its process, and commits."""
+    """A view has begun to write. A worker, and another process, have work to store and wait for it. The view enqueues,
+    for the first time in its process, and commits."""
     path = tmp_path / "jobs.db"
     async with opened(path):
         pass
@@ -259,7 +260,7 @@ async def refused(storage: SqliteStorage) -> None:
 
 
 async def test_a_file_that_is_gone_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "LOOK", -1.0)  # at each call
+    monkeypatch.setattr(connection, "LOOK", -1.0)  # with each call
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         await storage.enqueue([job("a")])
@@ -271,7 +272,7 @@ async def test_a_file_that_is_gone_is_noticed(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_a_file_that_was_replaced_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite deletes a log by its name when it closes a file, and that name is the new file's now."""
+    """SQLite deletes a log by its name when it closes a file, and that name now belongs to the new file."""
     monkeypatch.setattr(connection, "LOOK", -1.0)
     path = tmp_path / "jobs.db"
     old = SqliteStorage(str(path))

@@ -1,4 +1,5 @@
-"""The room that a plain row keeps for what its claim and its end add: it is written over in place."""
+"""The room that a plain row keeps for the bytes that its claim and its ending add, so that it is overwritten in
+place."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tests.storage.sqlite.support import ask, done, integrity, jobs, opened, sql
 
 
 async def test_a_row_with_room_is_as_long_at_its_end_as_at_its_beginning(tmp_path: Path) -> None:
-    """So that it is written over in place: its room gives way to worker, moments and result."""
+    """Its room is replaced by worker, times and result."""
     path = tmp_path / "jobs.db"
     taken = "SELECT coalesce(length(room), 0) + coalesce(length(worker), 0) + coalesce(length(result), 0) FROM job"
     async with opened(path) as storage:
@@ -21,7 +22,7 @@ async def test_a_row_with_room_is_as_long_at_its_end_as_at_its_beginning(tmp_pat
         [leased, _] = sql(path, taken)
         await storage.settle([replace(done(row), result='"done"') for row in rows])
         [ended, _] = sql(path, taken)
-        # a byte of the room's own length; then eight of a moment, and one each for version and state
+        # One byte of the room's own length; then eight of a time, and one each for version and state.
         assert (first[0], leased[0], ended[0]) == (72, 72 - 8, 72 - 8 - 9)  # type: ignore[comparison-overlap]
         assert not sql(path, "SELECT 1 FROM job WHERE length(room) = 0")
 

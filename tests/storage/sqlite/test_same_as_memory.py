@@ -1,6 +1,6 @@
 """Random calls to the memory storage and to SQLite, on one clock moved by hand: the same answers, the same rows.
 
-Fuller than a law each: it meets the corners where two slow roads cross.
+They reach combinations of several per-row steps that no single law has.
 """
 
 from __future__ import annotations

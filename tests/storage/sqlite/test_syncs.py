@@ -1,4 +1,4 @@
-"""Who commits what is to be on the disk: the loop where that is known to take a moment, else a thread."""
+"""Where a commit that syncs is made: on the loop if commits are known to be fast, else in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks alone is answered at once, without the loop turning; those who ask together still go together."""
+"""A single caller is served at once, without a turn of the loop; callers of the same turn share a transaction."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from treadle.storage.sqlite.lockfile import LockFile
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine, a turn of the loop is never taken because of the time."""
+    """However slow the machine is, the time never causes a turn of the loop."""
     monkeypatch.setattr(single_caller, "AT_ONCE", 3600.0)
 
 
 class Turns:
-    """Counts how often the loop turns."""
+    """Counts the turns of the loop."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -39,7 +39,7 @@ class Turns:
 
 
 def commits(storage: SqliteStorage) -> list[str]:
-    """The transactions from now on."""
+    """Return a list to which each later commit is appended."""
     found = list[str]()
     storage._file.db.set_trace_callback(lambda said: found.append(said) if said == "COMMIT" else None)
     return found
@@ -76,7 +76,7 @@ async def test_many_callers_share_a_transaction(tmp_path: Path) -> None:
                 await storage.enqueue([job(f"{name}-{number}")])
 
         await asyncio.gather(*(caller(f"c{number}") for number in range(40)))
-        assert len(found) < 60  # 400 calls; the first may go by itself, and asks on for as long as it is alone
+        assert len(found) < 60  # 400 calls; the first may be served alone, and repeated while it is alone
         storage._file.db.set_trace_callback(None)
 
 
@@ -113,7 +113,7 @@ async def test_an_error_is_its_callers(tmp_path: Path) -> None:
 
 
 async def test_closed_while_one_that_began_at_once_waits(tmp_path: Path) -> None:
-    """What it waits for is another's lock: closing waits with it, and it is stored."""
+    """It waits for a lock of another process; closing waits with it, and its job is stored."""
     async with opened(tmp_path / "jobs.db") as storage:
         other = LockFile(storage.path + "-lock")
         assert other.try_lock()
@@ -131,7 +131,8 @@ async def test_closed_while_one_that_began_at_once_waits(tmp_path: Path) -> None
 
 
 def test_the_loop_ends_before_the_rest_began(tmp_path: Path) -> None:
-    """asyncio.run cancels it between its first wait and the first turn of its task: nothing is stored, no lock held."""
+    """asyncio.run cancels it between its first wait and the first turn of its task: nothing is stored, and no lock is
+    held."""
     path = tmp_path / "jobs.db"
     left: list[SqliteStorage] = []
 
@@ -207,7 +208,7 @@ async def test_cancelled_before_its_first_turn_it_hears_of_it() -> None:
 async def test_one_ending_with_many_dependents_leaves_the_loop_its_turns(
     tmp_path: Path, shape: str, state: State
 ) -> None:
-    """And so does the reopening of what it doomed; each is one transaction all the same."""
+    """Also when the doomed jobs are reopened. Each is one transaction all the same."""
     count = 2_000
     first, *others = [f"j{number:05d}" for number in range(count + 1)]
     ups = [first, *others] if shape == "chain" else [first] * count

@@ -1,4 +1,4 @@
-"""One process hears of the other's commits: by a datagram at once, by a look at the file otherwise."""
+"""Commits of one process reach another: by a datagram at once, otherwise by polling the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENDER = """
 
 
 async def hears(storage: object, topic: str, act: object, within: float = 5.0) -> float:
-    """How long it took to hear of it."""
+    """Seconds until the other process is notified."""
     loop = asyncio.get_running_loop()
     waiting = asyncio.ensure_future(storage.watch([topic], within))  # type: ignore[attr-defined]
     await asyncio.sleep(0)
@@ -32,7 +32,7 @@ async def hears(storage: object, topic: str, act: object, within: float = 5.0) -
 
 
 async def test_a_datagram_wakes_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "NET", 60.0)  # only the datagram can
+    monkeypatch.setattr(notifier, "NET", 60.0)  # only the datagram is fast enough
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with child(path, SENDER) as sender:
@@ -43,7 +43,7 @@ async def test_a_datagram_wakes_another_process(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_without_datagrams_the_net_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of the receivers was swept away: the version of the file tells within moments."""
+    """The folder of the sockets was deleted; polling the version of the file shows the change within moments."""
     monkeypatch.setattr(notifier, "NET", 0.05)
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
@@ -96,9 +96,9 @@ async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:
 
 
 async def test_what_is_stored_is_answered_though_nobody_can_be_told(tmp_path: Path) -> None:
-    """The folder cannot be read: it is another user's, or went between two looks."""
+    """The folder cannot be read: it belongs to another user, or was deleted between two checks."""
     async with opened(tmp_path / "jobs.db") as storage:
-        os.close(os.open(storage._notifier._folder, os.O_CREAT))  # it can be looked at, and not listed
+        os.close(os.open(storage._notifier._folder, os.O_CREAT))  # it exists, and cannot be listed
         for call in (storage.enqueue([job("a")]), storage.enqueue([job("b"), job("c")])):
             assert await call
         assert await storage.watch(["queue:x"], 0.001) == set()
@@ -106,8 +106,8 @@ async def test_what_is_stored_is_answered_though_nobody_can_be_told(tmp_path: Pa
 
 @pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
 async def test_two_users_share_what_the_permissions_of_the_file_let_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The umask of the process that came first says nothing of the others."""
-    monkeypatch.setattr(notifier, "NET", 60.0)  # by datagram, not by the look at the file
+    """The umask of the process that came first does not restrict the others."""
+    monkeypatch.setattr(notifier, "NET", 60.0)  # by datagram, not by polling
     before = os.umask(0o077)
     try:
         with open_folder(0o777) as folder:

@@ -1,4 +1,4 @@
-"""Acts on a row whose moment has come."""
+"""Acts on a row that is due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.storage.row_rules import lost
 
 
 def act(rows: Rows, row: Record) -> Steps[None]:
-    """A deadline or a wait ends the job, a lost lease or a delay that is over queues it."""
+    """A deadline or a wait timeout ends the job. An expired lease, or a delay that is over, queues it."""
     now = rows.now
     if row.deadline_at is not None and row.deadline_at <= now and not row.function_done:
         end(rows, row, State.FAILED, EXPIRED, "its deadline passed")

@@ -9,7 +9,7 @@ from treadle.storage.row_rules import keeps_key
 
 
 def holds(row: Record, now: float, leaving: str = "") -> bool:
-    """Whether the job that a key names still holds it. `leaving` is about to free its key."""
+    """Whether the job that a key names still holds it. The job `leaving` is about to free its key."""
     return not (row.state.final or row.job.id == leaving) or keeps_key(row, now)
 
 
@@ -22,7 +22,7 @@ def holder(rows: Rows, key: str) -> Record | None:
 
 def take_over(rows: Rows, new: NewJob, parent: str = "") -> Steps[str | None]:
     """Free the key of a new job. Return the job that the new one must wait for: the former holder if it runs, or the
-    job that the superseded holder waited for itself. It is never `parent`, which may be waiting for the new job, and no
+    job that the superseded holder waited for itself. Never return `parent`, which may be waiting for the new job, or a
     job that waits for `parent`."""
     assert new.key is not None
     row = holder(rows, new.key)

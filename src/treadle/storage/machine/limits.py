@@ -30,7 +30,8 @@ def keeps_slots(rules: Mapping[str, Limit], key: str) -> bool:
 
 
 def unblock(rows: Rows, row: Record) -> None:
-    """A slot of this job may be free, or it was queued again after blocking and is gone: queue others again."""
+    """A slot of this job may have become free, or the job was queued again after a block and has left the queue: queue
+    others."""
     for key, _ in row.job.limits:
         call_in(rows, key)
 

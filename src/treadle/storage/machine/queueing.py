@@ -1,4 +1,4 @@
-"""Queues a job: where it stands, and what changes in its row when it stops waiting."""
+"""Queues a job: computes its position, and what changes in its row when it stops waiting."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Checkpoints = tuple[tuple[str, str], ...]
 
 
 def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
-    """Apply one outcome, or say why not."""
+    """Apply one outcome, or return why it does not apply."""
     row = rows.get(out.id)
     if row is None or not within(out.reach, row.job.queue):
         return Settled("stale", "there is no such job")

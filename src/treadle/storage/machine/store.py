@@ -1,4 +1,4 @@
-"""Stores new jobs: in bulk those whose row is known at once, one by one those for which an ending counts already."""
+"""Stores new jobs. A job for which an ending counts already is stored alone, all others in bulk."""
 
 from __future__ import annotations
 

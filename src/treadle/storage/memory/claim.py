@@ -1,6 +1,6 @@
 """Walks along the queues of a claim and leases the first jobs that all limits admit.
 
-One step blocks a bounded number of jobs: no other call gets a turn meanwhile.
+One step blocks a bounded number of jobs, because no other call gets a turn meanwhile.
 """
 
 from __future__ import annotations

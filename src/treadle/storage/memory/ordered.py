@@ -1,7 +1,7 @@
-"""A sorted collection from which entries are removed at any place at the same small cost.
+"""A sorted collection of which every entry can be removed at the same small cost.
 
 In one list, each removal at the head would move all entries behind it: to block 100,000 jobs one after the other would
-take time by the square of their number.
+take time proportional to the square of their number.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from operator import itemgetter
 
-WIDTH = 512  # entries of a part when it is made; beyond twice as many it is split
+WIDTH = 512  # entries of a new part; a part with more than twice as many is split
 
-Spot = tuple[float, float, str]  # where a job stands: (-rank, place, id)
+Spot = tuple[float, float, str]  # the position of a job: (-rank, queue position, id)
 
 _last: Callable[[list[Spot]], Spot] = itemgetter(-1)
 
 
 class Ordered:
-    """Spots in order, kept in parts."""
+    """Positions in order, stored in parts."""
 
     __slots__ = ("_count", "_parts")
 
@@ -30,7 +30,7 @@ class Ordered:
         return self._count
 
     def __getitem__(self, at: int) -> Spot:
-        """The one so far from the head. Raises IndexError."""
+        """The entry at this distance from the head. Raises IndexError."""
         for part in self._parts:
             if at < len(part):
                 return part[at]
@@ -50,7 +50,7 @@ class Ordered:
             parts[at : at + 1] = [part[:WIDTH], part[WIDTH:]]
 
     def remove(self, spot: Spot) -> None:
-        """It must be there."""
+        """Remove an entry. It must exist."""
         at = self._part_of(spot) if spot > self._parts[0][-1] else 0
         part = self._parts[at]
         del part[bisect_left(part, spot)]
@@ -59,7 +59,7 @@ class Ordered:
         self._count -= 1
 
     def first_from(self, spot: Spot) -> Spot | None:
-        """The first that does not stand before this spot."""
+        """The first entry that is not before this position."""
         at = self._part_of(spot)
         if at == len(self._parts):
             return None

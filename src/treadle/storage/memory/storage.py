@@ -1,7 +1,7 @@
 """The methods of the contract on dicts, one call after the other: the reference for every other storage.
 
-Nothing survives the process. A call is done before it awaits anything, so each is atomic; only a claim that passes very
-many blocked jobs has several steps.
+Nothing survives the process. A call finishes before it awaits anything, so each is atomic; only a claim that passes
+very many blocked jobs has several steps.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class MemoryStorage:
 
     capabilities = Capabilities(settle_claim=True, movable=True, marks=True)
 
-    name = "this memory storage"  # in what it says where its jobs have left
-    checks: ClassVar[bool] = True  # what it is given; what a log replays was checked when it was written
+    name = "this memory storage"  # names this storage in errors after a move
+    checks: ClassVar[bool] = True  # check the arguments; the entries of a log were checked when they were written
 
     def __init__(self, now: clock.Clock = clock.wall) -> None:
         self._now = now
@@ -66,19 +66,19 @@ class MemoryStorage:
         self._mark: MoveState | None = None
 
     async def open(self) -> None:
-        """Nothing to connect to."""
+        """Does nothing: there is no connection."""
 
     async def close(self) -> None:
-        """The jobs stay for as long as the object does."""
+        """Does nothing: the jobs exist as long as the object."""
 
     def _begin(self) -> float:
-        """A call begins: its moment."""
+        """Begin a call. Return its time."""
         now = self._now()
         self._tables.begin(now)
         return now
 
     def _shut(self, *but: str) -> MoveState | None:
-        """The mark of a move that stops a verb; under the roles `but` the verb works as always."""
+        """The mark of a move that stops a method; under the roles `but` the method works as always."""
         return shut(self._mark, *but)
 
     def _refuse(self, *but: str) -> None:
@@ -133,7 +133,7 @@ class MemoryStorage:
             claimed = self._claim(ask)
             if claimed is not None:
                 return claimed
-            await asyncio.sleep(0)  # many have stepped aside: somebody else's turn, then the next step
+            await asyncio.sleep(0)  # the step blocked many jobs: other calls get a turn, then the next step runs
 
     def _claim(self, ask: Claim) -> Claimed | None:
         """One step of a claim. None: no job of this step may start, and there are more jobs to look at."""
@@ -167,7 +167,8 @@ class MemoryStorage:
         if self._shut("closing"):
             return HeartbeatResult(lost=frozenset(renewal.id for renewal in renewals))
         now, known = self._begin(), self._workers.get(worker.worker)
-        # a worker that is new looks at the others: a machine whose clock is set right is often started anew
+        # For a new worker: the latest time at which any worker was seen. A machine whose clock was corrected has often
+        # been restarted.
         latest = known[1] if known is not None else max((seen for _, seen in self._workers.values()), default=now)
         if latest > now + CLOCK_BACK:
             self._take_back(now)
@@ -180,7 +181,7 @@ class MemoryStorage:
         return HeartbeatResult(gone)
 
     def _take_back(self, now: float) -> None:
-        """The clock was ahead of `now`, and is not any more."""
+        """Repair the times that were written while the clock was ahead of `now`."""
         for name, (presence, seen) in self._workers.items():
             self._workers[name] = presence, min(seen, now)
         for usage in self._tables.rates.values():
@@ -217,7 +218,7 @@ class MemoryStorage:
             settled.append(odd.get(number) or (yield from settle(self._tables, out)))
         return settled
 
-    # --- looking and tending
+    # --- reading and operating
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         return [self._jobs.get(id) for id in ids]
@@ -282,7 +283,7 @@ class MemoryStorage:
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         return await self._waiters.wait(topics, timeout)
 
-    # --- moving house
+    # --- moves
 
     async def read_mark(self) -> MoveState | None:
         return self._mark

@@ -1,4 +1,4 @@
-"""The rows and their indexes: queues, blocked jobs, due moments, slots in use, keys and edges.
+"""The rows and their indexes: queues, blocked jobs, due times, slots in use, keys and edges.
 
 An index is never counted up or down: `put` takes the old row out and puts the new one in.
 """
@@ -22,9 +22,10 @@ from treadle.storage.row_rules import costs, named_costs, rank
 
 
 class Edge:
-    """One job waits for another. `open` until the ending has counted; `soft`: any ending counts as a success.
+    """An edge: one job waits for another. `open`: the ending has not been counted. `soft`: any ending counts as
+    success.
 
-    `version` is that of the job when the wait began: a later wait is another one, for other jobs.
+    `version` is that of the job when the wait began, because a later wait of the job is another one.
     """
 
     __slots__ = ("open", "soft", "version")
@@ -43,13 +44,13 @@ class Tables:
         self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)  # queue, -rank, lane -> positions
         self.aside: dict[str, dict[str, list[Spot]]] = defaultdict(dict)  # limit -> queue -> jobs that it blocks
         self.back: dict[tuple[str, str], set[str]] = defaultdict(set)  # limit, queue -> jobs that are queued again
-        self.held: dict[str, set[str]] = defaultdict(set)  # claim id -> what runs under it
+        self.held: dict[str, set[str]] = defaultdict(set)  # claim id -> jobs that run under it
         self.started: dict[str, dict[str, int]] = defaultdict(dict)  # limit -> claimed, unfinished jobs: cost
         self.due: list[tuple[float, str]] = []  # a heap; entries may be out of date
-        self.facts: dict[str, LimitFacts] = {}  # limit -> what is stored of it
-        self.rules: dict[str, Limit] = {}  # limit -> the rule that acts
+        self.facts: dict[str, LimitFacts] = {}  # limit -> its stored facts
+        self.rules: dict[str, Limit] = {}  # limit -> its acting rule
         self.rates: dict[str, Usage] = {}  # limit -> its starts or tokens
-        self.opens: dict[str, float] = {}  # limit -> when its rate lets the next in
+        self.opens: dict[str, float] = {}  # limit -> when its rate admits the next blocked job
         self.down: dict[str, dict[str, Edge]] = defaultdict(dict)  # upstream -> the jobs that wait for it
         self.keys: dict[str, str] = {}
         self.former: dict[str, str] = {}  # a job that took a key -> the running holder that it waits for
@@ -58,7 +59,7 @@ class Tables:
         self.topics = set[str]()
 
     def begin(self, now: float) -> None:
-        """A call begins."""
+        """Begin a call."""
         self.now = now
         self.ended.clear()
 
@@ -71,13 +72,13 @@ class Tables:
         return self.jobs[id]
 
     def read(self, ids: Iterable[str]) -> None:
-        """All rows are here."""
+        """Does nothing: all rows are in memory."""
 
     def sync(self) -> None:
-        """`put` has written."""
+        """Does nothing: `put` has written."""
 
     def remember(self, id: str, checkpoints: Sequence[tuple[str, str]]) -> None:
-        """The row has them."""
+        """Does nothing: the row has them already."""
 
     def stored(self, ids: Collection[str]) -> set[str]:
         return self.jobs.keys() & ids
@@ -175,7 +176,7 @@ class Tables:
         return bool(self.line[queue])
 
     def next_moment(self) -> float | None:
-        """The earliest moment anything here is due."""
+        """The earliest time at which any row or rate is due."""
         while self.due and ((row := self.jobs.get(self.due[0][1])) is None or row.due_at != self.due[0][0]):
             heapq.heappop(self.due)
         return min((*self.opens.values(), *(at for at, _ in self.due[:1])), default=None)
@@ -221,7 +222,7 @@ class Tables:
             self.down[up].pop(down, None)
 
     def unname(self, id: str) -> None:
-        """`prune` reads `after` of the rows."""
+        """Does nothing: `prune` reads `after` of the rows."""
 
     def waiting_for(self, id: str, among: Collection[str]) -> set[str]:
         found, look = {id}, [id]
@@ -238,7 +239,7 @@ class Tables:
     # --- limits
 
     def set_facts(self, facts: LimitFacts) -> None:
-        """Put these facts in place of those of that limit, and the rule that acts with them."""
+        """Replace the facts of a limit, and derive its acting rule from them."""
         name = facts.name
         self.facts[name] = facts
         if is_empty(facts):
@@ -250,7 +251,7 @@ class Tables:
             self.rules.pop(name, None)
 
     def used(self, key: str) -> Usage:
-        """Slots are counted from the rows, never kept: a counter can leak."""
+        """Slots are counted from the rows, never stored: a counter can leak."""
         until_ended = keeps_slots(self.rules, key)
         usage = self.rates.setdefault(key, Usage())
         usage.used = 0
@@ -261,10 +262,10 @@ class Tables:
         return usage
 
     def save_usage(self, key: str, usage: Usage) -> None:
-        """`used` returned the stored one."""
+        """Does nothing: `used` returned the stored object."""
 
     def drop_unused(self, now: float) -> None:
-        """Forget the rates that remember nothing that still counts, and every index that has become empty."""
+        """Forget the rates that no longer affect anything, and every empty index."""
         for key, usage in list(self.rates.items()):
             if is_over(rule_for(self.rules, key), usage, now):
                 del self.rates[key]

@@ -63,6 +63,6 @@ def load(tables: Tables, given: Chunk) -> None:
 
 
 def open_again(tables: Tables) -> None:
-    """The queues move again: wake every worker, and queue blocked jobs for which there is room."""
+    """Resume the queues: wake every worker, and queue blocked jobs for which there is room."""
     finish(call_in_all(tables))
     tables.topics.update(f"queue:{queue}" for queue, line in tables.line.items() if line)

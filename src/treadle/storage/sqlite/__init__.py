@@ -1,4 +1,4 @@
-"""Jobs in a SQLite file beside the program: durable without a server."""
+"""Stores jobs in a SQLite file on the local disk: durable without a server."""
 
 from treadle.storage.sqlite.storage import SqliteStorage
 

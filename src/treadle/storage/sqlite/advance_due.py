@@ -1,6 +1,6 @@
-"""Acts on what is due: the common rows, scheduled jobs and lost leases, in two statements, the others one by one.
+"""Acts on due rows: scheduled jobs and expired leases of plain rows in two statements, other rows one by one.
 
-Called by claim, heartbeat and prune.
+Claim, heartbeat and prune call it.
 """
 
 from __future__ import annotations

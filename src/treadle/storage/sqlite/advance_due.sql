@@ -1,4 +1,4 @@
--- A running row is late only when its lease is over, so at the very moment it is left alone.
+-- A running row is due only after its lease has expired, so a row whose lease ends exactly now is left alone.
 
 -- name: due
 SELECT seq, id, flags, state, queue_position, blocked_on, return_position, deadline_at, function_done, queue FROM job
@@ -8,7 +8,8 @@ WHERE due_at <= ?1 AND due_at IS NOT NULL AND NOT (state = 2 AND due_at >= ?1) O
 UPDATE job SET queue_position = due_at, return_position = due_at, due_at = CASE WHEN function_done THEN NULL ELSE deadline_at END
 WHERE seq IN (SELECT value FROM json_each(?));
 
--- The reason names the worker: its claim id up to the last '#', as in rules.lost. A claim reads it where flags have 512.
+-- The reason names the worker: its claim id up to the last '#', as in row_rules.lost. Flag 512 tells a claim to read
+-- the reason.
 
 -- name: return_lost
 UPDATE job SET state = 1, queue_position = return_position, lost = lost + 1, updated_at = ?1, flags = flags | 512,

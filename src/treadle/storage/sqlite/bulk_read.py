@@ -1,6 +1,7 @@
-"""Many rows of many columns, handed over whole: the sqlite3 module lets go of the GIL at every row and every column.
+"""Reads many rows with all their columns in one piece.
 
-Without it reading a row of a line would cost as much as leasing it: 10,800 instructions, of which 1,300 are SQLite's.
+The sqlite3 module releases the GIL at every row and every column. Row by row, a queued row costs 10,800 instructions to
+read, as many as its lease; SQLite itself needs 1,300 of them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from treadle.concurrency import forks
 
 
 class Ours(sqlite3.Connection):
-    """A connection that a forked child leaves alone. To close it there would roll back, in the shared index of the log,
-    what the parent is writing."""
+    """A connection that a forked child never closes. Closing it there would roll back, in the shared index of the log,
+    the write that the parent has in progress."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         with forks.opening:
@@ -25,7 +26,7 @@ class Ours(sqlite3.Connection):
 
 
 class Gathering(Ours):
-    """A connection with an SQL function that takes the columns of a row all at once."""
+    """A connection with an SQL function that collects all columns of a row in one call."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -45,7 +46,7 @@ class Gathering(Ours):
 
 
 class BulkRead:
-    """A SELECT of many columns. One without a LIMIT may answer in any order."""
+    """A SELECT of many columns. Without a LIMIT the order of its rows is undefined."""
 
     def __init__(self, statement: str) -> None:
         columns, _, _ = statement.removeprefix("SELECT ").partition(" FROM ")
@@ -53,7 +54,7 @@ class BulkRead:
         self._plain, self._whole = statement, f"SELECT count(gather({names})) FROM ({statement})"
 
     def rows(self, db: sqlite3.Connection, values: Any) -> list[Any]:
-        """All its rows; one by one where the connection is the user's own, which has no such function."""
+        """All rows; one by one on a user's own connection, which does not have the function."""
         if isinstance(db, Gathering):
             return db.gathered(self._whole, values)
         return db.execute(self._plain, values).fetchall()

@@ -1,9 +1,10 @@
-"""Moving the log back into the file: often and in small portions, in a thread, under the lock.
+"""Moves the log back into the database file: often, in small portions, in a thread, under the lock.
 
-Without it the log would grow for ever, and SQLite's own automatic checkpoint would stop the loop for 27 ms (measured).
+SQLite's own automatic checkpoint is off, because it stops the loop for 27 ms (measured).
 
-A checkpoint begins by syncing the log, five pages for each job that was stored by itself. That is done before the lock
-is taken, while others write, and little is left to sync under it: of 24 us that such a job waited for checkpoints, 8.
+A checkpoint begins by syncing the log, about five pages for each job that was stored alone. The sync runs before the
+lock is taken, while others write, so little is left to sync under the lock: such a job waited 24 us for checkpoints,
+now 8.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from treadle.storage.sqlite.bulk_read import Ours
 from treadle.storage.sqlite.lockfile import LockFile, held, patiently
 
 EVERY: Final = 400  # commits
-LOOK: Final = 16  # commits between two looks at the size of the log
-LARGE: Final = 16 * 2**20  # bytes of log after which it is time, however few commits
-HUGE: Final = 256 * 2**20  # bytes after which readers are waited for, and the log is cut off
-READERS: Final = 500  # ms to wait for readers then, while nobody writes
-PAUSE_FIRST: Final = 5.0  # s until they are waited for again, if one did not end
+LOOK: Final = 16  # commits between two checks of the log's size
+LARGE: Final = 16 * 2**20  # bytes of log after which a checkpoint runs, however few commits there were
+HUGE: Final = 256 * 2**20  # bytes after which a checkpoint waits for readers and truncates the log
+READERS: Final = 500  # ms for which it waits for readers, while no process can write
+PAUSE_FIRST: Final = 5.0  # s until the next such wait, if a reader did not end
 PAUSE_MOST: Final = 300.0
 SOMEBODY_READS: Final = (
     "%s is larger than %d MB and cannot be moved back into the database, because a program keeps a read transaction "
@@ -39,20 +40,21 @@ log = logging.getLogger("treadle.storage.sqlite")
 
 
 class Checkpoints:
-    """A connection and a thread of their own. `db`: the connection; None before the first one."""
+    """Runs checkpoints on its own connection, in its own thread. `db`: that connection; None before it is needed."""
 
     def __init__(self, path: str, synchronous: str) -> None:
         self._path, self._log, self._synchronous = path, path + "-wal", synchronous
         self._since = 0
-        self.is_behind = False  # as much as it moves was written since it began: the disk is slow, writers are to wait
-        self._kept = 0  # bytes of log that the last one could not move, because of a reader
+        # as much as a checkpoint moves was written while one ran: the disk is slow, so writers wait
+        self.is_behind = False
+        self._kept = 0  # bytes of log that the last checkpoint could not move because of a reader
         self._running: asyncio.Future[None] | None = None
         self.db: sqlite3.Connection | None = None
         self._lock: LockFile | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     def count(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """One more commit."""
+        """Count one more commit; start a checkpoint if it is time."""
         self._since += 1
         running = self._running is not None
         if loop is None or self.is_behind:
@@ -69,7 +71,8 @@ class Checkpoints:
         self._running.add_done_callback(self._done)
 
     def _is_long(self, running: bool) -> bool:
-        """Whether so much was written since the last one that it is time, however few commits."""
+        """Whether so much was written since the last checkpoint that the next one must run, however few commits there
+        were."""
         return is_long(self._log, self._kept + (2 * LARGE if running else LARGE))
 
     def _done(self, running: asyncio.Future[None]) -> None:
@@ -105,8 +108,8 @@ class Checkpoints:
         return db
 
     def _move(self, lock: LockFile, huge: bool) -> None:
-        """Move what no reader needs any more; of a huge log all, and cut it off, waiting for readers. Where one did not
-        end, no process waits for it again for a while, which doubles each time."""
+        """Move the pages that no reader needs any more. Of a huge log, wait for readers, move everything, and truncate
+        it. If a reader did not end, no process waits for it again during a pause, which doubles each time."""
         assert self.db is not None
         now, (until, pause) = clock.wall(), lock.patience()
         cut = huge and not now < until <= now + PAUSE_MOST
@@ -124,12 +127,12 @@ class Checkpoints:
             lock.set_patience(clock.wall() + pause, pause)
 
     async def finish(self) -> None:
-        """Wait for the one that runs."""
+        """Wait for the checkpoint that runs now."""
         if self._running is not None:
             await asyncio.wait([self._running])
 
     def close(self) -> None:
-        """Its connection was closed with the others."""
+        """Stop the thread and release the lock file. The connection was closed with the others."""
         if self._thread is not None:
             self._thread.shutdown(wait=True)
         if self._lock is not None:
@@ -137,8 +140,8 @@ class Checkpoints:
 
 
 def sync(path: str) -> None:
-    """Only so that less is left to wait for: SQLite syncs the log again, and tells what fails. It holds no locks on
-    this file, which would go as another descriptor of it is closed."""
+    """Sync the log early, so that the checkpoint has less to wait for. SQLite syncs it again and reports errors.
+    Opening the log here is safe: SQLite holds no locks on this file that closing another descriptor would drop."""
     with contextlib.suppress(OSError):
         log = os.open(path, os.O_RDWR)
         try:
@@ -148,8 +151,9 @@ def sync(path: str) -> None:
 
 
 def is_long(path: str, most: int) -> bool:
-    """Whether a log holds more bytes than that. Its file stays as long as it ever was, and is written anew from the
-    beginning: so whether the page that stands there belongs to what the head says is being written."""
+    """Whether the log holds more than `most` bytes. Its file never shrinks, because SQLite overwrites it from the
+    beginning. So read the page at that offset: its salt is that of the log's header only if it belongs to the current
+    log."""
     try:
         if os.stat(path).st_size <= most:
             return False

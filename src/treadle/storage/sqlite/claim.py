@@ -36,19 +36,19 @@ SQL = load("claim")
 LINES = {name: BulkRead(statement) for name, statement in SQL.items() if name.startswith("line")}
 RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
-SLOW_PAGE = 64  # ... where each goes through its limits
-TICKETS = 64  # of one worker remembered
+SLOW_PAGE = 64  # ... of rows that may have limits
+TICKETS = 64  # claim ids remembered for each worker
 
 ASKS = SLOW_CLAIM | MORE
-LEASED = 9  # bytes that a lease adds to a plain row, beside the name of its worker
-CAREFUL = STARTED | SLOT | MORE  # to be read whole; the limits of any other stand in its body
+LEASED = 9  # bytes that a lease adds to a plain row, in addition to the name of its worker
+CAREFUL = STARTED | SLOT | MORE  # such a row must be read whole; the limits of any other are in its body
 
-Cursor = tuple[int, float, str]  # rank, place, id
+Cursor = tuple[int, float, str]  # rank, position, id
 
 
 def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None, None, Claimed | None]:
-    """One step of a claim. None: it met nobody who may start yet, and there is more to look at. `quickly`: only where
-    there is nothing to look at but the line, no rules and nothing that is due; else nothing is found."""
+    """One step of a claim. None: no job of this step may start, and there are more jobs to look at. `quickly`: return
+    nothing unless the queue is all there is to read, which means no rules and no rows that are due."""
     name, _, number = ask.worker.rpartition("#")
     slot = int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode())
     mark, found, rules, *moments = unit.ex(SQL["glance"], (name or ask.worker, slot, ask.worker)).fetchone()
@@ -86,12 +86,12 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
 
 
 def _held(unit: UnitOfWork, ask: Claim, seqs: Sequence[int]) -> list[Record]:
-    """What still runs under this claim id, in queue order."""
+    """The jobs that still run under this claim id, in queue order."""
     return in_order([row for row in unit.by_seq(seqs) if row.worker == ask.worker and row.state is RUNNING], ask)
 
 
 class ClaimWalk:
-    """One claim on its way along the lines."""
+    """Walks along the queues of one claim."""
 
     def __init__(self, unit: UnitOfWork, ask: Claim, rules: bool) -> None:
         self.unit, self.ask = unit, ask
@@ -100,17 +100,19 @@ class ClaimWalk:
         self._rules = rules
         self._leasing = Leasing(unit, ask)
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
-        self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> those of them that take it
-        self._ahead: list[str] = []  # of the page, to be read when the first meets a shut limit
-        self.plainly = True  # nothing has changed but rows that were not due before, and are when these leases end
+        self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> those of these rows that take a slot of it
+        # jobs of the page; their rows are read together once a limit blocks the first of them
+        self._ahead: list[str] = []
+        # True while the claim changed only rows that were not due; these become due when their leases end
+        self.plainly = True
         self.leases = set[float]()
-        self._cursor: Cursor | None = None  # the last that was passed over in this line
-        self._closed = False  # this line is shut: only those exempt are read on
+        self._cursor: Cursor | None = None  # the last job of this queue that was passed over
+        self._closed = False  # the queue's own limit is full: only rows exempt from it are read from here on
         self._tasks: str | None = None
 
     @property
     def unfinished(self) -> bool:
-        """Whether so many have stepped aside that the others are to be let in before it goes on."""
+        """Whether so many jobs were blocked that other calls get a turn before the walk continues."""
         return self._leasing.unfinished
 
     def run(self) -> Generator[None, None, None]:
@@ -127,7 +129,7 @@ class ClaimWalk:
             self._tasks = text([task for task in self.ask.tasks if self._leasing.room.get(task, 1) > 0])
 
     def _page(self, queue: str, size: int) -> list[Any]:
-        """The next rows of a line behind the cursor, of the tasks there is room for."""
+        """The next rows of a queue behind the cursor, of the tasks that the worker has room for."""
         self._flush()
         rows, tasks, position = self.unit.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:
@@ -166,7 +168,7 @@ class ClaimWalk:
         return bool(running) and not running.isdisjoint([job.id for job in jobs])
 
     def _meet_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
-        """One after the other -> False if the line has to be read anew before the end of the page."""
+        """Decide on the jobs one by one. Return False if the queue must be read again before the end of the page."""
         self.unit.read(job.id for job, row in zip(jobs, page, strict=True) if row[1] & CAREFUL)
         self._leasing.came_back, self._ahead = False, [job.id for job in jobs]
         head = self._take_head(page[:share], jobs, ruled)
@@ -187,7 +189,8 @@ class ClaimWalk:
         return True
 
     def _take_head(self, page: Sequence[Any], jobs: Sequence[NewJob], ruled: bool) -> int:
-        """Those at the head of a page whom all their limits let in, together: 1.7 us a job less than one by one."""
+        """Lease the jobs at the head of the page that pass all limits, in one statement: 1.7 us a job less than one by
+        one."""
         count = 0
         if not self._leasing.room and not self._leasing.running:
             for found, job in zip(page, jobs, strict=False):
@@ -202,7 +205,7 @@ class ClaimWalk:
         return self._leasing.gate.blocked_by(((f"queue:{queue}", 1),)) is not None
 
     def _take_plain(self, page: Sequence[Any], jobs: Sequence[NewJob], flag: int = 0) -> None:
-        """All of a page: rows that nothing holds back."""
+        """Take all rows of a page; no limit blocks any of them."""
         now, worker, tasks, lease = self.unit.now, self.ask.worker, self.ask.tasks, self.ask.lease
         plain, taken = self._plain, self.taken
         for (seq, _, version, attempt, lost, position, created_at, _), job in zip(page, jobs, strict=True):
@@ -230,7 +233,7 @@ class ClaimWalk:
         self.unit.forget(jobs)
 
     def _meet(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
-        """True: taken. False: it stepped aside, out of line. None: passed over."""
+        """True: taken. False: blocked by a limit and no longer queued. None: passed over."""
         seq, flags = found[:2]
         if not self._leasing.wants(job):
             return None
@@ -268,7 +271,7 @@ class ClaimWalk:
         return True
 
     def _flush(self) -> None:
-        """Lease the plain rows met so far, all in one statement."""
+        """Lease all plain rows collected so far, one statement for each end of a lease."""
         for (until, flag), seqs in self._plain.items():
             self.leases.add(until)
             values = until, self.ask.worker, self.unit.now, flag, LEASED + len(self.ask.worker)
@@ -283,7 +286,8 @@ class ClaimWalk:
         self.unit.sync()
 
     def _lets_in(self, seq: int, job: NewJob, ruled: bool) -> bool:
-        """Past every limit of a job that was never claimed: it takes them here, so that its row need not be read."""
+        """Whether all limits admit a job that was never claimed before. The slots are taken here, so its row need not
+        be read."""
         asked = costs(job) if ruled else named_costs(job)
         if asked:
             if self._leasing.gate.blocked_by(asked) is not None:
@@ -294,7 +298,7 @@ class ClaimWalk:
         return True
 
     def _read_ahead(self, id: str) -> None:
-        """A limit is shut for this one, and others of the page will meet it too: all their rows in one statement."""
+        """A limit has blocked this job and may block others of the page: read all their rows in one statement."""
         if self._ahead:
             self.unit.read(self._ahead[self._ahead.index(id) :])
             self._ahead = []

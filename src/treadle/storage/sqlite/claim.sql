@@ -1,4 +1,5 @@
--- What a claim has to know first, in one look; and again what is due, when it has changed more than the rows it took.
+-- All that a claim must know first, in one read. `moments` reads the due times again if the claim changed more than its
+-- rows.
 
 -- name: glance
 SELECT (SELECT value FROM meta WHERE name = 'move'),
@@ -12,7 +13,7 @@ SELECT (SELECT due_at FROM job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1)
 -- name: set_recent_claim
 INSERT OR REPLACE INTO recent_claim (worker, slot, claim_id, jobs, at) VALUES (?, ?, ?, ?, ?);
 
--- The head of a line, exactly the rows it takes; `cursor` is the last that was passed over.
+-- Pages of a queue, each with exactly the rows that the claim takes. The cursor is the last row that was passed over.
 
 -- name: line
 SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
@@ -32,7 +33,7 @@ WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN
     AND j.rank <= ?4 AND (-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6)
 ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
--- Of a line that is shut only those that ran may pass, and those that kept their slot.
+-- When the queue's own limit is full, only jobs whose function has returned and jobs that kept their slot may pass.
 
 -- name: line_exempt
 SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
@@ -56,7 +57,7 @@ UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at =
     flags = flags | ?4, room = substr(room, ?5)
 WHERE seq IN (SELECT value FROM json_each(?6));
 
--- The same for rows whose numbers follow each other: no list to be read and sorted.
+-- The same for rows with consecutive numbers: no list to parse and sort.
 
 -- name: lease_run
 UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,

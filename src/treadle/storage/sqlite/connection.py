@@ -28,24 +28,25 @@ log = logging.getLogger("treadle.storage.sqlite")
 
 
 class OpenFile:
-    """Connections to one file: `db` writes, `look` reads on the loop, `search` reads in a thread."""
+    """Three connections to one file: `db` writes, `look` reads on the loop, `search` reads in a thread."""
 
     def __init__(self, path: str, now: clock.Clock, synchronous: str, shared: bool = False) -> None:
         self.named = os.path.abspath(path)
-        self.path = os.path.realpath(path)  # one lock and one wake folder, by whatever link the file is named
+        # one lock and one folder of sockets, through whatever link the file is opened
+        self.path = os.path.realpath(path)
         self.now, self.synchronous = now, synchronous
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
-        self.task: asyncio.Task[None] | None = None  # the transactions in flight
-        self.unwritable = ""  # why nothing can be written here
+        self.task: asyncio.Task[None] | None = None  # the transactions in progress
+        self.unwritable = ""  # why this process cannot write; "" if it can
         self._shared = shared
-        self._closed: asyncio.Task[None] | None = None  # while it is being closed
+        self._closed: asyncio.Task[None] | None = None  # set while the file is being closed
         self._place: tuple[int, int] | None = None  # device and inode of the open file
         self._look_at = 0.0
 
     async def open(self) -> None:
         while self._closed is not None and self._closed.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait([self._closed])  # or the one would close what the other opens
+            await asyncio.wait([self._closed])  # else closing would close what this call opens
         if self.loop is not None:
             return
         self._pid = os.getpid()
@@ -56,7 +57,7 @@ class OpenFile:
         try:
             opened = await asyncio.shield(asyncio.wrap_future(opening, loop=loop))
         except BaseException as error:
-            opening.add_done_callback(_let_go)  # given up while the thread still opens it
+            opening.add_done_callback(_let_go)  # close what the thread still opens after the caller gave up
             self.threads.shutdown(wait=False)
             self._searches.shutdown(wait=False)
             found = translated(error, self.path)
@@ -72,7 +73,7 @@ class OpenFile:
         self.checkpoints = Checkpoints(self.path, self.synchronous)
 
     async def close(self) -> None:
-        """Where the caller is cancelled, closing goes on; the next `open` or `close` waits for it."""
+        """Close the file. If the caller is cancelled, closing continues; the next `open` or `close` waits for it."""
         if self._closed is None:
             if self.loop is None:
                 return
@@ -86,7 +87,7 @@ class OpenFile:
             while self.task is not None:
                 await asyncio.wait([self.task])
             await self.checkpoints.finish()
-        finally:  # also where the event loop ends now
+        finally:  # also if the event loop is ending
             self.loop = None
             try:
                 await loop.run_in_executor(self.threads, self._close)
@@ -96,12 +97,12 @@ class OpenFile:
                 self._closed = None
 
     def _close(self) -> None:
-        """The last connection to close writes a checkpoint, so the lock is held meanwhile."""
-        self._searches.shutdown(wait=True, cancel_futures=True)  # a look whose caller went away may still read
+        """Close all connections, under the lock: the last one to close runs a checkpoint."""
+        self._searches.shutdown(wait=True, cancel_futures=True)  # a search whose caller was cancelled may still read
         try:
             if place_of(self.named) == self._place:
                 self._close_connections()
-            else:  # SQLite would delete the log by its name, which is that of another database now, and in use
+            else:  # SQLite would delete the log by its name, which belongs to another database now
                 for each in (self.search, self.look, self.checkpoints.db, self.db):
                     forks.leave(each)
         finally:
@@ -120,7 +121,7 @@ class OpenFile:
                 self.lock.unlock()
 
     def check_process(self) -> None:
-        """Whether this process may use the file: it has opened it, and the file is still there."""
+        """Raise unless this process opened the file and the file is still there."""
         self._check_owner()
         if clock.monotonic() > self._look_at:
             self._check_place()
@@ -135,8 +136,8 @@ class OpenFile:
             )
 
     def _check_place(self) -> None:
-        """Raise if the path names another file than the one that is open here: nobody else would see what we store.
-        A lock file that was deleted is made anew; it holds nothing that must be kept."""
+        """Raise if the path names another file than the one open here: no other process would see what is stored. A
+        deleted lock file is created again; it holds nothing that must be kept."""
         if place_of(self.named) != self._place:
             raise StorageUnavailable(
                 f"{self.named} was deleted, moved or replaced while this process had it open, so other processes "
@@ -153,25 +154,26 @@ class OpenFile:
             raise StorageFull(f"{self.path} is read-only for this process, nothing was stored: {self.unwritable}")
 
     def count_commit(self) -> None:
-        """Somebody else's transaction has made the log longer."""
+        """A transaction outside of `SharedTransactions` has made the log longer."""
         self.checkpoints.count(self.loop)
 
     # --- threads
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
-        """A part of a transaction that waits."""
+        """Run a part of a transaction that waits."""
         assert self.loop is not None
         return await in_thread(self.loop, self.threads, call)
 
     async def in_search(self, read: Callable[[sqlite3.Connection], Any]) -> Any:
-        """A long look, in a thread, on a connection of its own. One row, or few: the thread pays for each."""
+        """Run a long read in a thread, on a connection of its own. It should return few rows: the thread loses the GIL
+        at each."""
         self.check_process()
         assert self.loop is not None
         return await in_thread(self.loop, self._searches, lambda: read(self.search), finish=False)
 
 
 def place_of(path: str) -> tuple[int, int] | None:
-    """Which file a path names: its device and inode. None: there is none."""
+    """Device and inode of the file that a path names. None: there is no file."""
     try:
         found = os.stat(path)
     except OSError:

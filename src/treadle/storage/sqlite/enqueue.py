@@ -1,7 +1,7 @@
-"""Stores plain jobs in bulk: they touch no other row, so each goes in as it comes.
+"""Stores plain jobs in bulk: they touch no row but their own.
 
-`machine/store.py` stores the others. Both are generators: each `yield` gives the loop a turn, the transaction stays
-open.
+`machine/store.py` stores all other jobs. Both are generators: at each `yield` the loop gets a turn and the transaction
+stays open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from treadle.storage.sqlite.rows import DOWN, LIMITS, encode, text
 from treadle.storage.sqlite.statements import BulkInsert
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
-ROOM = bytearray(72)  # what a claim and an ending add to a plain row, if worker and result are not long
+ROOM = bytearray(72)  # bytes that a claim and an ending add to a plain row, if worker name and result are short
 ADD_PLAIN = BulkInsert(SQL["add_plain"])
 STEP = 256  # jobs between two turns of the loop: 1-2 ms
 KEEP, KEEP_FAILED = defaults.KEEP, defaults.KEEP_FAILED
@@ -28,8 +28,9 @@ Kind = tuple[str, str, int, float | None, float | None]  # queue, task, flags, k
 
 
 def add_plain(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
-    """Plain jobs (rows.is_plain) go in as they come; a known id is found by the number of rows that went in. What jobs
-    of a kind have in common is bound once. Bytes go as bytearray: sqlite3 looks for an adapter of bytes, 0.7 us."""
+    """Insert plain jobs (rows.is_plain). Jobs of the same kind share one statement and bind their common values once.
+    If fewer rows go in than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3 looks
+    for an adapter, 0.7 us."""
     now, answers = unit.now, list[Record]()
     top, edges, mark = unit.ex(SQL["glance"]).fetchone()
     unit.saw(mark)
@@ -52,7 +53,8 @@ def add_plain(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None,
             alike = kinds.get(kind)
             if alike is None:
                 alike = kinds[kind] = []
-            if numbers.setdefault(job.id, seq) == seq:  # of two the first, though the other's kind may go in before
+            # of two jobs with one id the first, although the other's kind may be inserted before
+            if numbers.setdefault(job.id, seq) == seq:
                 alike += (seq, job.id, job.priority)
             bodies += (seq, bytearray(encode(job)))
         stored = 0
@@ -79,7 +81,7 @@ def add_plain(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None,
 
 
 def _known_or_new(unit: UnitOfWork, part: Sequence[NewJob], top: int, bodies: list[Any]) -> list[Record]:
-    """Some of these ids were known: store the bodies of the others, answer all."""
+    """Some of these ids were known: store the bodies of the new jobs, and return a row for every job."""
     seqs = dict(unit.ex(SQL["seqs"], (text([job.id for job in part]),)).fetchall())
     lost = next((job.id for job in part if job.id not in seqs), None)
     if lost is not None:

@@ -1,8 +1,8 @@
--- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id as it is, and its rows are counted
--- afterwards. `add_any` stores what `plan` found to be new: a conflict is an error, and undoes the call.
+-- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id as it is; the caller counts the rows
+-- that went in. `add_any` stores jobs that `plan` found to be new: a conflict is an error and rolls the call back.
 
--- The number of a row is never given to another, so that who leased a row here may end it by number (recent_leases.py): prune
--- keeps the greatest when it takes the last row (meta 'top').
+-- No number is ever given to a second row, so that the process that leased a row may end it by number
+-- (recent_leases.py). When prune deletes the last row, it records the greatest number (meta 'top').
 
 -- name: top
 SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0));
@@ -10,7 +10,7 @@ SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value 
 -- name: any_edge
 SELECT EXISTS (SELECT 1 FROM edge);
 
--- What storing plain jobs has to know first, in one look.
+-- All that an insert of plain jobs must know first, in one read.
 
 -- name: glance
 SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0)),

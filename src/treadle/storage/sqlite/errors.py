@@ -1,4 +1,4 @@
-"""SQLite's errors as the library's. Without it a caller could not tell a full disk from a bug."""
+"""Translates SQLite's errors into Treadle's, so that a caller can tell a full disk from a bug."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 
 
 def translated(error: BaseException, path: str) -> BaseException:
-    """The error a caller is told; others than SQLite's and the system's stay as they are."""
+    """The error to raise for this one. Only errors of SQLite and of the operating system are translated."""
     if isinstance(error, StorageError):
         return error
     found: StorageError

@@ -1,7 +1,7 @@
-"""Jobs handed to a worker that waits: who stores one makes that worker's claim in the same transaction.
+"""Direct hand-off: an enqueue claims the job for a waiting worker in the same transaction.
 
-Without it a new job would take two commits to an idle worker, its own and the claim's, each with a sync. Being told is
-not what makes the job the worker's: the row is, and a claim repeated under its claim id answers it.
+So a new job needs one commit, not one to store it and one to claim it, each with a sync. The row makes the job the
+worker's, not the datagram: repeating the claim under its claim id returns the job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from treadle.storage.sqlite.shared_transaction import SharedTransactions
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.sqlite.waiting_workers import WaitingWorker
 
-SAID: Final = 16_384  # bytes of a row that are told
+SAID: Final = 16_384  # bytes of a row that are sent whole; of a larger one only the id
 
 _read = msgspec.json.Decoder(Record | str).decode
 
@@ -35,7 +35,8 @@ Take = Callable[[str, Record], None]
 
 
 class Mailbox:
-    """See `treadle.storage.contract.Post`. `asks`: an ask of it may be noted."""
+    """An address of this storage object; see `treadle.storage.contract.Post`. `asks`: a claim of it may be noted as
+    open."""
 
     def __init__(self, address: str, take: Take, left: Callable[[Mailbox], None]) -> None:
         self.address, self.take, self._left = address, take, left
@@ -46,7 +47,7 @@ class Mailbox:
 
 
 class Mailboxes:
-    """The addresses of this storage object, and what is handed to all."""
+    """The addresses of this storage object, and the hand-off to every worker at the file."""
 
     def __init__(self, file: OpenFile, calls: SharedTransactions, notifier: Notifier) -> None:
         self._file, self._calls, self._notifier = file, calls, notifier
@@ -55,7 +56,7 @@ class Mailboxes:
         self._numbers = count()
 
     def open(self, take: Take) -> Mailbox | None:
-        """A new address. None where it could not be known whether a process that is told still lives."""
+        """Open a new address. None where a process cannot tell whether the receiver of a datagram still lives."""
         if not self._notifier.knows_who_hears or not self._notifier.register():
             return None
         mailbox = Mailbox(self._notifier.address(next(self._numbers)), take, self._leave)
@@ -64,7 +65,7 @@ class Mailboxes:
 
     def _leave(self, mailbox: Mailbox) -> None:
         if self._mailboxes.pop(mailbox.address, None) is not None and mailbox.asks:
-            with contextlib.suppress(StorageError):  # closed; then nobody listens here either
+            with contextlib.suppress(StorageError):  # the storage is closed, and with it every address of this process
                 self._calls.submit(lambda unit: self._withdrawn(mailbox)).add_done_callback(_heard)
 
     def _withdrawn(self, mailbox: Mailbox) -> Generator[None, None, None]:
@@ -75,11 +76,12 @@ class Mailboxes:
         mailbox.asks = False
         self._file.asks.drop(mailbox.address)
 
-    # --- asking
+    # --- open claims
 
     def claim(self, unit: UnitOfWork, ask: Claim) -> Generator[None, None, Claimed | None]:
-        """One step of a claim, as `claim.claim`; the ask at its address ends, and where nothing is found it is a new
-        one. Also when this transaction is undone: the claim is repeated then, and finds what its ask was handed."""
+        """One step of a claim, as `claim.claim`. It ends the open claim noted for its address; if it finds no job, it
+        is noted as the new one. This also holds if the transaction is rolled back: the claim is then repeated, and
+        returns the job of a hand-off."""
         mailbox = self._mailboxes.get(ask.hand_off[0]) if ask.hand_off is not None else None
         if mailbox is None or ask.hand_off is None:
             return (yield from claim(unit, ask))
@@ -89,16 +91,17 @@ class Mailboxes:
         wait = ask.hand_off[1]
         if claimed is not None and not claimed.records and wait > 0:
             mailbox.asks = True
-            # Not all that it had room for: a burst is faster by hint and claim, and who is frozen holds back one.
+            # Only one job, not all that it had room for: a burst is faster by hint and claim, and a frozen process
+            # holds back only one.
             words = encode(replace(ask, limit=1, hand_off=None))
             queues = tuple(queue for queue, _ in ask.queues)
             self._file.asks.add(WaitingWorker(mailbox.address, unit.now + wait, queues, words), unit.now)
         return claimed
 
-    # --- handing
+    # --- hand-off
 
     def store(self, unit: UnitOfWork, jobs: Sequence[NewJob], plain: bool) -> Generator[None, None, list[Record]]:
-        """Store one job, and claim it for who has asked. Where nobody has, nothing is added to storing it."""
+        """Store one job, and claim it for a waiting worker. If none waits, this costs no more than storing it."""
         asks = self._file.asks.all() if self._notifier.knows_who_hears else []
         stored = (add_plain if plain else enqueue)(unit, jobs)
         return self._store_for(asks, unit, stored, f"queue:{jobs[0].queue}") if asks else stored
@@ -116,8 +119,8 @@ class Mailboxes:
         return stored
 
     def _hand(self, asks: Sequence[WaitingWorker], unit: UnitOfWork, job: NewJob) -> Generator[None, None, str | None]:
-        """Make the claim of who asked last and would take this job -> the id of the one handed over, the first in his
-        turn. Only where that is quick: who stores is not to wait for rules and for what is due."""
+        """Make the latest open claim that would take this job. Return the id of its job: the first of the queue, which
+        need not be the new one. No hand-off if there are rules or rows are due: enqueue must stay cheap."""
         for ask in reversed(asks):
             wanted = ask.claim_for(job) if ask.until > unit.now else None
             if wanted is None or not self._hears(ask.address):
@@ -135,30 +138,30 @@ class Mailboxes:
         return address in self._mailboxes if self._notifier.is_here(address) else self._notifier.hears(address)
 
     def _said(self, row: Record) -> str:
-        """The row, whose look-up takes 0.27 ms when all is cold; its id where it is large, or might be heard by who may
-        not read the file."""
+        """The row, because a cold read of it takes 0.27 ms. Only the id if the row is large, or if a process could
+        receive it that may not read the file."""
         whole = to_json(row) if self._notifier.beside else b""
         return (whole if 0 < len(whole) <= SAID else to_json(row.job.id)).decode()
 
     def _told(self, word: str) -> None:
-        """A job is said to be handed to an address of ours. The row says under which claim id."""
+        """Read the datagram of a hand-off to one of our addresses. The row says under which claim id."""
         address, _, said = word.partition(" ")
         mailbox = self._mailboxes.get(address)
         if mailbox is None:
             return
         row: Record | str | None
         try:
-            self._file.check_process()  # or a thread may be closing it
+            self._file.check_process()  # a thread may be closing the file
             row = _read(said)
             if isinstance(row, str):
                 [row] = queries.by_ids(self._file.look, [row])
         except Exception:
-            return  # the worker's next claim will find it, or say what is wrong
+            return  # the worker's next claim will return the job, or raise the error
         if row is not None and row.state is State.RUNNING and row.worker is not None:
             mailbox.take(row.worker, row)
 
 
 def _heard(future: asyncio.Future[None]) -> None:
-    """Whatever became of it: the ask ends by itself."""
+    """Ignore the result: the open claim expires by itself."""
     if not future.cancelled():
         future.exception()

@@ -45,12 +45,12 @@ def insert(ex: Execute, rows: BulkInsert, params: list[Any], width: int, first: 
 
 
 def waited_for(ex: Execute, jobs: Sequence[NewJob]) -> set[str]:
-    """Those for which stored jobs wait already."""
+    """The jobs that stored jobs wait for already."""
     return {up for (up,) in ex(SQL["waited_for"], (text([job.id for job in jobs]),))}
 
 
 class Batch:
-    """Rows to be inserted together. No look-up may run before `flush`, except those for positions here."""
+    """Collects rows to insert together. Before `flush`, only the positions below may be looked up."""
 
     def __init__(self, unit: Unit, jobs: Sequence[NewJob]) -> None:
         self._unit = unit
@@ -59,8 +59,8 @@ class Batch:
         self._bodies: list[Any] = []
         self._labels: list[tuple[str, int]] = []
         self._edges: list[tuple[str, str]] = []
-        self._heads: dict[tuple[str, int], float | None] = {}  # as stored
-        self._firsts: dict[tuple[str, int], float] = {}  # of the rows here
+        self._heads: dict[tuple[str, int], float | None] = {}  # queue, rank -> the stored first position
+        self._firsts: dict[tuple[str, int], float] = {}  # the first position among the rows here
         self._lanes: dict[Lane, float | None] = {}
         self._waited = {up for new in jobs for up in new.after}
         if unit.ex(SQL["any_edge"]).fetchone()[0]:
@@ -90,14 +90,14 @@ class Batch:
             self._lanes[*queue, job.lane] = position if last is None else max(position, last)
 
     def lane_last(self, job: NewJob) -> float | None:
-        """As stored, or of the rows here."""
+        """The last position in its lane, stored or among the rows here."""
         lane = job.queue, rank(job), job.lane or ""
         if lane not in self._lanes:
             self._lanes[lane] = self._unit.lane_last(job)
         return self._lanes[lane]
 
     def queue_head(self, job: NewJob) -> float | None:
-        """As stored, or of the rows here."""
+        """The first position in its queue, stored or among the rows here."""
         queue = job.queue, rank(job)
         if queue not in self._heads:
             self._heads[queue] = self._unit.queue_head(job)
@@ -105,7 +105,7 @@ class Batch:
         return first if head is None else head if first is None else min(head, first)
 
     def flush(self) -> Steps[None]:
-        """Insert all rows. One job may wait for thousands: their edges are stored in steps."""
+        """Insert all rows. One job may wait for thousands of others, so edges are stored in steps."""
         unit = self._unit
         insert(unit.ex, ADD_ANY, self._rows, 23)
         insert(unit.ex, ADD_BODY, self._bodies, 2)

@@ -40,7 +40,7 @@ def set_limits(unit: UnitOfWork, changes: Sequence[LimitChange]) -> Generator[Ca
 
 
 def _queue(name: str) -> str | None:
-    """Which queue a rule counts: "" for all of them, None if it is no queue's."""
+    """The queue that a rule limits: "" for all queues, None if the rule is not for queues."""
     head, _, queue = name.partition(":")
     return queue if head == "queue" else None
 
@@ -53,7 +53,7 @@ def read(found: Iterable[Any]) -> dict[str, LimitFacts]:
 
 
 def write(unit: UnitOfWork, facts: Iterable[LimitFacts]) -> None:
-    """Put these in place of what is stored of their limits, and the rules that act with them."""
+    """Replace the stored facts of these limits, and derive the acting rule of each from them."""
     for each in facts:
         unit.ex(SQL["drop_facts"], (each.name,))
         found = [(name, kind, rule and encode(rule), until) for name, kind, rule, until in rows(each)]

@@ -16,7 +16,8 @@ INSERT OR REPLACE INTO rule (name, rule) VALUES (?, ?);
 -- name: remove
 DELETE FROM rule WHERE name = ?;
 
--- Slots of queues are written only while a rule counts them: from the rows when it comes, dropped when it goes.
+-- Slots of a queue are stored only while a rule limits it: counted from the rows when the rule comes, deleted when it
+-- goes.
 
 -- name: count_queue
 INSERT OR REPLACE INTO slot (key, job, live, cost)

@@ -1,8 +1,8 @@
-"""The lock beside the database, taken before each write transaction: waiting in line instead of polling for SQLite's.
+"""The lock file next to the database: a process takes its lock before each write transaction.
 
-Without it two busy processes share the writes 11 to 89, and one of them waits half a second (measured); and two
-connections could write and checkpoint at once, which SQLite before 3.51.3 does not always survive. Its holder may leave
-a note in it for the next ones (waiting_workers.py).
+With SQLite's lock alone, two busy processes share the writes 11 to 89, and one of them waits half a second (measured).
+SQLite before 3.51.3 may also corrupt a log that one connection writes while another resets it. The holder may leave
+notes in the file for the next holders (waiting_workers.py).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ else:
 
 WAIT: Final = 10.0  # s to wait for other writers, then StorageUnavailable
 PATIENCE: Final = struct.Struct("<dd")
-PATIENCE_AT: Final = 2**17  # where it stands in the file: behind all that `set_note` may write
+PATIENCE_AT: Final = 2**17  # offset in the file, behind everything that `set_note` may write
 
 
 class LockFile:
-    """One holder at a time, over processes and over objects. The lock ends with its process, however that ends: a
-    forked child closes its copy of the descriptor."""
+    """A lock with one holder at a time, among processes and among objects. It is released when its process ends,
+    however that happens: a forked child closes its copy of the descriptor."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class LockFile:
             forks.register(self)
 
     def _open(self) -> int:
-        # The notes would be written to whatever a link of another user names.
+        # If the path were another user's symbolic link, the notes would be written to its target.
         how = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         try:
             while True:
@@ -70,7 +70,7 @@ class LockFile:
             return False
 
     def reopen(self) -> None:
-        """Open the file that the path names now. Only while nobody holds the lock by this object."""
+        """Open the file that the path names now. Call this only while the lock is not held through this object."""
         with forks.opening:
             fd = self._open()
             self.close()
@@ -103,19 +103,20 @@ class LockFile:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def note(self, most: int) -> bytes:
-        """What a holder has noted; b"" where the system knows no such reading."""
+        """The note that an earlier holder left; b"" on systems without `pread`."""
         return os.pread(self._fd, most, 0) if hasattr(os, "pread") else b""
 
     def set_note(self, text: bytes) -> None:
-        """Over the last one, or its beginning; it is not made durable. Where there is no room, nothing is noted."""
+        """Overwrite the note, or the beginning of a longer one. It is not durable. If the disk is full, the note is
+        removed."""
         try:
             os.pwrite(self._fd, text, 0)
         except OSError:
             os.ftruncate(self._fd, 0)
 
     def patience(self) -> tuple[float, float]:
-        """What the last holder who waited for readers in vain has noted: until when nobody does so again, and how long
-        that was to be, in seconds; zeros: nothing."""
+        """Until when no process waits for readers, and how many seconds that pause was: the note of the last holder
+        that waited for them in vain. Zeros: no note."""
         found = os.pread(self._fd, PATIENCE.size, PATIENCE_AT) if hasattr(os, "pread") else b""
         if len(found) < PATIENCE.size:
             return 0.0, 0.0
@@ -123,20 +124,20 @@ class LockFile:
         return until, pause
 
     def set_patience(self, until: float, pause: float) -> None:
-        """Only a hint: nothing is noted where there is no room."""
+        """Leave that note. It is only a hint: if the disk is full, nothing is noted."""
         if hasattr(os, "pwrite"):
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, PATIENCE.pack(until, pause), PATIENCE_AT)
 
     def close(self) -> None:
-        """Lets go of it too. Twice is once."""
+        """Close the descriptor, which also releases the lock. A second call does nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def held(lock: LockFile) -> StorageUnavailable:
-    """The error after WAIT."""
+    """The error to raise after WAIT seconds."""
     return StorageUnavailable(
         f"another process has held {lock.path} for {WAIT:.0f} s: look for one that is stopped (Ctrl-Z, a debugger) or "
         f"hangs, for example with `lsof {lock.path}`; end it, and repeat the call"
@@ -144,7 +145,7 @@ def held(lock: LockFile) -> StorageUnavailable:
 
 
 def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False) -> bool:
-    """Lock it, or give up after WAIT, or when it is not wanted any more. For a thread."""
+    """Wait for the lock in a thread. False: not acquired within WAIT seconds, or `unwanted` returned True."""
     until = clock.monotonic() + WAIT
     pause = 0.0002
     while not lock.try_lock():

@@ -1,6 +1,6 @@
-"""Bringing a file to the schema of this Treadle, and refusing one that is not ours or is newer.
+"""Brings a file to the schema of this Treadle, and refuses a file that is not Treadle's or has a newer schema.
 
-Without it an old file would fail in the middle of a call. Runs under the lock file, so two processes may open at once.
+The caller holds the lock file, so two processes may open the same file at once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from importlib.resources import files
 
 from treadle.errors import NotADatabase, SchemaTooNew
 
-APPLICATION_ID = 0x54524444  # "TRDD"; `file` and any tool can tell the file by it
+APPLICATION_ID = 0x54524444  # "TRDD"; `file` and other tools recognise the file by it
 
 
 @functools.cache
 def known() -> tuple[tuple[int, str, str], ...]:
-    """(number, name, script) of every migration there is, in order."""
+    """(number, name, script) of every migration, in order."""
     found = []
     for entry in files("treadle.storage.sqlite").joinpath("migrations").iterdir():
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
@@ -27,13 +27,13 @@ def known() -> tuple[tuple[int, str, str], ...]:
 
 
 def newest() -> int:
-    """The number of the schema that this Treadle works with."""
+    """The number of the newest schema, which this Treadle uses."""
     return known()[-1][0]
 
 
 def schema_of(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
-    """The number of the last migration applied; 0 for an empty file. Raises NotADatabase for somebody else's, unless
-    it is to be `shared`: then for one that has tables of our names."""
+    """The number of the last migration applied; 0 for an empty file. Raises NotADatabase for a file with other tables;
+    if it may be `shared`, only if their names are those of our tables."""
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
         return 0
@@ -55,7 +55,7 @@ def schema_of(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
 
 
 def _names() -> set[str]:
-    """The tables that the migrations make."""
+    """The tables that the migrations create."""
     scripts = [_FRAME, *(script for _, _, script in known())]
     return {name for script in scripts for name in re.findall(r"CREATE TABLE (\w+)", script)}
 
@@ -68,7 +68,7 @@ def check(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
 
 
 def migrate(db: sqlite3.Connection, path: str, now: float, shared: bool = False) -> None:
-    """Apply what is missing, each migration in a transaction of its own. The caller holds the lock file."""
+    """Apply the missing migrations, each in a transaction of its own. The caller holds the lock file."""
     found = check(db, path, shared)
     for number, name, script in known():
         if number > found:

@@ -1,6 +1,7 @@
-"""Waking the other processes at this file: a datagram after each commit, and a look now and then as a net.
+"""Wakes the other processes at this file: a datagram after each commit, and polling in case one is lost.
 
-Without it a worker would find another process's jobs at its next poll only. Hints: nothing depends on their arrival.
+Otherwise a worker would find another process's jobs only at its next poll. Datagrams are hints: any of them may be
+lost.
 """
 
 from __future__ import annotations
@@ -21,30 +22,32 @@ from treadle.errors import UNREADABLE
 from treadle.storage.sqlite.socket_folder import SocketFolder
 from treadle.storage.topic_waiters import TopicWaiters
 
-MANY: Final = 50  # topics in a datagram; beyond, a kind of topics is spoken as a whole
-NET: Final = 0.2  # s between two looks whether others have committed
+MANY: Final = 50  # topics in a datagram; of more, only their kinds are sent
+NET: Final = 0.2  # s between two checks whether other processes have committed
 KINDS: Final = ("queue:*", "job:*", "worker:*")
-HAND: Final = "hand:"  # how the address begins of one who is handed jobs: a word for his process alone
+HAND: Final = "hand:"  # prefix of a hand-off address; such a topic goes to one process only
 UNIX: Final = hasattr(socket, "AF_UNIX") and os.name == "posix"
 
 
 class Notifier:
-    """One receiver per storage object, in a folder beside the file; whoever has a receiver there is told."""
+    """Sends to the sockets of all storage objects at this file, and receives at its own. They are in a folder next to
+    the file."""
 
-    knows_who_hears: Final = UNIX  # a port may belong to another process by now
+    knows_who_hears: Final = UNIX  # on Windows a port may belong to another process by now
 
     def __init__(self, path: str, waiters: TopicWaiters, foreign_version: Callable[[], int | None]) -> None:
         self._waiters, self._foreign_version = waiters, foreign_version
-        self.handed: Callable[[str], None] = lambda word: None  # what becomes of a word for an address here
+        # called with each topic that hands a job to an address here
+        self.handed: Callable[[str], None] = lambda word: None
         self._place = SocketFolder(path)
         self._folder = self._place.path
-        self.beside = self._place.beside  # who is told something there may read the file as well
+        self.beside = self._place.beside  # all processes that can receive there may also read the file
         self._path, self._name = path, _name()
         self._socket: socket.socket | None = None
         self._sender: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._others: list[str] = []
-        self._seen: int | None = None  # when the folder was last changed, as we know it
+        self._seen: int | None = None  # when the folder last changed, as far as this object has read it
         self._listeners = 0
         self._version: int | None = None
         self._net: asyncio.TimerHandle | None = None
@@ -52,17 +55,17 @@ class Notifier:
         forks.register(self)
 
     def start(self) -> None:
-        """The file is open: what others commit from now on is news."""
+        """The file is open: report commits of other processes from now on."""
         self._version = self._foreign_version()
 
-    # --- telling
+    # --- sending
 
     def publish(self, topics: set[str]) -> None:
-        """Tell the others. Never waits, and never raises: the jobs are committed."""
+        """Send topics to the other processes. Never waits and never raises, because the jobs are committed."""
         try:  # noqa: SIM105 - 0.4 us less
             self._publish(topics)
         except OSError:
-            pass  # the folder is private, or has gone; listeners look at the file now and then
+            pass  # the folder is not readable or was deleted; listeners also poll the file
 
     def _publish(self, topics: set[str]) -> None:
         words = [topic for topic in topics if topic.startswith(HAND)]
@@ -71,8 +74,8 @@ class Notifier:
         if len(words) == len(topics):
             return
         if self._seen is None and not os.access(self._folder, os.F_OK):
-            return  # nobody has ever listened: 1.5 us less than the error of the next line
-        changed = self._place.changed()  # raises where the last listener has left since
+            return  # no process has ever listened: 1.5 us less than the error of the next line
+        changed = self._place.changed()  # raises if the last listener has closed since
         if changed != self._seen:
             self._others = [name for name in os.listdir(self._folder) if name != self._name]
             self._seen = changed
@@ -83,11 +86,11 @@ class Notifier:
             self._tell(name, message)
 
     def _hand(self, word: str) -> None:
-        """To him alone: at once where it is another process, else as the loop gets to it."""
+        """Deliver only to that receiver: by datagram to another process, in this process on the next loop turn."""
         if self.is_here(word):
             asyncio.get_running_loop().call_soon(self.handed, word)
         else:
-            self._place.changed()  # raises where the folder is not ours any more: the word may hold a whole job
+            self._place.changed()  # raises if the folder is no longer safe; the topic may contain a whole job
             self._tell(_receiver_of(word), msgspec.json.encode([word]))
 
     def _tell(self, name: str, message: bytes) -> None:
@@ -98,17 +101,17 @@ class Notifier:
         try:
             self._sender.sendto(message, address if UNIX else _port_of(address))
         except BlockingIOError:
-            pass  # it has enough to read
+            pass  # it has unread datagrams, so it is awake
         except (ConnectionRefusedError, FileNotFoundError, ValueError):
             if name in self._others:
-                self._others.remove(name)  # its process is gone
+                self._others.remove(name)  # its process has ended
             with contextlib.suppress(OSError):
                 os.unlink(address)
         except OSError:
             pass
 
     def hears(self, address: str) -> bool:
-        """Whether another process listens where this address is."""
+        """Whether another process listens at this address."""
         with contextlib.suppress(OSError), _new_socket() as probe:
             self._place.changed()
             probe.connect(os.path.join(self._folder, _receiver_of(address)))
@@ -118,15 +121,15 @@ class Notifier:
     def is_here(self, address: str) -> bool:
         return _receiver_of(address) == self._name
 
-    # --- hearing
+    # --- receiving
 
     def address(self, number: int) -> str:
-        """One of those at this receiver."""
+        """A hand-off address at this receiver."""
         return f"{HAND}{self._name}:{number}"
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """While somebody waits: the receiver is there, and the net is spread."""
+        """While a caller watches: receive datagrams, and poll."""
         self._listeners += 1
         self.register()
         if self._net is None:
@@ -140,7 +143,7 @@ class Notifier:
                 self._net = None
 
     def register(self) -> bool:
-        """From now on there is a receiver. False: it cannot be."""
+        """Open the receiver. False: there can be none."""
         if self._socket is not None:
             return True
         loop = asyncio.get_running_loop()
@@ -149,7 +152,7 @@ class Notifier:
                 self._socket = self._receiver()
             loop.add_reader(self._socket, self._receive)
         except (OSError, NotImplementedError):
-            if self._socket is not None:  # the net has to do
+            if self._socket is not None:  # polling must do
                 self._socket.close()
                 self._socket = None
             return False
@@ -157,13 +160,14 @@ class Notifier:
         return True
 
     def _receiver(self) -> socket.socket:
-        """A socket at our address in the folder."""
+        """Create a socket at our address in the folder."""
         address = os.path.join(self._folder, self._name)
         self._place.make()
         made = _new_socket()
         try:
             if UNIX:
-                with contextlib.suppress(OSError):  # Linux takes the mode from here; elsewhere the folder guards it
+                # Linux takes the mode from here; elsewhere the folder's mode protects it
+                with contextlib.suppress(OSError):
                     os.fchmod(made.fileno(), FILE)
                 made.bind(address)
             else:
@@ -178,7 +182,7 @@ class Notifier:
         return made
 
     def forked(self) -> None:
-        """Only the parent listens, and is listened to: what comes for it after its death must not find a socket."""
+        """Only the parent listens. A datagram sent to it after its death must find no socket."""
         for each in (self._socket, self._sender):
             if each is not None:
                 each.close()
@@ -203,11 +207,12 @@ class Notifier:
         self._waiters.speak(topics)
 
     def _look(self) -> None:
-        """Whether others have committed since the last look. What datagrams told need not be told again at once."""
+        """Check whether other processes have committed since the last check. A change that datagrams may have reported
+        is published again only if it is still there at the next check."""
         version = self._foreign_version()
         if version is not None and version != self._version:
             if self._heard and self._version is not None:
-                self._heard = False  # once more in the next round, if it still differs
+                self._heard = False  # published by the next check if the version still differs
             else:
                 self._version = version
                 self._waiters.speak(KINDS)
@@ -225,7 +230,7 @@ class Notifier:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self._folder, self._name))
             with contextlib.suppress(OSError):
-                os.rmdir(self._folder)  # the last one clears the table
+                os.rmdir(self._folder)  # only the last process can delete it
         if self._sender is not None:
             self._sender.close()
             self._sender = None
@@ -240,7 +245,7 @@ def _receiver_of(address: str) -> str:
 
 
 def _few(topics: set[str]) -> list[str]:
-    """The topics, or the kinds they are of where they are many: a datagram has an end."""
+    """The topics, or their kinds if there are many, because the size of a datagram is limited."""
     topics = {topic for topic in topics if not topic.startswith(HAND)}
     if len(topics) <= MANY:
         return list(topics)

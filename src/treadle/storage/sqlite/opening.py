@@ -1,6 +1,6 @@
-"""Opening the file: is it ours, is it new, may it be written, and the three connections to it.
+"""Opens the file: checks that it is Treadle's and writable, creates or migrates it, and makes the connections to it.
 
-Without it a wrong file would be found by the first statement, and a new one would not survive a power cut.
+A new file is synced to disk with its folder, so that it survives a power failure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treadle.storage.sqlite.migrate import check, migrate, newest
 
 
 class Opened(NamedTuple):
-    """One connection to write, one for short looks, one for long ones.
+    """The connections: one to write, one for short reads, one for long reads.
 
     unwritable  why this process can only read the file; "" if it can write
     """
@@ -34,7 +34,8 @@ class Opened(NamedTuple):
 
 
 def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = False) -> Opened:
-    """Open the file; make or migrate it under the lock. For a thread: it may wait for another process that does so.
+    """Open the file; create or migrate it under the lock. Run this in a thread: it may wait for another process that
+    does so.
 
     A file that has our schema is opened without the lock: a process in the middle of a transaction of its own database
     connection may open it.
@@ -50,8 +51,8 @@ def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = Fals
     try:
         return _open_to_look(path, None, why) if why else _open_to_write(path, synchronous, now, shared)
     except sqlite3.Error as error:
-        # Left to SQLite to find out: to open the file here and close it would drop the locks of everybody who has it
-        # open in this process, and what they commit would be lost.
+        # Only SQLite may find this out. Opening and closing the file here would drop the locks of every connection that
+        # this process has to it, and their commits would be lost.
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
             raise NotADatabase(f"{path} is not a SQLite database, or it is encrypted; give another file") from error
         raise
@@ -90,7 +91,8 @@ def _open_to_write(path: str, synchronous: str, now: clock.Clock, shared: bool) 
 def _connections(
     path: str, prepare: Callable[[sqlite3.Connection], object]
 ) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
-    """Three connections, the first one prepared before the others are made. Where one fails, none stays open."""
+    """Open three connections. `prepare` runs on the first before the others are opened. If one fails, none stays
+    open."""
     with contextlib.ExitStack() as made:
         db = made.enter_context(contextlib.closing(new_connection(path)))
         prepare(db)
@@ -101,19 +103,20 @@ def _connections(
 
 
 def _is_ready(db: sqlite3.Connection, path: str, shared: bool) -> bool:
-    """Whether nothing has to be written before the file is used."""
+    """Whether the file can be used without writing to it first."""
     return check(db, path, shared) == newest() and bool(db.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
 
 
 def _make(db: sqlite3.Connection, path: str, now: clock.Clock, lock: LockFile, shared: bool) -> None:
-    """Bring a new or an older file to our schema."""
+    """Create our schema in a new file, or migrate an older one."""
     if not patiently(lock):
         raise held(lock)
     try:
         fresh = not os.path.getsize(path)
-        check(db, path, shared)  # another process may have made it meanwhile
+        check(db, path, shared)  # another process may have created it meanwhile
         if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            # before the first table, or VACUUM would be needed: lets prune give a great backlog's pages back
+            # This must precede the first table; later it would need a VACUUM. It lets prune release the pages of a
+            # large backlog.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
                 raise StorageUnavailable(
@@ -128,8 +131,8 @@ def _make(db: sqlite3.Connection, path: str, now: clock.Clock, lock: LockFile, s
 
 
 def _open_to_look(path: str, lock: LockFile | None, why: str) -> Opened:
-    """Nothing can be written here: the first write says so."""
-    # where nobody has the file open there is no log, and SQLite could not make one to read it as usual
+    """Open the file for reading only; the first write raises."""
+    # If no process has the file open, it has no log, and SQLite could not create one here to read the file as usual.
     how = "mode=ro" if os.path.exists(path + "-wal") else "mode=ro&immutable=1"
     uri = f"{pathlib.Path(path).as_uri()}?{how}"
     return Opened(*_connections(uri, lambda db: check(db, path)), lock, why)
@@ -152,13 +155,13 @@ def new_connection(path: str, kind: type[sqlite3.Connection] = Gathering) -> sql
         db.execute("PRAGMA journal_size_limit = 67108864")
         db.execute("PRAGMA foreign_keys = OFF")
     except BaseException:
-        sqlite3.Connection.close(db)  # a kind may refuse to be closed by its user
+        sqlite3.Connection.close(db)  # the class may refuse to be closed by its user
         raise
     return db
 
 
 def _sync_folder(folder: str) -> None:
-    """So that the file is still in its folder after the power failed."""
+    """Sync the folder, so that it still lists the file after a power failure."""
     if os.name == "posix":
         fd = os.open(folder, os.O_RDONLY)
         try:

@@ -14,16 +14,16 @@ from treadle.storage.sqlite.unit_of_work import UnitOfWork
 SQL = load("prune")
 STEP = 128  # rows deleted between two turns of the loop: 2-3 ms
 DAY = 86_400.0
-FREE = 4_096  # free pages (16 MB) that are kept: the next backlog uses them again
-LIMITS = 1_000  # looked at in one call
-GIVE_BACK = 500  # pages given back to the file system per call at most
+FREE = 4_096  # free pages (16 MB) to keep for the next backlog
+LIMITS = 1_000  # limits that one call checks
+GIVE_BACK = 500  # pages that one call releases to the file system, at most
 
 InThread = Callable[[], Any]
 
 
 def prune(unit: UnitOfWork, limit: int, past: str) -> Generator[InThread | None, Any, tuple[int, str]]:
-    """Of the limits those after the key `past` are looked at -> how many rows went, and the key where the next call
-    continues, or ''."""
+    """Delete ended rows, and check the limits whose keys follow `past`. Return how many rows were deleted, and the key
+    after which the next call continues, or ''."""
     if unit.shut():
         return 0, past
     yield from advance_due(unit)
@@ -42,7 +42,7 @@ def _prune_rows(unit: UnitOfWork, limit: int) -> Generator[InThread | None, Any,
     found: list[tuple[int, str, int]] = from_json(said)
     top = max((seq for seq, _, _ in found), default=0)
     if found and top == unit.ex("SELECT max(seq) FROM job").fetchone()[0]:
-        unit.ex(SQL["keep_top"], (top,))  # else the next row would get the number of one that is gone
+        unit.ex(SQL["keep_top"], (top,))  # else the next new row would get the number of a deleted one
     for at in range(0, len(found), STEP):
         _delete(unit, found[at : at + STEP])
         yield None
@@ -51,7 +51,7 @@ def _prune_rows(unit: UnitOfWork, limit: int) -> Generator[InThread | None, Any,
 
 
 def _drop_limits(unit: UnitOfWork, past: str) -> Generator[InThread | None, Any, str]:
-    """Partitions (`user:<id>`) come and go; each leaves its starts or its bucket."""
+    """Delete the rates of unused partitions (`user:<id>`): each leaves its starts or its bucket behind."""
     (said,) = yield lambda: unit.ex(SQL["rates"], (past, LIMITS)).fetchone()
     found: list[tuple[str, float | None, float | None, float | None]] = from_json(said)
     unused = [
@@ -88,7 +88,7 @@ def _delete(unit: UnitOfWork, rows: list[tuple[int, str, int]]) -> None:
 
 
 def _shrink(unit: UnitOfWork) -> None:
-    """Give some of many free pages back, so that one great backlog does not keep the disk for ever."""
+    """Release some pages if many are free, so that one large backlog does not keep the disk space for ever."""
     free, pages = (unit.ex(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
     if free > FREE and free > pages // 2:
         unit.ex(f"PRAGMA incremental_vacuum({GIVE_BACK})").fetchall()

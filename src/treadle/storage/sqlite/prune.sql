@@ -1,5 +1,5 @@
--- An ended row may go when no unfinished job waits for it by name and its workflow has ended: the root, or any other
--- job of it, if it has one.
+-- An ended row may be deleted when no unfinished job names it in `after` and every job of its workflow has ended: the
+-- root, and all jobs with that root.
 
 -- One row of JSON: a thread that steps through many rows loses the GIL at each.
 
@@ -42,7 +42,7 @@ DELETE FROM recent_claim WHERE at < ?;
 -- name: drop_workers
 DELETE FROM worker WHERE seen < ?;
 
--- What the rates of some limits remember: the last start, the bucket.
+-- The stored state of some rates: the last start, the bucket.
 -- name: rates
 SELECT json_group_array(json_array(key, last, tokens, at)) FROM (
     SELECT k.key, (SELECT max(s.at) FROM start s WHERE s.key = k.key) AS last, b.tokens, b.at FROM (

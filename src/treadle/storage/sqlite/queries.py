@@ -1,7 +1,7 @@
-"""Looking: rows by id, pages, counts. Reads what is committed and changes nothing.
+"""Reads rows by id, pages and counts. It sees what is committed and changes nothing.
 
-Without it nobody could see what is stored. The search for a page runs in a thread and answers numbers in one row; the
-rows themselves are few and are read on the loop.
+The search for a page runs in a thread and returns row numbers in one row of JSON. The loop then reads the few rows of
+the page.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Search:
         if query.state:
             self._and(f"j.state IN ({','.join('?' * len(query.state))})", *(NUMBER[state] for state in query.state))
             if all(NUMBER[state] > 3 for state in query.state):
-                self._and("j.state > 3")  # lets the index of what went wrong be used
+                self._and("j.state > 3")  # so that SQLite can use the index of failed and cancelled jobs
         if query.task is not None and query.task.startswith("treadle."):
-            self._and("j.task >= 'treadle.' AND j.task < 'treadle/'")  # the same for our own tasks
+            self._and("j.task >= 'treadle.' AND j.task < 'treadle/'")  # the same for system tasks
         for value, condition in (
             (query.task, "j.task = ?"),
             (query.queue, "j.queue = ?"),
@@ -104,7 +104,7 @@ class Search:
 
     def run(self, db: sqlite3.Connection) -> tuple[list[int], int | None]:
         query = self.query
-        db.execute("BEGIN")  # one state of the file for all that follows
+        db.execute("BEGIN")  # all statements below see one state of the file
         try:
             if query.ahead_of is not None:
                 own = db.execute(SQL["spot"], (query.ahead_of,)).fetchone()
@@ -146,7 +146,7 @@ def counts(db: sqlite3.Connection) -> list[Any]:
 
 
 def told(db: sqlite3.Connection, found: Sequence[Any], now: float) -> tuple[Count, ...]:
-    """The counts, with the place of the first in line read exactly (JSON would round it)."""
+    """The counts, with the position of the first queued job read as a number: JSON would round it."""
     firsts = [each[6] for each in found if each[6] is not None]
     places = dict(db.execute(SQL["places"], (text(firsts),)).fetchall())
     made = []
@@ -176,7 +176,7 @@ def limits(db: sqlite3.Connection) -> tuple[LimitUse, ...]:
 
 
 def limits_in_use(db: sqlite3.Connection, now: float) -> tuple[LimitUse, ...]:
-    """Read in the thread that searches."""
+    """The limits and their use. Call this in the thread of searches."""
     facts = read(db.execute(LIMITS["all_facts"]))
     rules, used = queries.acting_rules(facts), dict[str, int]()
     if not rules:

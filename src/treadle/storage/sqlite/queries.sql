@@ -4,7 +4,7 @@ SELECT job, name, value FROM checkpoints WHERE job IN (SELECT value FROM json_ea
 -- name: spot
 SELECT queue, rank, queue_position, id FROM job WHERE id = ? AND queue_position IS NOT NULL;
 
--- One row of JSON each: a thread that steps through many rows loses the GIL at each.
+-- One row of JSON for each query: a thread that steps through many rows loses the GIL at each.
 
 -- name: counts
 SELECT json_group_array(json_array(queue, task, state, jobs, line, aside, first)) FROM (
@@ -29,7 +29,8 @@ SELECT key, tokens, at FROM bucket
 UNION ALL
 SELECT DISTINCT key, NULL, NULL FROM start WHERE key NOT IN (SELECT key FROM bucket);
 
--- The sum decides, exactly as in Python; the comparison before it, wider than any rounding, keeps to the end of the index.
+-- The sum decides, exactly as in Python. The comparison before it, wider than any rounding error, limits the read to
+-- the end of the index.
 
 -- name: window
 SELECT at, cost FROM start WHERE key = ?1 AND at > ?3 - ?2 - 0.001 AND at + ?2 > ?3 ORDER BY at;

@@ -1,6 +1,6 @@
-"""Which rows were leased here lately, so that their endings find them by number.
+"""Remembers the row numbers of recent leases, so that their endings find the rows by number.
 
-Without it an ending would be looked up by id, in a list of ids to be read and sorted (4,000 instructions of 72,000).
+By id, an ending would need a list of ids to parse and sort (4,000 instructions of 72,000).
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-MOST: Final = 10_000  # of which the numbers are kept; of so many more the last ones
+MOST: Final = 10_000  # row numbers kept; beyond twice as many, the oldest are dropped
 
 
 class RecentLeases:
-    """Right for as long as it is kept, as no number is given to a second row (`enqueue.sql`). A lease that is lost or
-    taken over does no harm: whoever ends it names its version too."""
+    """An entry stays correct, because no number is given to a second row (`enqueue.sql`). An entry of an expired lease
+    does no harm: an ending names the version of the row too."""
 
     def __init__(self) -> None:
         self._young, self._old = dict[str, int](), dict[str, int]()
@@ -24,7 +24,7 @@ class RecentLeases:
         self._young.update(zip(ids, seqs, strict=True))
 
     def take(self, ids: Iterable[str]) -> list[int] | None:
-        """The numbers of all these, which are forgotten; None if one is not known."""
+        """The numbers of all these rows, which are then forgotten; None if one of them is unknown."""
         young, old, found = self._young, self._old, list[int]()
         for id in ids:
             seq = young.pop(id, 0) or old.pop(id, 0)

@@ -1,7 +1,4 @@
-"""A job as columns and back: the flags of a row, the body, the record.
-
-Without it each verb would lay out and read the row its own way.
-"""
+"""A job as columns and back: the flags of a row, the body, the record."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from treadle.core import defaults
 from treadle.core.model import Limit, NewJob, Presence, Record, State
 from treadle.storage.row_rules import rank
 
-DOWN: Final = 1  # somebody waits, or waited, for it: its ending must be counted
+DOWN: Final = 1  # a job waits, or waited, for it: its ending must be counted
 KEY: Final = 2  # it has a key
-STARTED: Final = 4  # ... which it gives away when it is claimed
+STARTED: Final = 4  # it frees its key when it is claimed
 LIMITS: Final = 8  # it names limits
 SLOT: Final = 16  # it has rows in `slot`
 LANE: Final = 32
@@ -50,24 +47,24 @@ FULL: Final = (
 
 
 def text(value: Any) -> str:
-    """JSON for the statements' json_each. Only strings and integers: SQLite reads a float's last bit as it likes."""
+    """JSON for json_each in a statement. Only strings and integers: SQLite may change the last bit of a float."""
     return to_json(value).decode()
 
 
 def run_of(seqs: Sequence[int]) -> tuple[int, int] | None:
-    """The first and last of row numbers that follow each other; None: they do not."""
+    """The first and last of row numbers that are consecutive; None if they are not."""
     first, last = seqs[0], seqs[-1]
     return (first, last) if seqs == list(range(first, last + 1)) else None
 
 
 def numbers_text(seqs: Sequence[int]) -> str:
-    """Row numbers as JSON. Most claims take a run of them, and 256 in full need a page of their own."""
+    """Row numbers as JSON. Most claims take consecutive rows, and a full list of 256 would need a page of its own."""
     run = run_of(seqs)
     return text(seqs if run is None else [run])
 
 
 def numbers(found: str) -> list[int]:
-    """The row numbers again."""
+    """The row numbers that `numbers_text` wrote."""
     seqs = list[int]()
     for each in from_json(found):
         seqs += [each] if isinstance(each, int) else range(each[0], each[1] + 1)
@@ -75,13 +72,13 @@ def numbers(found: str) -> list[int]:
 
 
 def decode_all(bodies: Iterable[bytes]) -> list[NewJob]:
-    """Many bodies at once, as the one array they make with a header in front: 0.4 us a job instead of 0.8."""
+    """Decode many bodies at once, joined to one array with a header in front: 0.4 us a job instead of 0.8."""
     found = list(bodies)
     return _decode_many(b"\xdd" + len(found).to_bytes(4) + b"".join(found))
 
 
 def flags_of(job: NewJob) -> int:
-    """What its NewJob says of the slow roads; the rest is known when the row is written."""
+    """The flags that a NewJob sets; the others depend on the row and are set when it is written."""
     flags = 0
     if job.key is not None:
         flags |= KEY | (STARTED if job.key_until == "started" else 0)
@@ -101,7 +98,7 @@ def flags_of(job: NewJob) -> int:
 
 
 def more(row: Record) -> bool:
-    """Whether a claim has to read more of this row than of a plain one."""
+    """Whether a claim must read more columns of this row than of a plain one."""
     return bool(
         row.function_done
         or row.after
@@ -120,8 +117,7 @@ def more(row: Record) -> bool:
 
 
 def is_plain(job: NewJob) -> bool:
-    """Joins the line as it comes: its row is its place, and nothing beside it has to be written or asked. Limits are
-    asked when it is claimed."""
+    """Whether storing a job writes nothing but its own row. Its limits are checked when it is claimed."""
     return not (
         job.key is not None
         or job.after

@@ -1,7 +1,7 @@
-"""A transaction begun for one run: a connection of its own, holding the lock until it is over.
+"""A transaction for one run, on a connection of its own that holds the lock until the transaction ends.
 
-Without it a task's own writes could not be committed with its ending. SQLite knows one writer at a time, so all other
-writes to the file wait meanwhile; whoever asks for a second such transaction here waits in line.
+So a task's own writes are committed together with its ending. SQLite allows one writer at a time: all other writes to
+the file wait meanwhile, and a second such transaction in this process waits for the first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from treadle.storage.sqlite.user_transaction import Known, UserTransaction
 
 
 class TaskConnection(Ours):
-    """What the function writes with. Its transaction is ended by Treadle, with the job's ending in it."""
+    """The connection that the function writes with. Treadle ends its transaction, together with the job."""
 
     def commit(self) -> NoReturn:
         raise BadSession(
@@ -39,7 +39,8 @@ class TaskConnection(Ours):
 
 
 class RunTransaction:
-    """Open from `begin` on. Its thread is its own: the storage's may be waiting for the very lock this one holds."""
+    """Open from `begin` on. It has its own thread, because the storage's thread may be waiting for the lock held
+    here."""
 
     alone = True
 
@@ -99,7 +100,8 @@ class RunTransaction:
             await in_thread(self._loop, self._thread, self._undo, finish=False)
 
     def _undo(self) -> None:
-        """From here on a function that goes on writing is refused each statement, in whatever thread it is."""
+        """Roll back. Every later statement of a function that continues to write is refused, in whatever thread it
+        runs."""
         if self.raw is not None:
             with contextlib.suppress(sqlite3.Error):
                 self.raw.interrupt()
@@ -111,7 +113,7 @@ class RunTransaction:
     async def close(self) -> None:
         try:
             await self.roll_back()
-        finally:  # also where the caller is cancelled meanwhile: the thread undoes first
+        finally:  # also if the caller is cancelled meanwhile: the thread rolls back first
             if not self._closed:
                 self._closed = True
                 self._thread.submit(self._close)
@@ -127,7 +129,7 @@ class RunTransaction:
             self._lock = None
 
     def _end(self) -> None:
-        """The next one may begin."""
+        """Let the next transaction begin."""
         self._over = True
         self._turn.release()
 

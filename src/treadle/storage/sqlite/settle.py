@@ -1,6 +1,6 @@
-"""Applies outcomes: plain endings with one UPDATE, every other outcome one by one; and renews leases.
+"""Applies outcomes, plain endings with one UPDATE and every other outcome one by one, and renews leases.
 
-An outcome that cannot be stored fails alone.
+An outcome that cannot be stored does not affect the others.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ ALIKE_BY_ID, ALIKE_BY_SEQ, ALIKE_RUN = (
     )
 )
 STEP = 256  # plain outcomes between two turns of the loop
-GROUPS = 8  # of one version and attempt; more are few each, and go as they are
-ENDED = 10  # bytes that an ending adds to a plain row, beside its result
+GROUPS = 8  # groups of one version and attempt; if there are more, each is small and takes the general statement
+ENDED = 10  # bytes that an ending adds to a plain row, in addition to its result
 SUCCEEDED = State.SUCCEEDED
 KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": defaults.KEEP_LEAST}
 
@@ -65,7 +65,7 @@ def settle(unit: UnitOfWork, outcomes: Sequence[Outcome]) -> Generator[None, Non
 
 
 def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Generator[None, None, list[Settled]]:
-    """`limited`: some that run may have slots."""
+    """Settle one step of outcomes. `limited`: some running jobs may hold slots."""
     wins, ends, others = list[Outcome](), list[Outcome](), list[Outcome]()
     for out in outcomes:
         (wins if _is_success(out) else ends if _is_plain(out) else others).append(out)
@@ -89,7 +89,8 @@ def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Gener
 
 
 def _is_plain(out: Outcome) -> bool:
-    """An ending and nothing else. Text with NUL goes the other way: SQLite's JSON ends a string there."""
+    """Whether an outcome is an ending and nothing else. Text with NUL takes the per-row path: SQLite's JSON ends a
+    string there."""
     return (
         out.state.final
         and not out.followups
@@ -106,7 +107,7 @@ def _is_plain(out: Outcome) -> bool:
 
 
 def _is_success(out: Outcome) -> bool:
-    """The commonest plain ending of all: it brings a result, or not even that."""
+    """Whether an outcome is the most common plain ending: success, with a result or without."""
     return (
         out.state is SUCCEEDED
         and not out.followups
@@ -125,7 +126,7 @@ def _is_success(out: Outcome) -> bool:
 def _end_plain(
     unit: UnitOfWork, wins: Sequence[Outcome], ends: Sequence[Outcome], freed: slots.Freed | None
 ) -> Sequence[Outcome]:
-    """End those whose row is plain too, and runs under the version named -> the others."""
+    """End the jobs whose rows are plain too and run under the named version. Return the other outcomes."""
     slow = DOWN | KEY if freed is not None else SLOW_END
     groups: dict[tuple[int, int], dict[str, str | None]] = {}
     for out in wins:
@@ -161,8 +162,8 @@ def _end_plain(
         return ()
     left = {number for (number,) in unit.ex(SQL["left"], (text([(out.id, out.version) for out in outs]),))}
     if len(outs) - len(left) != done:
-        # some were one version on already: the slow road can tell a repetition from a stale outcome, and finds those
-        # that were just applied to be repetitions
+        # Some were one version further already. The per-row path can tell a repetition from a stale outcome; to it, the
+        # outcomes that were just applied are repetitions.
         left = set(range(len(outs)))
         unit.topics.update([f"job:{out.id}" for out in outs])
     unit.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in left])
@@ -170,8 +171,8 @@ def _end_plain(
 
 
 def _freed(unit: UnitOfWork, outs: Sequence[Outcome], alone: bool) -> slots.Freed | None:
-    """What those that end here give back. None where somebody waits for it and others of the call (it is not `alone`)
-    would see him come back in line before their turn."""
+    """The slots and limits that these endings free. None if a limit blocks jobs and the call has other outcomes
+    (`alone` is False): those would see a job queued again before their turn."""
     freed, held = slots.Freed(), unit.ex(SLOTS["running"], (text([(out.id, out.version) for out in outs]),)).fetchall()
     freed.add(held)
     return freed if (alone and len(held) == len(outs)) or not freed.awaited(unit) else None
@@ -209,7 +210,8 @@ def heartbeat(
     unit.refuse("closing", "gone")
     if unit.shut("closing"):
         return HeartbeatResult(lost=frozenset(renewal.id for renewal in renewals))
-    # of a worker that is new: of all, for a machine whose clock is set right is often started anew
+    # For a new worker: the latest time at which any worker was seen. A machine whose clock was corrected has often been
+    # restarted.
     [seen] = unit.ex(SQL["seen"], (worker.worker,)).fetchone()
     if seen > unit.now + CLOCK_BACK:
         for name in ("back_starts", "back_starts_gone", "back_buckets", "back_openings", "back_workers", "back_rows"):

@@ -1,7 +1,7 @@
--- Endings take only running rows that nobody waits for and that hold no key (flags & 3 = 0), nor a slot where somebody
--- stands aside for it (flags & 27 = 0): they touch no other row. Those of one version and attempt go together, as
--- {id: result}: two thirds of the time of the general form; and where all results are alike, as [id, ...]: half of it.
--- Those that were leased here lately are found by number (recent_leases.py), at best from the first to the last.
+-- These statements end only running rows that no job waits for and that hold no key (flags & 3 = 0) and no slot of a
+-- limit that blocks jobs (flags & 27 = 0): they touch no other row. Endings with one version and attempt share a
+-- statement, as {id: result}: two thirds of the time of the general form; with equal results, as [id, ...]: half of it.
+-- Rows leased here lately are found by number (recent_leases.py), consecutive ones by the first and last.
 
 -- name: glance
 SELECT (SELECT value FROM meta WHERE name = 'move'), EXISTS (SELECT 1 FROM slot);
@@ -45,7 +45,8 @@ ON CONFLICT (name) DO UPDATE SET presence = excluded.presence, seen = excluded.s
 -- name: seen
 SELECT coalesce((SELECT seen FROM worker WHERE name = ?), (SELECT max(seen) FROM worker), 0.0);
 
--- What a clock has written that was ahead of ?1: starts count as now, and rows keep the time they had left.
+-- Repairs times that were written while the clock was ahead of ?1: starts count as now, and rows keep their remaining
+-- time.
 
 -- name: back_starts
 INSERT INTO start (key, at, cost) SELECT key, ?1, sum(cost) FROM start WHERE at > ?1 GROUP BY key

@@ -68,8 +68,8 @@ class SharedTransactions:
     def submit(
         self, run: Callable[[UnitOfWork], Steps], weight: int = 1, jobs: Sequence[Any] | None = None
     ) -> asyncio.Future[Any]:
-        """Do this in the next transaction. With `jobs`, neighbours of the same kind are merged into one insert. Where
-        nobody else asks it is done, if it needs no thread, when this returns."""
+        """Run this call in the next transaction. With `jobs`, neighbouring calls of the same kind are merged into one
+        insert. For a single caller the call is done when this returns, unless it needs a thread."""
         self._file.check_process()
         loop = self._file.loop
         assert loop is not None
@@ -86,7 +86,8 @@ class SharedTransactions:
         return future
 
     def foreign_version(self) -> int | None:
-        """A number that changes when somebody else commits; None while a transaction of ours is under way."""
+        """A number that changes when another process commits; None while a transaction of this object is in
+        progress."""
         if self._file.task is not None or self._file.loop is None:
             return None
         try:
@@ -162,10 +163,11 @@ class SharedTransactions:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
-                await self._file.in_thread(self._begin_patiently)  # somebody's shell writes
+                await self._file.in_thread(self._begin_patiently)  # for example a shell that writes
             before = self._file.db.total_changes
             answers = await self._answers(group, topics)
-            weight = max(weight, (self._file.db.total_changes - before) // ROWS)  # one ending may let a million jobs go
+            # one ending may release a million jobs
+            weight = max(weight, (self._file.db.total_changes - before) // ROWS)
             if self._file.synchronous == "full":
                 await self._sync(weight)
             elif weight > LARGE:
@@ -173,7 +175,7 @@ class SharedTransactions:
             else:
                 self._commit()
         except BaseException:
-            self._leases.forget()  # rows that were stored in the same transaction are gone, and their numbers with them
+            self._leases.forget()  # rows stored in the same transaction are gone, and so are their numbers
             self._roll_back()
             raise
         finally:
@@ -182,7 +184,8 @@ class SharedTransactions:
         return answers
 
     async def _answers(self, group: list[Request], topics: set[str]) -> list[Any]:
-        """Walk through all calls: between two steps the loop gets a turn; what a step yields is done in a thread."""
+        """Run the steps of all calls. Between two steps the loop gets a turn; a function that a step yields runs in a
+        thread."""
         answers, at, begun = list[Any](), 0, time.perf_counter()
         while at < len(group):
             request, end = group[at], at + 1
@@ -201,7 +204,7 @@ class SharedTransactions:
                     wanted = steps.send(await self._between(wanted))
             except StopIteration as stop:
                 answers += [stop.value] if alone else stop.value
-            except REFUSALS as refused:  # said before anything was written
+            except REFUSALS as refused:  # raised before anything was written
                 if not alone:
                     raise
                 answers.append(refused)
@@ -212,7 +215,7 @@ class SharedTransactions:
         return await (asyncio.sleep(0) if wanted is None else self._file.in_thread(wanted))
 
     async def _sync(self, weight: int) -> None:
-        """Commit what is to be on the disk then."""
+        """Commit with a sync to disk: on the loop if commits are fast here, else in a thread."""
         if held := self._syncs.are_fast(weight):
             took = self._commit()
         else:
@@ -220,7 +223,7 @@ class SharedTransactions:
         self._syncs.took(took, held)
 
     def _commit(self) -> float:
-        """Answers how many seconds it took."""
+        """Commit. Return how many seconds it took."""
         begun = time.perf_counter()
         self._file.db.execute("COMMIT")
         return time.perf_counter() - begun
@@ -233,7 +236,8 @@ class SharedTransactions:
             pass  # SQLite has rolled back by itself; the next BEGIN shows it
 
     def _begin_patiently(self) -> None:
-        """Tries every 2 ms: SQLite's own waiting sleeps up to 100 ms, and those who try more often pass it."""
+        """Try every 2 ms: SQLite's own waiting sleeps up to 100 ms, and a process that tries more often would overtake
+        it."""
         until = clock.monotonic() + WAIT
         while True:
             try:

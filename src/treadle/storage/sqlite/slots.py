@@ -20,13 +20,13 @@ SQL = load("slots")
 
 
 def take(unit: UnitOfWork, taken: Mapping[tuple[str, int], Sequence[int]]) -> None:
-    """(limit, cost) -> rows that are leased now and never were before."""
+    """Store the slots of rows that are leased for the first time: (limit, cost) -> rows."""
     for (key, cost), seqs in taken.items():
         unit.ex(SQL["take"], (key, cost, text(seqs)))
 
 
 class Freed(Struct):
-    """What rows that end give back: the slots they have, and the limits whose next in line that may let in."""
+    """All that ending rows free: the slots that they hold, and the limits that may then admit blocked jobs."""
 
     slots: dict[str, list[int]] = field(default_factory=dict)  # limit -> rows
     limits: set[str] = field(default_factory=set)
@@ -40,7 +40,7 @@ class Freed(Struct):
                 self.slots.setdefault(key, []).append(seq)
 
     def awaited(self, unit: UnitOfWork) -> bool:
-        """Whether anybody stands aside for one of them."""
+        """Whether one of these limits blocks jobs."""
         return any(unit.ex(DESK["aside_queue"], (key, "")).fetchone() for key in self.limits)
 
     def give_back(self, unit: UnitOfWork) -> None:

@@ -1,5 +1,4 @@
-"""The folder in which the processes at a file have their sockets: made for those who may read the file, and for nobody
-else.
+"""The folder in which the processes at a file have their sockets: only users who may read the file have access to it.
 
 A folder that another user prepared could hold sockets of that user, and what is sent there names queues and jobs.
 """
@@ -24,21 +23,21 @@ POSIX: Final = os.name == "posix"
 
 
 class Refused(OSError):
-    """The folder is not used; why is in the message."""
+    """The folder is not used; the message says why."""
 
 
 class SocketFolder:
-    """The folder for one database, which need not be there."""
+    """The folder for one database; it may not exist yet."""
 
     def __init__(self, path: str) -> None:
         self._file = path
         self.path = folder_for(path)
-        self.beside = self.path == f"{path}-wake"  # those who read in it may read the file as well
-        self._judged: tuple[int, int, int] | None = None  # inode, owner and mode that were found to be good
+        self.beside = self.path == f"{path}-wake"  # then all processes that can read in it may also read the file
+        self._judged: tuple[int, int, int] | None = None  # inode, owner and mode that passed the check
         self._is_told = False
 
     def make(self) -> None:
-        """From now on it is there, or raises OSError."""
+        """Create the folder if it is missing. Raises OSError if there can be none."""
         try:
             if not self.beside:
                 _make_own(os.path.dirname(self.path))
@@ -57,7 +56,8 @@ class SocketFolder:
             raise
 
     def changed(self) -> int:
-        """When it was last changed, in nanoseconds. Raises OSError where there is none, Refused for another user's."""
+        """When it was last changed, in nanoseconds. Raises OSError if there is none, Refused if another user may have
+        prepared it."""
         found = os.lstat(self.path)
         if (found.st_ino, found.st_uid, found.st_mode) != self._judged:
             if POSIX:
@@ -66,7 +66,8 @@ class SocketFolder:
         return found.st_mtime_ns
 
     def _allowed(self, group: int) -> tuple[int, bool, frozenset[int]]:
-        """What others than the owner may do there, whether any user may have made it, and which users otherwise."""
+        """The permissions that users other than the owner may have there, whether any user may own it, and which users
+        otherwise."""
         if not self.beside:
             return 0, False, frozenset((os.geteuid(),))
         file = os.stat(self._file)
@@ -74,7 +75,7 @@ class SocketFolder:
         return beside_mode(file.st_mode, True), any_user, frozenset((os.geteuid(), file.st_uid))
 
     def _tighten(self) -> None:
-        """An older Treadle, or a loose umask, may have left it open."""
+        """Remove permissions that an older Treadle or a loose umask left."""
         found = os.lstat(self.path)
         if POSIX and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
             allowed = self._allowed(found.st_gid)[0] | FOLDER
@@ -83,7 +84,7 @@ class SocketFolder:
 
 
 def folder_for(path: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Beside the file; where that is too long for a socket's path, a folder of this user's."""
+    """The folder next to the file; if that path is too long for a socket, a folder of this user."""
     beside = f"{path}-wake"
     if not POSIX or len(os.fsencode(beside)) + NAME <= LONGEST:
         return beside
@@ -104,7 +105,7 @@ def _make_own(folder: str) -> None:
 
 
 def _check(path: str, found: os.stat_result, allowed: int, any_user: bool, users: frozenset[int]) -> None:
-    """Raise Refused for what another user may have prepared."""
+    """Raise Refused for a folder that another user may have prepared."""
     mode, expected = stat.S_IMODE(found.st_mode), FOLDER | allowed
     if not stat.S_ISDIR(found.st_mode):
         what = f"it is {'a symbolic link' if stat.S_ISLNK(found.st_mode) else 'not a folder'}, expected a folder"

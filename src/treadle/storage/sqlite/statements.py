@@ -1,7 +1,4 @@
-"""The statements, each by its name, from the `.sql` files beside this module.
-
-Without it they would be strings inside Python, and the folder would not show what the storage does.
-"""
+"""Loads the statements by name from the `.sql` files of this folder."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from importlib.resources import files
 
 
 def load(file: str) -> dict[str, str]:
-    """The statements of one file by name: each begins with a line `-- name: ...`, other comments are dropped."""
+    """The statements of one file by name. Each begins with a line `-- name: ...`; comments are dropped."""
     text = files("treadle.storage.sqlite").joinpath(f"{file}.sql").read_text("utf-8")
     found = {}
     for part in re.split(r"^-- name: *", text, flags=re.MULTILINE)[1:]:
@@ -22,7 +19,7 @@ def load(file: str) -> dict[str, str]:
 class BulkInsert:
     """An INSERT of many rows in one statement: 334,000 rows/s against 262,000 with executemany.
 
-    Its text ends with the VALUES of one row, which is repeated. Few sizes, so that each stays prepared.
+    Its text ends with the VALUES of one row, which is repeated. There are few sizes, so that each stays prepared.
     """
 
     SIZES = (256, 64, 16, 4, 1)

@@ -1,7 +1,6 @@
-"""The verbs on a SQLite file, as the contract words them. The embedded default.
+"""The methods of the contract on a SQLite file: durable jobs without a server.
 
-Without it a program would need a server to have durable jobs. Each verb becomes steps within a transaction
-(shared_transaction.py) that all callers of one turn of the loop share.
+Each method becomes steps within a transaction (shared_transaction.py) that all callers of one turn of the loop share.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ INLINE = 128  # rows read on the loop at once: about 1 ms
 class SqliteStorage:
     """Jobs in one file, shared by any number of processes of one machine.
 
-    path            the file; made if it is not there, its folder must be
+    path            the file; created if it does not exist, but its folder must exist
     now             the clock, seconds since 1970
-    synchronous     "full": an answer means that the disk has it. "normal": it survives the end of the process, and a
-                    failure of power may take the last moments. "off": for tests
+    synchronous     "full": an answer means that the disk has it. "normal": it survives a crash of the process; a power
+                    failure may lose the last moments. "off": for tests
     shared          the file may have other tables too, for transactions that span yours and ours
     """
 
@@ -77,12 +76,12 @@ class SqliteStorage:
         if synchronous not in ("full", "normal", "off"):
             raise BadUrl(f"synchronous: expected full, normal or off, found {synchronous!r}")
         self._now, self._synchronous = now, synchronous
-        self._turn = asyncio.Lock()  # of those who begin a transaction of their own here
+        self._turn = asyncio.Lock()  # held by the one run that has a transaction of its own here
         self._waiters = TopicWaiters()
         self._file = OpenFile(path, now, synchronous, shared)
         self._calls = SharedTransactions(self._file, _merged, self._committed)
         self._known = Known(self._file.path, shared)
-        self._limit = ""  # the last one prune looked at
+        self._limit = ""  # the key of the last limit that prune checked
         self._notifier = Notifier(self._file.path, self._waiters, self._calls.foreign_version)
         self._posts = Mailboxes(self._file, self._calls, self._notifier)
 
@@ -92,13 +91,13 @@ class SqliteStorage:
         return self._file.path
 
     async def open(self) -> None:
-        """Make or check the file. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageFull."""
+        """Create or check the file. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageFull."""
         await self._file.open()
         self._known.is_made = True
         self._notifier.start()
 
     async def close(self) -> None:
-        """Finish what has been asked, write the log back, let go of the file."""
+        """Finish the calls in progress, write the log back, and close the file."""
         self._notifier.close()
         await self._file.close()
 
@@ -125,7 +124,7 @@ class SqliteStorage:
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
-        while True:  # each step is a transaction, and others have theirs in between
+        while True:  # each step is a transaction; others run in between
             claimed: Claimed | None = await self._calls.submit(lambda unit: self._posts.claim(unit, ask), ask.limit)
             if claimed is not None:
                 return claimed
@@ -151,7 +150,7 @@ class SqliteStorage:
         settled, claimed = await found
         return settled, claimed if claimed is not None else await self.claim(ask)
 
-    # --- looking
+    # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         self._file.check_process()
@@ -187,7 +186,7 @@ class SqliteStorage:
         except Exception as error:
             raise translated(error, self.path) from error
 
-    # --- tending
+    # --- operating
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         self._file.check_process()
@@ -212,10 +211,11 @@ class SqliteStorage:
             return await self._waiters.wait(topics, timeout)
 
     def post(self, take: Callable[[str, Record], None]) -> Mailbox | None:
-        """Where a worker is handed jobs. None on Windows, where it cannot be known whether anybody hears."""
+        """A hand-off address for a worker. None on Windows, where a process cannot tell whether its receiver still
+        lives."""
         return self._posts.open(take)
 
-    # --- moving house
+    # --- moves
 
     async def read_mark(self) -> MoveState | None:
         self._file.check_process()
@@ -242,8 +242,8 @@ class SqliteStorage:
     # --- inside a transaction
 
     def within(self, session: Any) -> UserTransaction:
-        """The verbs inside the user's own transaction on the same file. The storage need not be open: all is done on
-        the user's connection."""
+        """The methods inside the user's own transaction on the same file. The storage need not be open: every statement
+        runs on the user's connection."""
         return UserTransaction(session, self._known, self._now)
 
     async def begin(self, sync: bool) -> RunTransaction:
@@ -259,7 +259,7 @@ class SqliteStorage:
 
 
 def _merged(unit: UnitOfWork, calls: Sequence[Sequence[NewJob]]) -> Generator[None, None, list[list[Record]]]:
-    """The plain jobs of several callers as one insert -> the answers of each."""
+    """Store the plain jobs of several callers with one insert. Return the rows for each caller."""
     rows = iter((yield from add_plain(unit, [job for jobs in calls for job in jobs])))
     return [[next(rows) for _ in jobs] for jobs in calls]
 
@@ -269,7 +269,7 @@ def _settle_claim(
 ) -> Generator[None, None, tuple[list[Settled], Claimed | None]]:
     settled = (yield from settle(unit, outcomes)) if outcomes else []
     if len(outcomes) > INLINE:
-        yield  # endings of a full worker, and what it takes instead: each holds the loop for 1 to 3 ms
+        yield  # the endings of a full worker and its next claim each hold the loop for 1 to 3 ms
     unit = unit.again()
     if outcomes and unit.shut():
         return settled, Claimed()

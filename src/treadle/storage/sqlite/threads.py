@@ -9,14 +9,14 @@ from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-NUDGE: Final = 0.005  # seconds after which a thread is helped to the GIL
+NUDGE: Final = 0.005  # seconds after which the loop begins to sleep, so that the thread gets the GIL
 
 
 async def in_thread(
     loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor, call: Callable[[], Any], finish: bool = True
 ) -> Any:
-    """Run it there. When it takes long, sleep a little here now and then: a loop that is busy in short callbacks never
-    leaves the GIL long enough for a thread to return. `finish`: cancelled, it is waited for all the same."""
+    """Run a call in a thread. If it takes long, sleep here now and then: a loop that is busy with short callbacks never
+    releases the GIL for long enough. `finish`: wait for the call even if the caller is cancelled."""
     running: ThreadFuture[Any] = pool.submit(call)
     waiting = asyncio.wrap_future(running, loop=loop)
     nudge = loop.call_later(NUDGE, _nudge, loop, running)
@@ -24,7 +24,7 @@ async def in_thread(
         return await asyncio.shield(waiting)
     except asyncio.CancelledError:
         if finish:
-            running.exception()  # a transaction is never left with a thread in it
+            running.exception()  # a transaction is never left while a thread works in it
         raise
     finally:
         nudge.cancel()

@@ -1,4 +1,4 @@
-"""Exports all that the file holds, job by job, and imports such jobs; reads and writes the mark of a move."""
+"""Exports all jobs in the file, one by one, and imports such jobs; reads and writes the mark of a move."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def _write_mark(unit: UnitOfWork, mark: MoveState) -> None:
     unit.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
 
 
-# --- leaving
+# --- export
 
 
 def page(db: sqlite3.Connection, cursor: str | None, limit: int) -> list[int]:
-    """The numbers of the next rows."""
+    """The numbers of the next rows of an export."""
     return [seq for (seq,) in db.execute(SQL["page"], (int(cursor or 0), limit))]
 
 
@@ -76,7 +76,7 @@ def jobs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Carried]:
 
 
 def first(db: sqlite3.Connection) -> Chunk:
-    """The rules, and what rates remember."""
+    """The first part of an export: the rules, and the state of the rates."""
     rules = tuple(limits.read(db.execute(limits.SQL["all_facts"])).values())
     starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for key, at, cost in db.execute(SQL["all_starts"]):
@@ -86,7 +86,7 @@ def first(db: sqlite3.Connection) -> Chunk:
     return Chunk((), rules, rates)
 
 
-# --- arriving
+# --- import
 
 
 def load(unit: UnitOfWork, given: Chunk, mark: MoveState) -> Generator[None, None, None]:

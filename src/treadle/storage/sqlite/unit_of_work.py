@@ -46,7 +46,7 @@ BY_IDS, BY_SEQS = (
 
 
 class UnitOfWork:
-    """One call's view of the database. Never outlives its transaction."""
+    """The rows that one call has read and changed. It never outlives its transaction."""
 
     def __init__(
         self, db: sqlite3.Connection, now: float, topics: set[str], leases: RecentLeases | None = None
@@ -56,8 +56,8 @@ class UnitOfWork:
         self.ex: Callable[..., sqlite3.Cursor] = db.execute
         self.many: Callable[..., sqlite3.Cursor] = db.executemany
         self.now, self.topics = now, topics
-        self.endings: list[tuple[str, State]] = []  # still to be counted down
-        self.ended: set[str] = set()  # by this call
+        self.endings: list[tuple[str, State]] = []  # ended jobs whose dependents are not counted down yet
+        self.ended: set[str] = set()  # jobs that this call ended
         self._rows: dict[str, Record | None] = {}
         self._seq: dict[str, int] = {}
         self._flags: dict[str, int] = {}
@@ -65,30 +65,30 @@ class UnitOfWork:
         self._rules: dict[str, Limit] | None = None
         self._rates: dict[str, Usage] = {}
         self._move: MoveState | None = None
-        self._looked = False  # what is known of a move: one look a call, 1.5 us
+        self._looked = False  # whether the mark of a move was read: once a call, 1.5 us
 
     def again(self) -> UnitOfWork:
-        """An empty one in the same transaction, once this one is synced."""
+        """An empty unit of work in the same transaction, after this one was synced."""
         unit = UnitOfWork(self._db, self.now, self.topics, self.leases)
         unit._rules, unit._looked, unit._move = self._rules, self._looked, self._move
         return unit
 
     def quiet(self) -> UnitOfWork:
-        """The same, and nobody is told of what it changes."""
+        """The same, without publishing its changes."""
         return UnitOfWork(self._db, self.now, set())
 
     def rows(self, statement: BulkRead, values: Sequence[object]) -> list[Any]:
         return statement.rows(self._db, values)
 
     def shut(self, *but: str) -> MoveState | None:
-        """The mark of a move that stops a verb; under the roles `but` the verb works as always."""
+        """The mark of a move that stops a method; under the roles `but` the method works as always."""
         if not self._looked:
             found = self.ex(SQL["mark"]).fetchone()
             self.saw(None if found is None else found[0])
         return shut(self._move, *but)
 
     def saw(self, mark: bytes | None) -> None:
-        """The mark as it is stored, read beside something else; None: there is none."""
+        """Note the stored mark, which was read together with other data; None: there is none."""
         self._looked, self._move = True, None if mark is None else decode_mark(mark)
 
     def refuse(self, *but: str) -> None:
@@ -106,20 +106,20 @@ class UnitOfWork:
         return self._rows[id]
 
     def row(self, id: str) -> Record:
-        """A row that must be there."""
+        """A row that exists."""
         found = self.get(id)
         assert found is not None, id
         return found
 
     def read(self, ids: Iterable[str]) -> None:
-        """Load many at once."""
+        """Load these rows with one read."""
         missing = [id for id in ids if id not in self._rows]
         self._rows.update(dict.fromkeys(missing))
         for found in self.rows(BY_IDS, (text(missing),)) if missing else ():
             self._keep(found)
 
     def by_seq(self, seqs: Iterable[int]) -> list[Record]:
-        """The rows of these numbers that are there, in their order."""
+        """The rows with these numbers that exist, in this order."""
         wanted = list(seqs)
         self.sync()
         found = self.rows(BY_SEQS, (text(wanted),)) if wanted else []
@@ -139,25 +139,25 @@ class UnitOfWork:
         self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
 
     def add(self, row: Record, seq: int, flags: int) -> None:
-        """A row that has just been inserted."""
+        """Note a row that was just inserted."""
         id = row.job.id
         self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
 
     def forget_all(self) -> None:
-        """Rows are being written by a statement of its own."""
+        """Forget the rows that were read, because a statement is about to write rows directly."""
         if self._rows:
             self.sync()
             self._rows.clear()
 
     def forget(self, jobs: Iterable[NewJob]) -> None:
-        """The same, and it is known which."""
+        """The same, if the rows that it writes are known."""
         if self._rows:
             self.sync()
             for job in jobs:
                 self._rows.pop(job.id, None)
 
     def replaced(self, row: Record) -> None:
-        """Written so too, and this is what it becomes."""
+        """Note what such a statement makes of a row."""
         self._rows[row.job.id] = row
 
     def seq(self, id: str) -> int:
@@ -290,7 +290,7 @@ class UnitOfWork:
         self._rules = None
 
     def _write_slots(self, row: Record, flags: int) -> int:
-        """Its slots, from the row: taken from the first claim to the ending, live while it runs."""
+        """Store the slots that follow from a row: held from the first claim to the ending, live while it runs."""
         if not flags & (LIMITS | SLOT) and not (row.started_at is not None and self.rules):
             return flags
         seq, of_queue = self._seq[row.job.id], f"queue:{row.job.queue}"
@@ -305,7 +305,7 @@ class UnitOfWork:
         return flags & ~SLOT if row.state.final or row.started_at is None else flags
 
     def used(self, key: str) -> Usage:
-        """Slots are counted from the rows; starts and tokens are read once a call and shared by its gates."""
+        """Slots are counted from the rows. Starts and tokens are read once a call."""
         self.sync()
         usage = self._rates.get(key)
         if usage is None:
@@ -331,7 +331,7 @@ class UnitOfWork:
         return [key for (key,) in self.ex(SQL["blocked_keys"])]
 
     def blocked_queues(self, key: str) -> list[str]:
-        """One look for each queue, however many jobs are blocked there."""
+        """One query for each queue, however many jobs are blocked there."""
         self.sync()
         queues, queue = list[str](), ""
         while (found := self.ex(SQL["aside_queue"], (key, queue)).fetchone()) is not None:

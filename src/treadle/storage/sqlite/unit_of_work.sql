@@ -87,7 +87,8 @@ DELETE FROM slot WHERE key = ? AND job = ?;
 -- name: starts
 SELECT at, cost FROM start WHERE key = ? ORDER BY at;
 
--- The sum decides, exactly as in Python; the comparison before it, wider than any rounding, keeps to the head of the index.
+-- The sum decides, exactly as in Python. The comparison before it, wider than any rounding error, limits the read to
+-- the head of the index.
 
 -- name: forget_starts
 DELETE FROM start WHERE key = ?1 AND at < ?3 - ?2 + 0.001 AND at + ?2 <= ?3;

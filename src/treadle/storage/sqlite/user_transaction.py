@@ -1,7 +1,7 @@
-"""The verbs inside somebody else's transaction on the file: the user's own, or one begun for a run.
+"""The methods inside a transaction on another connection: the user's own, or one that was begun for a run.
 
-Without it a job and what it is about could not be stored together. The same steps as everywhere else, walked through
-on that connection; a savepoint around each call undoes what a failed one has begun.
+So a job and the user's data are stored together, or neither is. The steps are the same as elsewhere and run on that
+connection. A savepoint around each call rolls a failed call back.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from treadle.storage.value_checks import check_jobs, guarded_settle
 
 T = TypeVar("T")
 Steps = Callable[[UnitOfWork], Generator[Any, Any, T]]
-PAUSE = 0.002  # s between two tries to get the write lock
+PAUSE = 0.002  # s between two attempts to get the write lock
 MAKE = "run `treadle migrate`, or open the app, before the first transaction"
 
 
 class Plain:
-    """The user's connection with rows as ours are: tuples, and text as str, however they like theirs."""
+    """The user's connection with plain rows: tuples, and text as str, whatever factories the user has set."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
@@ -52,8 +52,8 @@ class Plain:
 
 
 class Known:
-    """The file of a storage, and whether it is known to have our schema. A storage that was never opened asks the first
-    connection it is given: to open the file itself might mean to wait for that very transaction."""
+    """The file of a storage, and whether it is known to have our schema. A storage that was never opened asks the
+    user's connection: opening the file could wait for that very transaction."""
 
     def __init__(self, path: str, shared: bool) -> None:
         self.path, self._shared = path, shared
@@ -71,7 +71,7 @@ class Known:
 
 
 class UserTransaction:
-    """`given` is what the user handed in; looked at anew by each call, for it may have ended meanwhile."""
+    """The methods on the user's session `given`. Each call looks at it again, because it may have ended meanwhile."""
 
     def __init__(self, given: Any, file: Known, now: clock.Clock, topics: set[str] | None = None) -> None:
         self._given, self._file, self._path, self._now = given, file, file.path, now
@@ -89,7 +89,7 @@ class UserTransaction:
         raw = await self._connection()
         with _texts(raw):
             self._file.check(raw)
-            return queries.by_ids(Plain(raw), ids)  # type: ignore[arg-type]  # all that a look needs of a connection
+            return queries.by_ids(Plain(raw), ids)  # type: ignore[arg-type]  # all that a query needs of a connection
 
     async def _do(self, steps: Steps[T]) -> T:
         raw = await self._connection()
@@ -101,7 +101,7 @@ class UserTransaction:
                 self._file.check(raw)
                 answer = _walk(steps(UnitOfWork(Plain(raw), self._now(), self._topics)))  # type: ignore[arg-type]
         except BaseException as error:
-            if raw.in_transaction:  # SQLite ends it by itself when the disk is full
+            if raw.in_transaction:  # SQLite rolls back by itself when the disk is full
                 raw.execute("ROLLBACK" if began else "ROLLBACK TO treadle")
             if raw.in_transaction:
                 raw.execute("RELEASE treadle")
@@ -123,8 +123,8 @@ class UserTransaction:
         return session.raw
 
     async def _lock(self, raw: sqlite3.Connection, statement: str) -> None:
-        """Become the one who writes. On an event loop the wait must leave it alone: who holds the lock may be our own
-        storage, which goes on there."""
+        """Take the write lock. The event loop must run meanwhile: the lock may be held by our own storage, which
+        continues there."""
         [patience] = Plain(raw).execute("PRAGMA busy_timeout").fetchone()
         until = clock.monotonic() + WAIT
         raw.execute("PRAGMA busy_timeout = 0")
@@ -136,7 +136,7 @@ class UserTransaction:
                 except sqlite3.OperationalError as error:
                     if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
                         raise _stale(self._given) from error
-                    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_ERROR:  # there is no such table
+                    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_ERROR:  # no such table
                         with _texts(raw):
                             self._file.check(raw)
                     if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
@@ -151,7 +151,7 @@ class UserTransaction:
 
 
 def _stale(given: Any) -> BadSession:
-    """A deferred transaction that read before it wrote, while another connection committed."""
+    """The error for a deferred transaction that read before it wrote, while another connection committed."""
     django = type(given).__module__.partition(".")[0] == "django"
     return BadSession(
         "Django's connection" if django else f"a {type(given).__name__}",
@@ -165,7 +165,7 @@ def _stale(given: Any) -> BadSession:
 
 
 async def _pause() -> None:
-    """Without an event loop, the thread sleeps: whoever drives us there cannot wait."""
+    """Without an event loop the thread sleeps, because such a caller cannot await."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -192,7 +192,7 @@ class _texts:
 
 
 def _walk(steps: Generator[Any, Any, T]) -> T:
-    """To the end, here and now: where others would take a turn or a thread, this one goes on."""
+    """Run all steps here and now, including those that would get a turn of the loop or a thread."""
     said = None
     try:
         while True:

@@ -1,7 +1,7 @@
-"""Who waits in vain for a job, as a note in the lock file: read and written only by who holds the lock.
+"""The open claims of idle workers, noted in the lock file: only the holder of the lock reads and writes them.
 
-Without it a job could not be claimed for a worker by who stores it. In a table, each claim in vain would have to
-be committed: a sync, while others wait for the lock. A note may be lost at any time; no row depends on it.
+So an enqueue can claim a job for a waiting worker. In a table, each claim that finds nothing would have to be
+committed: a sync, while others wait for the lock. A note may be lost at any time; no row depends on it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from treadle.core.model import Claim, NewJob
 from treadle.errors import UNREADABLE
 from treadle.storage.sqlite.lockfile import LockFile
 
-MOST: Final = 65_536  # bytes of a note; of more asks the last
-HEAD: Final = 8  # bytes before them: how many, and their checksum
+MOST: Final = 65_536  # bytes of the note; if there are more claims, the oldest are dropped
+HEAD: Final = 8  # bytes before the note: its length and its checksum
 
 _encode = msgspec.msgpack.Encoder().encode
 _claim = msgspec.msgpack.Decoder(Claim).decode
 
 
 class WaitingWorker(Struct, frozen=True, array_like=True):
-    """One worker's, under its last claim id, until `until`. `words`: its claim as msgpack, read if its queue fits."""
+    """A worker's open claim, until `until`. `words`: the claim as msgpack, decoded only if its queue fits."""
 
     address: str
     until: float
@@ -33,13 +33,13 @@ class WaitingWorker(Struct, frozen=True, array_like=True):
     words: bytes
 
     def claim_for(self, job: NewJob) -> Claim | None:
-        """The claim, if this job may be for it, were it the first in line."""
+        """The claim, if it would take this job as the first of its queue."""
         if job.queue not in self.queues:
             return None
         try:
             asked = _claim(self.words)
         except UNREADABLE:
-            return None  # of another version of Treadle
+            return None  # written by another version of Treadle
         named = (asked.tasks is None or job.task in asked.tasks) and (not asked.ids or job.id in asked.ids)
         return asked if named and job.id not in asked.running else None
 
@@ -48,13 +48,13 @@ _decode = msgspec.msgpack.Decoder(list[WaitingWorker]).decode
 
 
 class WaitingWorkers:
-    """Each method is one step of who holds the lock. Who asked last stands last."""
+    """Each method must be called under the lock. The latest claim comes last."""
 
     def __init__(self, lock: LockFile) -> None:
         self._lock = lock
 
     def all(self) -> list[WaitingWorker]:
-        """What is noted. A note cut short by a kill, or that is none, says nothing."""
+        """The open claims. A note that a kill cut short, or that is damaged, counts as empty."""
         head = self._lock.note(HEAD)
         size, sum = int.from_bytes(head[:4]), int.from_bytes(head[4:])
         if not size:
@@ -74,11 +74,11 @@ class WaitingWorkers:
             self.keep(kept)
 
     def add(self, new: WaitingWorker, now: float) -> None:
-        """In the place of any other at its address; those that are over go."""
+        """Add a claim in place of any other of its address; expired ones are removed."""
         self.keep([*(ask for ask in self.all() if ask.until > now and ask.address != new.address), new])
 
     def keep(self, asks: Sequence[WaitingWorker]) -> None:
-        """These and no others."""
+        """Store these claims in place of all others."""
         words = _encode(asks) if asks else b""
         while len(words) > MOST:
             asks = asks[1:]

@@ -1,5 +1,5 @@
--- The narrow row: what is counted, ordered and compared. State: 0 waiting 1 ready 2 running 3 succeeded 4 failed
--- 5 cancelled. `flags` (rows.py) tells which slow roads a row needs, so that a plain one never asks.
+-- The narrow row: only what is counted, ordered and compared. State: 0 waiting 1 ready 2 running 3 succeeded 4 failed 5
+-- cancelled. `flags` (rows.py) names the per-row steps that a row needs, so that a plain row needs no look-up.
 CREATE TABLE job (
     seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -26,7 +26,7 @@ CREATE TABLE job (
     deadline_at REAL,
     keep REAL,                          -- NULL: the default
     keep_failed REAL,
-    key TEXT,                           -- while it holds it
+    key TEXT,                           -- while the job holds it
     lane TEXT,
     root TEXT,
     parent TEXT,
@@ -37,13 +37,14 @@ CREATE TABLE job (
     result TEXT,
     value TEXT,
     error TEXT,
-    after TEXT,                         -- NULL: as the body says
+    after TEXT,                         -- NULL: the same as in the body
     room BLOB                           -- see below
 );
--- `room` holds bytes that give way as a plain row grows, so that it is written over in place: with what a claim adds a full
--- page was split in two (11.6 pages a commit of 16 jobs, now 8).
+-- `room` holds bytes that are cut off as a plain row grows, so that the row is overwritten in place. Otherwise the
+-- bytes that a claim adds would split a full page (11.6 pages a commit of 16 jobs, now 8).
 
--- What never changes: msgpack of the NewJob. In the row, a body of 1 KB would halve the speed of every claim and settle.
+-- The NewJob as msgpack; it never changes. Stored in the row, a body of 1 KB would halve the speed of every claim and
+-- settle.
 CREATE TABLE body (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 
 CREATE INDEX job_line ON job (queue, rank DESC, queue_position, id) WHERE queue_position IS NOT NULL;
@@ -59,11 +60,11 @@ CREATE INDEX job_created ON job (created_at);
 CREATE INDEX job_bad ON job (state, ended_at) WHERE state > 3;
 CREATE INDEX job_own ON job (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
 
--- `up` may be a job nobody knows yet. `open`: its ending has still to count. `soft`: any ending is a success.
--- `named`: the down row waits for it by name (its `after`), so it may not be pruned before. `version`: that of the
--- down row as it began to wait; a later wait is another one.
+-- `up` may be a job that is not stored yet. `open`: its ending has not been counted. `soft`: any ending counts as
+-- success. `named`: the down row names it in `after`, so it may not be pruned before the down row has ended. `version`:
+-- that of the down row when the wait began, because a later wait of the row is another one.
 CREATE TABLE edge (
-    num INTEGER PRIMARY KEY,            -- they are counted down in the order in which they began to wait
+    num INTEGER PRIMARY KEY,            -- dependents are counted down in the order in which they began to wait
     up TEXT NOT NULL,
     down TEXT NOT NULL,
     version INTEGER NOT NULL,
@@ -74,7 +75,8 @@ CREATE TABLE edge (
 );
 CREATE INDEX edge_down ON edge (down);
 
--- Who took a key: whose ending it waits for, in its own place or in that of the one it superseded.
+-- A job that took over a key -> the former holder for whose ending it waits, inherited if the job superseded another
+-- one.
 CREATE TABLE behind (job TEXT PRIMARY KEY, first TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE checkpoints (
@@ -86,8 +88,8 @@ CREATE TABLE checkpoints (
 );
 CREATE TABLE label (label TEXT NOT NULL, job INTEGER NOT NULL, PRIMARY KEY (label, job)) WITHOUT ROWID;
 
--- Limits: the rules, who was claimed and has not ended (`live`: runs now), starts within a window, buckets, and when
--- a shut rate opens for the first who stands aside.
+-- Limits: the rules; the jobs that were claimed and have not ended (`live`: running now); starts within a window;
+-- buckets; and when a rate admits the first job that it blocks.
 CREATE TABLE rule (name TEXT PRIMARY KEY, rule BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE slot (
     key TEXT NOT NULL,
@@ -101,8 +103,8 @@ CREATE TABLE start (key TEXT NOT NULL, at REAL NOT NULL, cost INTEGER NOT NULL, 
 CREATE TABLE bucket (key TEXT PRIMARY KEY, tokens REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE opening (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 
--- What was claimed under the last claim ids of a worker: claim id n stands in slot n modulo 64, so that one write a claim
--- keeps them and forgets the old ones.
+-- The jobs claimed under the latest claim ids of a worker. Claim id n uses slot n modulo 64, so one write a claim
+-- stores the new id and drops an old one.
 CREATE TABLE recent_claim (
     worker TEXT NOT NULL,
     slot INTEGER NOT NULL,
@@ -113,8 +115,8 @@ CREATE TABLE recent_claim (
 ) WITHOUT ROWID;
 CREATE TABLE worker (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, presence BLOB NOT NULL, seen REAL NOT NULL);
 
--- What is known of each limit, one fact a row, so that no change depends on what its caller has read: the operator's rule,
--- the declared one, and each reason it is paused for. `rule` keeps the rule that acts, derived from them.
+-- The facts of each limit, one a row, so that no change depends on an earlier read by its caller: the operator's rule,
+-- the declared rule, and each reason for a pause. `rule` stores the acting rule, which is derived from them.
 CREATE TABLE limit_fact (
     name TEXT NOT NULL,
     kind TEXT NOT NULL,
