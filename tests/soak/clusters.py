@@ -1,4 +1,4 @@
-"""A cluster as a stage: nodes are killed and frozen, and the slot that holds all jobs moves while they run."""
+"""A cluster as a stage: nodes are killed and frozen, and a slot that holds jobs moves while they run."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class ClusterStage(Stage):
 
     name = "cluster"
     ways: ClassVar[tuple[str, ...]] = ("node killed", "node frozen", "slot moved")
+    shards: ClassVar[int] = 1
     patience: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, shared: bool = False) -> None:
@@ -30,7 +31,7 @@ class ClusterStage(Stage):
         self._namespace = f"stage-{os.getpid()}-{next(_numbers)}"
         self._victim: Valkey | None = None
         self._chance = random.Random(1)  # which node; the nemesis chooses when
-        self.url = self.direct = f"{self.cluster.url}?ns={self._namespace}"
+        self.url = self.direct = f"{self.cluster.url}?ns={self._namespace}&shards={self.shards}"
         self.outages = {
             "node killed": (self._kill, self._start),
             "node frozen": (self._freeze, self._thaw),
@@ -71,9 +72,17 @@ class ClusterStage(Stage):
         await asyncio.to_thread(self._move_slot, self.cluster.nodes)
 
     def _move_slot(self, nodes: Sequence[Valkey]) -> None:
-        slot = self.cluster.slot(f"{{treadle:{self._namespace}}}:job")
+        shard = self._chance.randrange(self.shards)
+        slot = self.cluster.slot(f"{{treadle:{self._namespace}{f'/{shard}' if shard else ''}}}:job")
         owner = self.cluster.owner(slot)
         self.cluster.move(slot, self._chance.choice([node for node in nodes if node is not owner]))
 
     async def _stay(self) -> None:
         """A slot that has moved stays where it is."""
+
+
+class ClusterShardsStage(ClusterStage):
+    """Each shard has a slot of its own: one of them moves while calls take several."""
+
+    name = "cluster shards"
+    shards: ClassVar[int] = 3
