@@ -81,12 +81,12 @@ class RedisStage(Stage):
         self.outages = {
             "refused": (self.proxy.refuse, self.proxy.accept),
             "black hole": (_at_once(self.proxy.swallow), _at_once(self.proxy.flow)),
-            "killed": (_aside(server.kill), _aside(server.start)),
-            "frozen": (_aside(server.freeze), _aside(server.thaw)),
-            "replica": (_aside(server.do, "REPLICAOF", "127.0.0.1", 1), _aside(server.do, "REPLICAOF", "NO", "ONE")),
+            "killed": (aside(server.kill), aside(server.start)),
+            "frozen": (aside(server.freeze), aside(server.thaw)),
+            "replica": (aside(server.do, "REPLICAOF", "127.0.0.1", 1), aside(server.do, "REPLICAOF", "NO", "ONE")),
             "full": (
-                _aside(server.do, "CONFIG", "SET", "maxmemory", 1),
-                _aside(server.do, "CONFIG", "SET", "maxmemory", 0),
+                aside(server.do, "CONFIG", "SET", "maxmemory", 1),
+                aside(server.do, "CONFIG", "SET", "maxmemory", 0),
             ),
         }
 
@@ -122,17 +122,17 @@ class PostgresStage(Stage):
 
     def __init__(self, shared: bool = False) -> None:
         self.shared = shared
-        self.server = postgres.shared() if shared else _durable_postgres()
+        self.server = postgres.shared() if shared else self._server()
         self.proxy = Proxy("127.0.0.1", self.server.port)
         self._holder: psycopg.Connection[Any] | None = None
         self.outages = {
             "refused": (self.proxy.refuse, self.proxy.accept),
             "black hole": (_at_once(self.proxy.swallow), _at_once(self.proxy.flow)),
-            "killed": (_aside(self.server.kill), _aside(self.server.start)),
-            "restarted": (_aside(self.server.stop), _aside(self.server.start)),
-            "read-only": (_aside(self._set, "on"), _aside(self._set, "off")),
-            "full": (_aside(self._do, *FULL), _aside(self._do, NO_LONGER_FULL)),
-            "locked": (_aside(self._hold), _aside(self._let_go)),
+            "killed": (aside(self.server.kill), aside(self.server.start)),
+            "restarted": (aside(self.server.stop), aside(self.server.start)),
+            "read-only": (aside(self._set, "on"), aside(self._set, "off")),
+            "full": (aside(self._do, *FULL), aside(self._do, NO_LONGER_FULL)),
+            "locked": (aside(self._hold), aside(self._let_go)),
         }
 
     async def open(self) -> None:
@@ -148,6 +148,9 @@ class PostgresStage(Stage):
 
     def impatient(self, storage: Any, seconds: float) -> None:
         storage._pool._address = replace(storage._pool._address, timeout=seconds)
+
+    def _server(self) -> Postgres:
+        return _durable_postgres()
 
     def _do(self, *statements: LiteralString) -> None:
         with psycopg.connect(self.direct, autocommit=True) as connection:
@@ -201,7 +204,7 @@ class SqliteStage(Stage):
         self.path = path
         self.url, self.direct = f"sqlite:///{path}?synchronous=normal", f"sqlite:///{path}"
         self.lock = LockFile(f"{path}-lock")
-        self.outages = {"locked": (_aside(functools.partial(patiently, self.lock)), _at_once(self.lock.unlock))}
+        self.outages = {"locked": (aside(functools.partial(patiently, self.lock)), _at_once(self.lock.unlock))}
 
     async def close(self) -> None:
         self.lock.close()
@@ -217,7 +220,8 @@ SERVED: tuple[type[Stage], ...] = (RedisStage, PostgresStage)  # those that are 
 OUTAGES = [(stage, way) for stage in STAGES for way in stage.ways]
 
 
-def _aside(do: Callable[..., Any], *words: Any) -> Doing:
+def aside(do: Callable[..., Any], *words: Any) -> Doing:
+    """A blocking function as a coroutine function that runs it in a thread."""
     return lambda: asyncio.to_thread(do, *words)
 
 

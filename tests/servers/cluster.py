@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from tests.servers.process import PATIENCE, ServerFailed
@@ -18,12 +18,16 @@ NODES = 3
 class Cluster:
     """Three primaries without replicas, each with a third of the slots and data that survives a kill.
 
-    While one of them is down, the cluster refuses every command (CLUSTERDOWN), which is the servers' own default.
+    When one of them is down, the cluster answers nobody (CLUSTERDOWN), as is the servers' own default.
+
+    ports  where clients reach the nodes, for example through proxies; (): at the nodes' own ports
     """
 
-    def __init__(self, fsync: Fsync = "everysec") -> None:
+    def __init__(self, fsync: Fsync = "everysec", ports: Sequence[int] = ()) -> None:
         words = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
-        self.nodes = [Valkey(*words, fsync=fsync) for _ in range(NODES)]
+        announced = [("--cluster-announce-port", str(port)) for port in ports] or [()] * NODES
+        self.nodes = [Valkey(*words, *each, fsync=fsync) for each in announced]
+        self.ports = [*ports] or [node.port for node in self.nodes]
 
     @property
     def urls(self) -> list[str]:
@@ -31,8 +35,8 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """The URL of the whole cluster."""
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        """Of all of it."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     def start(self) -> Self:
         """Start the nodes, make them one cluster if they are not, and return when it answers."""
@@ -57,7 +61,7 @@ class Cluster:
         """The node that owns a hash slot now."""
         for first, last, (_, port, *_), *_ in self.nodes[0].do("CLUSTER", "SLOTS"):
             if first <= slot <= last:
-                return next(node for node in self.nodes if node.port == port)
+                return self.nodes[self.ports.index(port)]
         raise LookupError(slot)
 
     def slot(self, key: str) -> int:

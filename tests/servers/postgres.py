@@ -176,10 +176,7 @@ class Postgres:
         return copy / found.relative_to(package.parent)
 
     def _initialise(self) -> None:
-        data = self.folder / "data"
-        data.mkdir(mode=0o700)
-        if self._identity:
-            os.chown(data, self._identity["user"], self._identity["group"])
+        data = self._make_folder()
         command = [self._bin / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
         made = subprocess.run(
             command, capture_output=True, text=True, cwd="/", env=self._environment, check=False, **self._identity
@@ -187,6 +184,14 @@ class Postgres:
         if made.returncode:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise RuntimeError(f"initdb failed: {made.stderr or made.stdout}")
+
+    def _make_folder(self) -> Path:
+        """The folder of its data, which is the server's own."""
+        data = self.folder / "data"
+        data.mkdir(mode=0o700)
+        if self._identity:
+            os.chown(data, self._identity["user"], self._identity["group"])
+        return data
 
     def _launch(self) -> None:
         assert self._server is None, "it runs already"

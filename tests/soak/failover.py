@@ -22,6 +22,7 @@ class StandbyStage(PostgresStage):
     """A primary with a synchronous standby; the proxies lead to the current primary, as a virtual address does.
 
     No statement is cancelled here: PostgreSQL acknowledges a commit that was cancelled while it waited for the standby.
+    A terminated backend acknowledges nothing.
     """
 
     name = "standby"

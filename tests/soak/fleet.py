@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from tests.soak.skew import MachineClock
 from treadle.core.clock import wall
 from treadle.testing.history import History
 
@@ -21,18 +22,20 @@ END = 40.0  # seconds that a stopping process may take: more than its grace and 
 class Fleet:
     """Workers and producers by role, such as "worker1".
 
-    url, database, plant  the arguments of tests.soak.process
-    skewed                about half of the processes have a wrong clock (tests.soak.skew)
-    died                  processes that ended without a kill, with the end of their output
+    url, database, plant  as tests.soak.process takes them
+    skewed                about half of the processes have a clock that is wrong (tests.soak.skew)
+    clock                 the machine's, if it can be set
+    died                  processes that ended without having been killed, with the end of what they said
     """
 
     def __init__(
         self, folder: Path, url: str, database: str | None, seed: int, patience: float, plant: str = "", *,
-        skewed: bool = False,
+        skewed: bool = False, settable: bool = False,
     ) -> None:  # fmt: skip
         self.folder, self.url, self.database = folder, url, database
         self.seed, self.patience, self.plant = seed, patience, plant
         self._skewed, self._chance = skewed, random.Random(f"{seed} clocks")
+        self.clock = MachineClock(folder / "clock") if settable else None
         self.done: Counter[str] = Counter()
         self.died: list[str] = []
         self.history = History("nemesis", clock=wall, path=folder / "nemesis.jsonl")
@@ -78,7 +81,9 @@ class Fleet:
             await asyncio.sleep(0.02)
 
     def _program(self) -> tuple[str, ...]:
-        """The module of a process, with the arguments that come before the process's own."""
+        """The module, and what it takes before the arguments of a process."""
+        if self.clock is not None:
+            return "tests.soak.skewed", str(self.clock.path)
         if not self._skewed or self._chance.random() < 0.5:
             return ("tests.soak.process",)
         self.done["wrong clock"] += 1

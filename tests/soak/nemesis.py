@@ -14,23 +14,29 @@ from typing import Any
 import psycopg
 
 from tests.faults.stages import PostgresStage, RedisStage, ShardsStage, SqliteStage, Stage
-from tests.soak.clusters import ClusterStage
+from tests.soak.clusters import ClusterShardsStage, ClusterStage
 from tests.soak.failover import SentinelStage, StandbyStage
 from tests.soak.fleet import Fleet
-from tests.soak.full_disk import SmallDiskStage
+from tests.soak.full_disk import SmallDiskPostgresStage, SmallDiskStage, SmallDiskValkeyStage
 from tests.soak.moving import MovingStage
+from tests.soak.set_clock import SetClockStage
 from tests.soak.tasks import LEASE
 
+TIMED_OUT = b"canceling statement due to statement timeout"  # what the server logs
 Fault = Callable[[], Awaitable[None]]
 STAGES: dict[str, type[Stage]] = {
     "sqlite": SqliteStage,
+    "set clock": SetClockStage,
     "small disk": SmallDiskStage,
+    "small disk postgres": SmallDiskPostgresStage,
+    "small disk valkey": SmallDiskValkeyStage,
     "postgres": PostgresStage,
     "standby": StandbyStage,
     "valkey": RedisStage,
     "shards": ShardsStage,
     "sentinel": SentinelStage,
     "cluster": ClusterStage,
+    "cluster shards": ClusterShardsStage,
     "moving": MovingStage,
 }
 
@@ -49,10 +55,14 @@ class Nemesis:
         self.around: dict[str, Fault] = {way: self._outage(way) for way in stage.ways}
         if hasattr(stage, "proxy"):
             self.around |= {"cuts": self._cuts, "reset": self._reset, "slow": self._slow, "half-open": self._half_open}
+        if isinstance(stage, PostgresStage):
+            self.around["terminated"] = self._terminated
         if isinstance(stage, PostgresStage) and getattr(stage, "cancels", True):
-            self.around |= {"terminated": self._terminated, "cancelled statements": self._cancelled}
+            self.around |= {"cancelled statements": self._cancelled, "statement timeout": self._timed_out}
         if isinstance(stage, MovingStage):
             self.around["moved"] = self._moved
+        if isinstance(stage, SetClockStage):
+            self.around["clock set"] = self._set_clock
         for faults in (self.processes, self.around):
             for name in [name for name in faults if only and name not in only]:
                 del faults[name]
@@ -67,6 +77,8 @@ class Nemesis:
         """Repair everything that may still be broken."""
         if self._move is not None:
             await self._move
+        if self._fleet.clock is not None:
+            self._step_to(0.0)
         if hasattr(self._stage, "proxy"):
             proxy = self._stage.proxy
             proxy.forget()
@@ -149,6 +161,17 @@ class Nemesis:
         self._stage.proxy.forget()
         self._fleet.done["half-open"] += 1
 
+    # --- the machine
+
+    async def _set_clock(self) -> None:
+        self._step_to(self._around.choice(self._stage.settings))
+        self._fleet.done["clock set"] += 1
+
+    def _step_to(self, ahead: float) -> None:
+        """The clock steps. Each process reads it at once."""
+        assert self._fleet.clock is not None
+        self._fleet.history.add("clock", seconds=self._fleet.clock.set(ahead))
+
     # --- moves
 
     async def _moved(self) -> None:
@@ -180,8 +203,20 @@ class Nemesis:
     async def _terminated(self) -> None:
         self._fleet.done["terminated"] += await self._on_backends("pg_terminate_backend", 0.5)
 
+    async def _timed_out(self) -> None:
+        """A lock is held for longer than the `statement_timeout` that Treadle sets. Counts the statements it ended."""
+        (lock, unlock), log = self._stage.outages["locked"], self._stage.server.folder / "log"
+        before = log.read_bytes().count(TIMED_OUT)
+        locking = asyncio.ensure_future(_finished(lock()))
+        try:
+            await asyncio.shield(locking)
+            await asyncio.sleep(self._fleet.patience + self._around.uniform(0.5, 1.5))
+        finally:
+            await asyncio.shield(_ended(locking, unlock))
+        self._fleet.done["timed-out statements"] += log.read_bytes().count(TIMED_OUT) - before
+
     async def _cancelled(self) -> None:
-        """Cancel whatever statements run at some time, as a statement timeout does."""
+        """Whatever runs at some moment is cancelled, as by an administrator."""
         for _ in range(15):
             self._fleet.done["cancelled"] += await self._on_backends("pg_cancel_backend", 0.7)
             await asyncio.sleep(self._around.uniform(0.0, 0.05))

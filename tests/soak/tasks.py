@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.soak.skew import true
+from tests.soak.skew import is_settable, most_ahead, true
 from treadle import App, Flow, Limit, Retry, chain, current, flow, gather
 from treadle.core.model import Record
 from treadle.execution.context import Context
@@ -38,7 +38,10 @@ VALUES: dict[str, Callable[..., int]] = {
 
 
 class Claims(Middleware):
-    """Records the time of each claim by the storage's clock: the end of the lease minus its length."""
+    """Records when each claim was made: by the storage's clock, a lease before the moment at which it runs out.
+
+    Where that clock is set, this is an earlier moment rather than a later one, and none in the future.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -46,7 +49,8 @@ class Claims(Middleware):
     async def run(self, context: Context, proceed: Run) -> Any:
         due = context.record.due_at
         if due is not None:
-            self._history.add("claimed", context.id, version=context.version, at=due - LEASE)
+            at = min(due - LEASE - most_ahead(), true()) if is_settable() else due - LEASE
+            self._history.add("claimed", context.id, version=context.version, at=at)
         return await proceed()
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.faults.stages import SqliteStage, staged
 from tests.soak.nemesis import STAGES
 from tests.soak.planted import FAULTS
+from tests.soak.skew import MachineClock
 from tests.soak.trial import trial
 
 SHORT = 10.0  # seconds of faults
@@ -25,7 +29,25 @@ async def test_a_fleet_under_faults_keeps_its_promises(name: str) -> None:
         assert verdict.counts["acknowledged"] > 20
 
 
-# Fault -> the rules, one of which must find it.
+def test_the_clock_of_the_machine_steps_for_each_process_that_follows_it(tmp_path: Path) -> None:
+    clock = MachineClock(tmp_path / "clock")
+    program = (
+        "import sys, time; from tests.soak import skew; skew.follow(sys.argv[1]); print(time.time() - skew.true(),"
+        " skew.most_ahead())"
+    )
+
+    def seen() -> tuple[float, float]:
+        command = [sys.executable, "-c", program, str(clock.path)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        return round(float(said[0]), 1), float(said[1])
+
+    assert [clock.set(ahead) for ahead in (15.0, -3.0)] == [15.0, -18.0]
+    assert seen() == (-3.0, 15.0)  # it was 15 s ahead a moment ago
+    assert clock.set(0.0) == 3.0
+    assert seen() == (0.0, 15.0)
+
+
+# fault -> the rules of which one has to find it
 PLANTED = {
     "version-ignored": {"value", "overlap", "fence"},
     "slot-ignored": {"slots", "strict"},

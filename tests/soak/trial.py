@@ -17,10 +17,12 @@ import psycopg
 from msgspec import Struct
 
 from tests.faults.stages import PostgresStage, ShardsStage, SqliteStage, Stage
+from tests.soak.clusters import ClusterShardsStage
 from tests.soak.fleet import Fleet
 from tests.soak.moving import MovingStage
 from tests.soak.nemesis import Nemesis
 from tests.soak.producer import give
+from tests.soak.set_clock import SetClockStage
 from tests.soak.tasks import TABLES, make
 from tests.soak.verdict import judge, summary
 from treadle import App, StorageError
@@ -84,7 +86,8 @@ async def trial(
         await asyncio.to_thread(_make_tables, stage)
     # The clock of a file is that of the processes that use it.
     skewed = clocks and not isinstance(stage, SqliteStage | MovingStage) and (not only or CLOCKS in only)
-    fleet = Fleet(folder, url, database, seed, PATIENCE, plant, skewed=skewed)
+    settable = isinstance(stage, SetClockStage)
+    fleet = Fleet(folder, url, database, seed, PATIENCE, plant, skewed=skewed, settable=settable)
     nemesis = Nemesis(fleet, stage, seed, only)
     try:
         await asyncio.gather(*(fleet.start(role) for role in ROLES))
@@ -110,7 +113,7 @@ async def _judged(stage: Stage, fleet: Fleet, say: Callable[[str], None], drain:
             rows,
             await app.limits.list(),
             await asyncio.to_thread(_tables, stage),
-            ordered=not isinstance(stage, PostgresStage | ShardsStage | MovingStage),
+            ordered=not isinstance(stage, PostgresStage | ShardsStage | ClusterShardsStage | MovingStage),
         )
     finally:
         await app.close()
