@@ -135,7 +135,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     @property
     def tasks(self) -> Mapping[str, Task[..., Any, Any]]:
         """The registered tasks by name."""
-        return self._core.tasks
+        return self._core.declared
 
     @property
     def url(self) -> str | None:

@@ -27,7 +27,7 @@ from treadle.worker.parts import WorkerHost
 if TYPE_CHECKING:
     from treadle.app_core import AnyApp, AppCore
     from treadle.execution.context import Context
-    from treadle.execution.runner import AnyTask
+    from treadle.tasks.task import AnyTask
 
 LONG = 86_400.0  # seconds that inline jobs, which run next to the drain, have to end
 PATIENCE = 10.0  # seconds a storage may be unavailable; equals the wait for a SQLite lock
