@@ -13,14 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Unpack
 
-from treadle.admin.dead import Dead
-from treadle.admin.jobs import Jobs
+from treadle.admin import Dead, Jobs, LimitHolds, Limits, OrphanedWorkflows, Queues
 from treadle.admin.known_names import Names, without_rule
-from treadle.admin.limit_holds import LimitHolds
-from treadle.admin.limits import Limits
 from treadle.admin.moved_looks import Moved
-from treadle.admin.orphaned_workflows import OrphanedWorkflows
-from treadle.admin.queues import Queues
 from treadle.core import clock as clocks
 from treadle.core.events import Emitter, Event
 from treadle.core.ids import IdFactory, UuidV7
@@ -32,7 +27,7 @@ from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
-from treadle.scheduling.schedules import Schedules
+from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage

@@ -16,7 +16,7 @@ from treadle.errors import BadOption, BadTask
 from treadle.policy import cron as crons
 from treadle.policy import judge
 from treadle.policy.retry import seconds
-from treadle.scheduling.ticker import CatchUp, Overlap
+from treadle.scheduling import CatchUp, Overlap
 from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
 from treadle.tasks.core import BatchCore, TaskCore

@@ -36,7 +36,7 @@ from treadle.worker.inline import InlineWorker
 from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:
-    from treadle.admin.jobs import Jobs
+    from treadle.admin import Jobs
     from treadle.app_core import AppCore
     from treadle.storage.contract import Storage
     from treadle.tasks.task import AnyTask
