@@ -10,11 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from treadle import config
-from treadle.admin.dead import Dead
-from treadle.admin.event_feed import EventFeed
-from treadle.admin.jobs import Jobs
-from treadle.admin.limits import Limits
-from treadle.admin.queues import Queues
+from treadle.admin import Dead, EventFeed, Jobs, Limits, Queues
 from treadle.app_core import AppCore, StorageChoice
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
@@ -29,7 +25,7 @@ from treadle.execution import middleware
 from treadle.policy import judge
 from treadle.policy.retry import Retry
 from treadle.ports import name_of_space, three
-from treadle.scheduling.schedules import Schedules
+from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage.contract import Storage
 from treadle.sync import Portal
@@ -39,9 +35,7 @@ from treadle.tasks.when import HasId, When
 from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
-    from treadle.testing.app import Testing
-    from treadle.testing.clock import HandClock
-    from treadle.testing.given_storage import Given
+    from treadle.testing import Given, HandClock, Testing
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -135,7 +129,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     @property
     def tasks(self) -> Mapping[str, Task[..., Any, Any]]:
         """The registered tasks by name."""
-        return self._core.tasks
+        return self._core.declared
 
     @property
     def url(self) -> str | None:
@@ -270,7 +264,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         storage  another storage: a URL (not http://), or a function from a clock to a storage that reads it. It must be
                  empty (NotEmpty), and is emptied at the end
         """
-        from treadle.testing.app import Testing
+        from treadle.testing import Testing
 
         return Testing(self._core, clock, storage=storage, within=within)
 

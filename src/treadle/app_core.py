@@ -13,14 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Unpack
 
-from treadle.admin.dead import Dead
-from treadle.admin.jobs import Jobs
+from treadle.admin import Dead, Jobs, LimitHolds, Limits, OrphanedWorkflows, Queues
 from treadle.admin.known_names import Names, without_rule
-from treadle.admin.limit_holds import LimitHolds
-from treadle.admin.limits import Limits
 from treadle.admin.moved_looks import Moved
-from treadle.admin.orphaned_workflows import OrphanedWorkflows
-from treadle.admin.queues import Queues
 from treadle.core import clock as clocks
 from treadle.core.events import Emitter, Event
 from treadle.core.ids import IdFactory, UuidV7
@@ -32,17 +27,18 @@ from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
-from treadle.scheduling.schedules import Schedules
+from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage
 from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.user_session import bound_to
+from treadle.tasks.core import TaskCore
 from treadle.tasks.job_factory import JobFactory
 from treadle.tasks.options import Options, Seconds, Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
-from treadle.tasks.task import Task
+from treadle.tasks.task import AnyTask
 from treadle.tasks.when import HasId, When
 from treadle.worker.inline import InlineWorker
 from treadle.workflow.enqueue_args import flatten, waiting
@@ -96,7 +92,8 @@ class AppCore:
     ) -> None:
         self.choice, self.now = choice, choice.clock or clocks.wall
         self.chance: Callable[[], float] = random or _random.random
-        self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.tasks: dict[str, TaskCore] = {}
+        self.declared: dict[str, AnyTask] = {}  # the same tasks, as users see them
         self.emitter = Emitter()
         self.layers: list[middleware.Middleware] = []
         self.retry, self.on_error, self.codec, self.sizes = retry or Retry(), on_error, codec, sizes or Sizes()
@@ -140,12 +137,16 @@ class AppCore:
 
     # --- tasks
 
-    def find_task(self, name: str) -> Task[..., Any, Any]:
+    def register(self, name: str, task: AnyTask) -> None:
+        """Run jobs of that name with that task, and none that had the name before."""
+        self.tasks[name], self.declared[name] = task._core, task
+
+    def find_task(self, name: str) -> AnyTask:
         """The task of that name. Raises UnknownTask, which suggests a similar name."""
         if name not in self.tasks:
             like = difflib.get_close_matches(name, self.tasks, 1)
             raise UnknownTask(name, tuple(self.tasks), like[0] if like else None)
-        return self.tasks[name]
+        return self.declared[name]
 
     def stub(self, name: str, **options: Unpack[Options]) -> Stub:
         """A task by name; its arguments are not checked."""
@@ -268,7 +269,7 @@ class AppCore:
         if self._declares():
             await self.schedules.store()
             await self.limits.store()
-        if any(task.constants.get("limits") for task in self.tasks.values()):
+        if any(task.declared.constants.get("limits") for task in self.tasks.values()):
             rules = frozenset(use.key for use in await self.limits.list(use=False))
             for name, limit, guess in without_rule(self.tasks, rules):
                 log.warning("task %s: its limit %r has no rule, so it limits nothing%s", name, limit, guess)

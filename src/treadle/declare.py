@@ -15,13 +15,16 @@ from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled
 from treadle.errors import BadOption, BadTask
 from treadle.policy import cron as crons
 from treadle.policy import judge
-from treadle.scheduling.ticker import CatchUp, Overlap
+from treadle.policy.retry import seconds
+from treadle.scheduling import CatchUp, Overlap
 from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
+from treadle.tasks.core import BatchCore, TaskCore
+from treadle.tasks.declaration import BatchDeclaration, Computed, Declaration, Kind
 from treadle.tasks.job_factory import own_limit
 from treadle.tasks.options import Options, Seconds, name_of
 from treadle.tasks.stub import Stub
-from treadle.tasks.task import Computed, Kind, Task
+from treadle.tasks.task import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,12 +121,19 @@ class Declarations:
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            found = self._free_name(function, name)
-            own = self._codec_of(codec)
-            given = cast("Options", constants)
-            core = self._core
-            task: Task[..., Any, Any] = Task(core.maker, found, function, kind, given, options, on_error, own, reduce)
-            core.tasks[found] = task
+            found, core = self._free_name(function, name), self._core
+            declared = Declaration(
+                name=found,
+                function=function,
+                kind=kind,
+                constants=cast("Options", constants),
+                computed=options,
+                on_error=on_error,
+                codec=self._codec_of(codec),
+                reduce=reduce,
+            )
+            task: Task[..., Any, Any] = Task(TaskCore(core.maker, declared))
+            core.register(found, task)
             if concurrency is not None:
                 core.limits.declare(Limit(own_limit(found), slots=concurrency))
                 core.maker.limited.add(found)
@@ -220,7 +230,7 @@ class Declarations:
         if isinstance(function, Task):
             raise BadTask(f"{function.name} is already a task; put @app.cron, @app.every and the like above @app.task")
         found = name or name_of_function(function)
-        if (old := self._core.tasks.get(found)) is not None:
+        if (old := self._core.declared.get(found)) is not None:
             if not _is_redefined(old, function):
                 raise BadTask(f"a task named {found!r} is already registered; give one of the two name=")
             self._core.maker.limited.discard(found)
@@ -252,22 +262,20 @@ class Declarations:
         """
 
         def decorate(function: Callable[..., Any]) -> BatchTask[Any, Any]:
-            found = self._free_name(function, name)
-            own = self._codec_of(codec)
-            task: BatchTask[Any, Any] = BatchTask(
-                self._core.maker,
-                found,
-                function,
-                kind,
-                constants,
-                options,
-                on_error,
-                own,
+            declared = BatchDeclaration(
+                name=self._free_name(function, name),
+                function=function,
+                kind=kind,
+                constants=constants,
+                computed=options,
+                on_error=on_error,
+                codec=self._codec_of(codec),
                 size=size,
-                max_wait=max_wait,
+                max_wait=seconds(max_wait, "max_wait"),
                 by=by,
             )
-            self._core.tasks[found] = task
+            task: BatchTask[Any, Any] = BatchTask(BatchCore(self._core.maker, declared))
+            self._core.register(declared.name, task)
             return task
 
         return BatchDecorator(decorate)

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from treadle.core.job import Continuation, JobSpec, Value
 from treadle.errors import BadTask
 from treadle.tasks.task import Task
-from treadle.workflow.flow import Flow
+from treadle.workflow import Flow
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,14 +9,11 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.admin.dead import Dead
-from treadle.admin.jobs import Filter, Jobs
-from treadle.admin.limits import Limits
-from treadle.admin.queues import Queues
+from treadle.admin import Dead, Filter, Jobs, Limits, Queues
 from treadle.core.argument_names import check_spelling
 from treadle.core.model import Record
 from treadle.core.must_await import unchecked
-from treadle.scheduling.schedules import Schedules
+from treadle.scheduling import Schedules
 
 P = ParamSpec("P")
 T = TypeVar("T")

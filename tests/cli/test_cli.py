@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.tools import Command
 from treadle import App, Limit, current
 from treadle.cli.doctor.sqlite import loose_files
 from treadle.cli.root import COMMANDS, run
@@ -489,6 +490,14 @@ def test_doctor_finds_a_healthy_database_healthy(cli: Run) -> None:
     assert code == 0
     assert set(verdicts.values()) <= {"ok", "warn"}
     assert verdicts["integrity"] == verdicts["file"] == verdicts["storage"] == verdicts["lost"] == "ok"
+
+
+def test_doctor_needs_no_package_of_the_server(cli: Run, here: Path) -> None:
+    cli("migrate", "--url", "sqlite:///jobs.db")
+    (here / "sitecustomize.py").write_text("import sys\nsys.modules |= {'starlette': None, 'uvicorn': None}\n")
+    with Command("doctor", "--url", "sqlite:///jobs.db", cwd=here, PYTHONPATH=str(here)) as doctor:
+        assert doctor.ended() == 0, doctor.stderr
+        assert "own rows" in doctor.stdout
 
 
 def test_doctor_fails_on_what_is_not_there_or_not_ours(cli: Run, here: Path) -> None:

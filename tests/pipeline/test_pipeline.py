@@ -88,7 +88,11 @@ async def test_children_run_on_queues_of_their_own_and_the_next_step_gets_what_t
 @shows("`on_child_failure=` fails the run, or also cancels the other children")
 @pytest.mark.parametrize("policy", ["fail", "cancel"])
 async def test_a_failed_child_may_fail_the_run(app: App, policy: Any) -> None:
-    p = Pipeline("p", [Step("check", children=["a", "slow"], on_child_failure=policy), Step("logic")], app=app)
+    p = Pipeline(
+        "p",
+        [Step("check", children=["a", "slow"], on_child_failure=policy, retry=Retry(attempts=1)), Step("logic")],
+        app=app,
+    )
 
     @p.handler("check:a")
     async def a() -> int:
@@ -102,7 +106,6 @@ async def test_a_failed_child_may_fail_the_run(app: App, policy: Any) -> None:
     async def logic() -> None:
         raise AssertionError("never begun")
 
-    app.tasks["p.check:a"].retry = Retry(attempts=1)
     async with p.worker(poll=0.01, grace=0.1):
         run = await p.start()
         with pytest.raises(WorkflowFailed) as caught:

@@ -293,7 +293,7 @@ async def test_a_wait_looks_a_last_time_at_its_deadline(
     async def opened() -> Storage:
         return late
 
-    client = Client(opened, lambda: late, app._core.bound, app._core.emitter, app.tasks)
+    client = Client(opened, lambda: late, app._core.bound, app._core.emitter, app._core.tasks)
     assert (await client.ended(job.id, 0.01)).result == "7"
 
 

@@ -142,4 +142,4 @@ def row(given: dict[str, object]) -> NewJob:
     """The row of a job with these options, of a task that the app does not have."""
     clock = HandClock(1_000_000.0)
     asked = msgspec.json.decode(msgspec.json.encode({"task": "t", **given}), type=JobAsked)
-    return replace(spec_of(App(storage=MemoryStorage(clock), clock=clock), asked).new, nonce=None)
+    return replace(spec_of(App(storage=MemoryStorage(clock), clock=clock)._core, asked).new, nonce=None)

@@ -207,7 +207,7 @@ def test_retry_is_merged_field_by_field_at_every_level() -> None:
     t = make(retry=Retry(attempts=9, base=9), options=lambda n: {"retry": Retry(base=2.0, factor=3)})
     job = t.options(retry=Retry(jitter=0)).job(1).new
     assert policy(job).retry == Retry(base=2.0, factor=3, jitter=0)
-    assert t.retry == Retry(attempts=9, base=9.0)
+    assert t._core.retry == Retry(attempts=9, base=9.0)
 
 
 @pytest.mark.parametrize("constants", [{}, {"key": "k"}])

@@ -315,7 +315,7 @@ async def test_testing_leaves_the_app_as_it_was(app: App, testing: InTest) -> No
     @app.task
     async def send(to: str) -> None: ...
 
-    before = {**vars(app._core), "signature": send.signature, "maker": dict(vars(app._core.maker))}
+    before = {**vars(app._core), "signature": send._core.signature, "maker": dict(vars(app._core.maker))}
     async with app:
         outside = await send.enqueue("outside")
         opened = dict(vars(app._core))
@@ -329,7 +329,7 @@ async def test_testing_leaves_the_app_as_it_was(app: App, testing: InTest) -> No
         with pytest.raises(UnknownJob):
             await app.jobs.get(inside)
         assert (await app.jobs.get(outside)).state is State.READY
-    assert {**vars(app._core), "signature": send.signature, "maker": vars(app._core.maker)} == before
+    assert {**vars(app._core), "signature": send._core.signature, "maker": vars(app._core.maker)} == before
 
 
 async def test_testing_restores_after_an_error_too(app: App, testing: InTest) -> None:

@@ -35,11 +35,10 @@ from treadle import (
 from treadle.core.model import NewJob
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
+from treadle.tasks.core import TaskCore
 from treadle.tasks.task import Task
 from treadle.testing.shows import shows
 from treadle.worker.executors.processes import ProcessPool
-
-AnyTask = Task[..., Any, Any]
 
 
 @pytest.fixture
@@ -55,14 +54,14 @@ async def app() -> AsyncIterator[App]:
         yield made
 
 
-def task_of(function: Callable[..., Any], **options: Any) -> AnyTask:
+def task_of(function: Callable[..., Any], **options: Any) -> TaskCore:
     if isinstance(function, Task):
-        return function
-    made: AnyTask = App("memory://").task(kind="process", **options)(function)
-    return made
+        return function._core
+    made: Task[..., Any, Any] = App("memory://").task(kind="process", **options)(function)
+    return made._core
 
 
-def record(task: AnyTask, *args: Any, **fields: Any) -> Record:
+def record(task: TaskCore, *args: Any, **fields: Any) -> Record:
     payload = task.signature.encode_call(args, {})
     return Record(job=NewJob(id="j1", task=task.name, payload=payload, **fields), version=3, state=State.RUNNING)
 
@@ -131,7 +130,7 @@ async def test_tasks_are_found_under_any_name_with_their_codec(pool: ProcessPool
     assert await run(pool, work.decorated, 1) == 101
     assert await run(pool, work.by_another_name, 4) == 40
     assert await run(pool, work.shouted, 6) == 7
-    alias: AnyTask = App("memory://").task(name="other", kind="process", codec=work.Shouting())(work.double)
+    alias = task_of(work.double, name="other", codec=work.Shouting())
     with pytest.raises(RemoteFailure, match="does not know its codec"):
         await pool.run(alias, record(alias, 2))
 

@@ -28,7 +28,7 @@ from treadle.serialization import call_codec
 from treadle.storage.contract import Storage
 from treadle.storage.move_marks import mark_of
 from treadle.storage.row_rules import within as in_reach
-from treadle.tasks.task import Task
+from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
 from treadle.workflow import signals
 
@@ -59,7 +59,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         self,
         client: Client,
         storage: Callable[[], Awaitable[Storage]],
-        tasks: Mapping[str, Task[..., Any, Any]],
+        tasks: Mapping[str, TaskCore],
         now: Callable[[], float],
         names: Names,
         moved: Moved,

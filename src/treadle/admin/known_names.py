@@ -26,6 +26,7 @@ from treadle.core.model import LimitUse, NewJob, Query, Stats
 from treadle.core.ranges import OWN
 from treadle.errors import TreadleError, UnknownName
 from treadle.storage.contract import Storage
+from treadle.tasks.core import TaskCore
 
 COUNTING: Final = 2.0  # s that a check may take
 FRESH: Final = 10.0  # s for which the known names are cached for calls that enqueue
@@ -73,7 +74,7 @@ def has_rule(limit: str, rules: Iterable[str]) -> bool:
     return limit in rules or limit.partition(":")[0] in rules
 
 
-def without_rule(tasks: Mapping[str, Any], rules: frozenset[str]) -> Iterator[tuple[str, str, str]]:
+def without_rule(tasks: Mapping[str, TaskCore], rules: frozenset[str]) -> Iterator[tuple[str, str, str]]:
     """Task, limit and hint for each limit that a task names in code and that has no rule."""
     for name, task in sorted(tasks.items()):
         for limit in limits_of(task):
@@ -164,7 +165,7 @@ class Known(Struct, frozen=True):
 class Names:
     """Checks names of queues, limits and tasks against those in code and in the storage."""
 
-    def __init__(self, storage: Callable[[], Awaitable[Storage]], tasks: Mapping[str, Any]) -> None:
+    def __init__(self, storage: Callable[[], Awaitable[Storage]], tasks: Mapping[str, TaskCore]) -> None:
         self._storage, self._tasks = storage, tasks
         self._met: set[Name] = set()  # names that were checked
         self._known: Known | None = None
@@ -316,7 +317,7 @@ class Names:
         return await (await self._storage()).limits(use=False)
 
 
-def used(tasks: Mapping[str, Any], stats: Stats) -> Known:
+def used(tasks: Mapping[str, TaskCore], stats: Stats) -> Known:
     """The names that code and the storage use. A paused limit counts as used."""
     keys = {use.key for use in stats.limits if not use.key.startswith(OWN)}
     queues = {key.removeprefix("queue:") for key in keys if key.startswith("queue:")}
@@ -335,9 +336,9 @@ def used(tasks: Mapping[str, Any], stats: Stats) -> Known:
     return Known(found, queues, keys | {limit for task in tasks.values() for limit in limits_of(task)}, monotonic())
 
 
-def limits_of(task: Any) -> Iterable[str]:
+def limits_of(task: TaskCore) -> Iterable[str]:
     """The limits that a task names in code."""
-    found: Iterable[str] = getattr(task, "constants", {}).get("limits", ())
+    found: Iterable[str] = task.declared.constants.get("limits", ())
     return found
 
 

@@ -52,8 +52,8 @@ def serve_main_names(app: App, named: str) -> None:
     module = _module_of(place, named)
     for name, task in list(app.tasks.items()):
         short = name.removeprefix(f"{module}.")
-        if short != name and task.function.__module__ == module:
-            app._core.tasks.setdefault(short, task)
+        if short not in app.tasks and task.function.__module__ == module:
+            app._core.register(short, task)
 
 
 def _module_of(place: str, named: str) -> str:

@@ -43,7 +43,7 @@ def spec_of(app: App, task: str, args: list[Any], kwargs: dict[str, Any], option
 
     ends = [name for name in app.tasks if name.endswith(f".{task}")]
     found = app.find_task(ends[0] if task not in app.tasks and len(ends) == 1 else task)
-    given, named = found.signature.decode_call(call_codec.encode_foreign_call(args, kwargs, found.name))
+    given, named = found._core.signature.decode_call(call_codec.encode_foreign_call(args, kwargs, found.name))
     return found.options(**options).job(*given, **named)
 
 

@@ -14,7 +14,7 @@ from treadle.errors import error_line
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.scheduling.schedules import Schedule
+    from treadle.scheduling import Schedule
 
 COLUMNS = ("schedule", "when", "task", "next", "catch up", "overlap", "state", "last")
 

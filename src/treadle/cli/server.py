@@ -22,8 +22,7 @@ from treadle.core.redaction import shown
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.blobs import Blobs
-    from treadle.server import Serving, Settings
-    from treadle.server.app import ProtocolRoutes
+    from treadle.server import ProtocolRoutes, Serving, Settings
 
 TENDERS: Final = 4  # slots of the worker that runs Treadle's own jobs, which are short
 
@@ -286,8 +285,7 @@ def _protocols(named: Sequence[str], options: dict[str, Any], blobs: Blobs | Non
     """The routes of the protocols that are served with the API, or instead of it."""
     found: list[ProtocolRoutes] = []
     if "queuey" in named:
-        from treadle.compat.queuey.app import queue_routes
-        from treadle.compat.queuey.jobs import Rules
+        from treadle.compat.queuey import Rules, queue_routes
 
         given = {
             "abandoned_age": options["abandoned_age"],
@@ -300,7 +298,7 @@ def _protocols(named: Sequence[str], options: dict[str, Any], blobs: Blobs | Non
         )
         found.append(queue_routes(rules, blobs))
     if blobs is not None:
-        from treadle.compat.queuey.blobs import blob_routes
+        from treadle.compat.queuey import blob_routes
 
         found.append(blob_routes(blobs))
     if "delayed" in named:  # last, because it answers every other path

@@ -27,15 +27,12 @@ from treadle.execution.job_run import JobRun, enter
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer, Retry, RetryNow
 from treadle.serialization.call_codec import MISSING
-from treadle.tasks.batch import BatchTask
+from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.options import Sizes
-from treadle.tasks.task import Task
 from treadle.workflow.continuation import Next, next_of
 from treadle.workflow.plan import concluded, continued
 
 log = logging.getLogger("treadle")
-
-AnyTask = Task[..., Any, Any]
 
 
 class SystemTask:
@@ -70,7 +67,7 @@ FIRM = ("timeout", "deadline", "lost")  # reasons that end a run in any case; wi
 class Processes(Protocol):
     """Runs tasks of kind "process". Cancelling the call kills the process."""
 
-    async def run(self, task: AnyTask, record: Record) -> str | Next: ...
+    async def run(self, task: TaskCore, record: Record) -> str | Next: ...
 
 
 class Threads(Protocol):
@@ -82,7 +79,7 @@ class Threads(Protocol):
 class Batches(Protocol):
     """Collects the jobs of batch tasks into calls."""
 
-    async def join(self, task: BatchTask[Any, Any], run: JobRun, item: Any) -> Any: ...
+    async def join(self, task: BatchCore, run: JobRun, item: Any) -> Any: ...
 
 
 class Pools(Protocol):
@@ -137,7 +134,7 @@ class Runner:
             log.exception("%s %s failed", task.name, record.job.id)
             return judge.failed(record, rules, error, None, record.started_at or began, self._chance())
 
-    async def run(self, task: AnyTask, run: JobRun, rules: judge.Rules) -> Outcome | None:
+    async def run(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> Outcome | None:
         """Run one attempt. None: the lease was lost, and nothing may be settled.
 
         Raises nothing. A KeyboardInterrupt is a failed attempt, and also interrupts the loop if it may come from
@@ -172,7 +169,7 @@ class Runner:
         return judge.succeeded(run.record, text, note=run.note)
 
     def _raised(
-        self, task: AnyTask, run: JobRun, rules: judge.Rules, error: BaseException, began: float
+        self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException, began: float
     ) -> Outcome | None:
         if isinstance(error, asyncio.CancelledError):
             return self._stopped(task, run, rules, error, began)
@@ -185,7 +182,7 @@ class Runner:
             return self._left(task, run, rules, error, began)
         return self._failed(task, run, rules, error, began)
 
-    async def _passed_on(self, task: AnyTask, following: Next) -> Next:
+    async def _passed_on(self, task: TaskCore, following: Next) -> Next:
         """The jobs that a run returned, after the middleware."""
         for words in await self._sender.mistyped(following.jobs):
             log.warning("a job that task %s returned: %s", task.name, words)
@@ -202,7 +199,7 @@ class Runner:
             left = max(0.0, record.deadline_at - record.started_at - max(0.0, self._now() - began))
         return continued(record, following.jobs, following.plan, following.own, left, run.note, rules.marks)
 
-    async def _result(self, task: AnyTask, run: JobRun, rules: judge.Rules) -> str | Next:
+    async def _result(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> str | Next:
         """Decode, call, encode. Raises the function's errors, BadArgument, BadResult and TooLarge."""
         first: object = MISSING
         if rules.pass_result:
@@ -216,18 +213,18 @@ class Runner:
             value = await self._elsewhere(task, run, args, kwargs)
         return self._encode(task, value)
 
-    def _check_size(self, task: AnyTask, text: str) -> None:
+    def _check_size(self, task: TaskCore, text: str) -> None:
         if (size := len(text.encode())) > self._result_limit:
             raise TooLarge(f"the result of {task.name}", size, self._result_limit)
 
-    def _encode(self, task: AnyTask, value: object) -> str | Next:
+    def _encode(self, task: TaskCore, value: object) -> str | Next:
         if type(value) is Next:
             return value
         if not isinstance(value, Continuation):
             return task.signature.encode_result(value)
-        return next_of(value, task.signature.encode_result, self._result_limit, task.source)
+        return next_of(value, task.signature.encode_result, self._result_limit, task.factory)
 
-    async def _wrapped(self, task: AnyTask, run: JobRun, first: object) -> str | Next:
+    async def _wrapped(self, task: TaskCore, run: JobRun, first: object) -> str | Next:
         """Run through the middleware; the value that the outermost layer returns is the result."""
         record = run.record
         if task.kind == "process":
@@ -249,17 +246,17 @@ class Runner:
 
         return self._encode(task, await middleware.around_run(self._layers, Context(run), call))
 
-    async def _in_process(self, task: AnyTask, record: Record) -> Any:
+    async def _in_process(self, task: TaskCore, record: Record) -> Any:
         """The value, decoded for the middleware, which must not see its text."""
         text = await self._processes().run(task, record)
         return text if isinstance(text, Next) else task.signature.decode_result(text)
 
-    async def _elsewhere(self, task: AnyTask, run: JobRun, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if isinstance(task, BatchTask):
+    async def _elsewhere(self, task: TaskCore, run: JobRun, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if isinstance(task, BatchCore):
             return await self._batches.join(task, run, *args, **kwargs)
         return await self._in_thread(task, run, args, kwargs)
 
-    async def _in_thread(self, task: AnyTask, run: JobRun, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    async def _in_thread(self, task: TaskCore, run: JobRun, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run in a thread with this job's context. A thread cannot be cancelled: it uses the slot until it returns."""
         here = contextvars.copy_context()
 
@@ -271,7 +268,7 @@ class Runner:
         return await in_thread(self._threads(), call, task.name, lambda: run.why == "stop", interrupt)
 
     def _stopped(
-        self, task: AnyTask, run: JobRun, rules: judge.Rules, error: BaseException | None, began: float
+        self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException | None, began: float
     ) -> Outcome | None:
         """The outcome of a run that was cancelled, or that continued after `stop`."""
         record, why = run.record, run.why
@@ -290,7 +287,7 @@ class Runner:
         return self._failed(task, run, rules, error or asyncio.CancelledError(), began)
 
     def _left(
-        self, task: AnyTask, run: JobRun, rules: judge.Rules, error: BaseException | None, began: float
+        self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException | None, began: float
     ) -> Outcome:
         """The outcome of a run that sleeps or waits. It fails if the function caught the exception that ends the
         run."""
@@ -305,7 +302,7 @@ class Runner:
         log.error("%s %s: %s", task.name, run.record.job.id, swallowed)
         return self._failed(task, run, rules, swallowed, began)
 
-    def _failed(self, task: AnyTask, run: JobRun, rules: judge.Rules, error: BaseException, began: float) -> Outcome:
+    def _failed(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException, began: float) -> Outcome:
         record, verdict, now = run.record, None, self._now()
         self._troubles[run] = error
         if not isinstance(error, Defer | Abort):  # Defer and Abort already are verdicts
@@ -371,7 +368,7 @@ async def in_thread(
     return value
 
 
-async def _passed(task: AnyTask, run: JobRun, how: bool | Literal["list"]) -> object:
+async def _passed(task: TaskCore, run: JobRun, how: bool | Literal["list"]) -> object:
     """The result of the one job it waited for, or None if that did not succeed. With "list": the results of those that
     succeeded."""
     try:

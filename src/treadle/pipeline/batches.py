@@ -21,7 +21,7 @@ from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel
 from treadle.serialization.call_codec import CallCodec
 from treadle.serialization.call_text import encode_foreign_call
-from treadle.tasks.batch import answers, item_function
+from treadle.tasks.batch_function import answers, item_function
 
 
 class BatchHandler:

@@ -25,7 +25,7 @@ from treadle.policy.cron import Next, Timing
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import CatchUp, Declared, Definition, Entry, Overlap, Ticker
 from treadle.storage.contract import Storage
-from treadle.tasks.task import Task
+from treadle.tasks.task import AnyTask
 
 TRIES: Final = 10  # times that a change is repeated if the schedule ticks between read and write
 
@@ -74,7 +74,7 @@ class Schedules(
 
     def declare(
         self,
-        task: Task[..., Any, Any],
+        task: AnyTask,
         timing: Timing,
         ask: Next | None,
         name: str | None,
@@ -90,7 +90,7 @@ class Schedules(
         known = self._declared.get(found)
         if known is not None and (known.task is task or known.task.name != task.name):
             raise BadOption("name", f"a schedule named {found!r} is already declared; give one of the two name=")
-        task.signature.encode_call(tuple(args), named)
+        task._core.signature.encode_call(tuple(args), named)
         definition = Definition(found, timing, task.name, catch_up, overlap)
         self._declared[found] = Declared(definition, task, tuple(args), named, ask)
         own = ticker.task_name(found, declared=True)

@@ -23,7 +23,7 @@ from treadle.policy import judge
 from treadle.policy.cron import Next, Timing, after, due, stamp
 from treadle.policy.cron import check as check_timing
 from treadle.storage.contract import Storage
-from treadle.tasks.task import Task
+from treadle.tasks.task import AnyTask
 
 log = logging.getLogger("treadle")
 
@@ -67,7 +67,7 @@ class Declared(Struct, frozen=True):
     """A schedule declared in code: its definition, and the task call that makes its ticks."""
 
     definition: Definition
-    task: Task[..., Any, Any]
+    task: AnyTask
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     ask: Next | None = None

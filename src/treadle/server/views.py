@@ -69,7 +69,7 @@ _envelope = msgspec.json.Decoder(CallAsked).decode
 def spec_of(core: AppCore, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
     """The job as the app would create it. Its arguments are checked if the app has the task, else stored unchanged."""
     options = options_of(asked)
-    task, payload = core.tasks.get(asked.task), None
+    task, payload = core.declared.get(asked.task), None
     if task is None:
         payload = _payload(asked)
         given, named = _call(asked) if payload is None else ([], {})
@@ -77,7 +77,7 @@ def spec_of(core: AppCore, asked: JobAsked, id: str | None = None) -> JobSpec[An
         if payload is not None:
             spec = spec.changed(payload=payload)
     else:
-        args, kwargs = task.signature.decode_call(call_codec.encode_foreign_call(*_call(asked), asked.task))
+        args, kwargs = task._core.signature.decode_call(call_codec.encode_foreign_call(*_call(asked), asked.task))
         spec = task.options(**options).job(*args, **kwargs)
     # Not as an option: derived ids are refused there.
     return spec if id is None or "id" in options else spec.changed(id=id, nonce=ids.nonce())

@@ -30,7 +30,7 @@ else:
     R, W = TypeVar("R"), TypeVar("W")
 
 
-class _Template(Struct, frozen=True):
+class Template(Struct, frozen=True):
     """The part that all jobs of a task with the same options have in common.
 
     row     a row without id and payload

@@ -36,10 +36,10 @@ from treadle.worker.inline import InlineWorker
 from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:
-    from treadle.admin.jobs import Jobs
+    from treadle.admin import Jobs
     from treadle.app_core import AppCore
-    from treadle.execution.runner import AnyTask
     from treadle.storage.contract import Storage
+    from treadle.tasks.task import AnyTask
 
 STEP = 0.001  # seconds; the smallest clock move from one due time to the next
 STUCK = 20  # clock moves in a row, each twice as long, without a run; then no due job will ever run

@@ -73,7 +73,7 @@ class Expected:
 
     def _plain(self, core: AppCore, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """The same call without options."""
-        task: Any = core.tasks.get(self.task) or core.stub(self.task)
+        task: Any = core.declared.get(self.task) or core.stub(self.task)
         spec: JobSpec[Any, Any] = task.job(*args, **kwargs)
         return spec.new
 

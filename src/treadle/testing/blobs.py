@@ -26,8 +26,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from treadle.blobs import BadAddress, Blobs, Corrupt, NoBlob, TooBig
-from treadle.blobs.store import Blob
+from treadle.blobs import BadAddress, Blob, Blobs, Corrupt, NoBlob, TooBig
 from treadle.testing.shows import shows
 
 LIMIT = 3_000_000  # bytes

@@ -10,13 +10,13 @@ from treadle.errors import BadArgument, BadResult
 from treadle.serialization.call_codec import CallCodec
 
 if TYPE_CHECKING:
-    from treadle.execution.runner import AnyTask
+    from treadle.tasks.core import TaskCore
 
 
 class Checked:
     """A signature that decodes each value it has encoded, and raises if the two differ."""
 
-    def __init__(self, signature: CallCodec, task: AnyTask) -> None:
+    def __init__(self, signature: CallCodec, task: TaskCore) -> None:
         self._signature, self._task = signature, task
         self._parameters = inspect.signature(signature._function)
 

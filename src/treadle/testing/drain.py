@@ -18,16 +18,14 @@ from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.storage.proxy import StorageProxy
-from treadle.worker.claim_builder import weights
 from treadle.worker.config import WorkerConfig, task_names, worker_name
 from treadle.worker.core import WorkerCore
 from treadle.worker.executors.threads import Runs
-from treadle.worker.parts import WorkerHost
 
 if TYPE_CHECKING:
     from treadle.app_core import AnyApp, AppCore
     from treadle.execution.context import Context
-    from treadle.execution.runner import AnyTask
+    from treadle.tasks.task import AnyTask
 
 LONG = 86_400.0  # seconds that inline jobs, which run next to the drain, have to end
 PATIENCE = 10.0  # seconds a storage may be unavailable; equals the wait for a SQLite lock
@@ -93,9 +91,9 @@ async def drain_core(
         while again:
             ran, known = watched.ran, queues
             config = WorkerConfig(
-                name=worker_name(), queues=weights(sorted(queues)), concurrency=concurrency, tasks=chosen
+                name=worker_name(), queues=dict.fromkeys(sorted(queues), 1), concurrency=concurrency, tasks=chosen
             )
-            worker = WorkerCore(cast("WorkerHost", host), config, patient=False)
+            worker = WorkerCore(cast("AppCore", host), config, patient=False)
             if threads is not None:
                 worker.pools.lend(threads)
             watched.attend(worker)

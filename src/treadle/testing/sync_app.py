@@ -21,8 +21,8 @@ from treadle.worker.executors.threads import Answer, Item, answer
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
-    from treadle.execution.runner import AnyTask
     from treadle.tasks.stub import Stub
+    from treadle.tasks.task import AnyTask
     from treadle.testing.given_storage import Given
     from treadle.testing.transactions import When
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from treadle.core import defaults
 from treadle.core.model import Claim
 from treadle.errors import BadOption
-from treadle.tasks.batch import BatchTask
+from treadle.tasks.core import BatchCore
 from treadle.tasks.options import name_of
 from treadle.worker.handoff import HandOff
 from treadle.worker.leader import LeaderElection
@@ -40,7 +39,7 @@ class ClaimBuilder:
         self._election, self._claimable = election, claimable
         self._lease, self._state, self._batches = parts.config.lease, parts.state, parts.batches
         self._first_queue = 0  # index of the queue with which the last claim began
-        self._batch_tasks: list[BatchTask[Any, Any]] = []
+        self._batch_tasks: list[BatchCore] = []
         self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.SYSTEM_QUEUE]
         self._total_weight = sum(weight for _, weight in self._queues)
         self._tasks: Rooms = {}
@@ -53,7 +52,7 @@ class ClaimBuilder:
         if self._tasks_version != tasks_version:
             self._tasks, self._tasks_version = self._claimable(), tasks_version
             claimed_tasks = map(self._app_tasks.get, self._tasks)
-            self._batch_tasks = [task for task in claimed_tasks if isinstance(task, BatchTask)]
+            self._batch_tasks = [task for task in claimed_tasks if isinstance(task, BatchCore)]
         if len(self._queues) > 1:
             self._first_queue = (self._first_queue + 1) % len(self._queues)
             order = self._queues[self._first_queue :] + self._queues[: self._first_queue]
@@ -84,7 +83,7 @@ class ClaimBuilder:
         )
 
 
-def _no_room(task: BatchTask[Any, Any]) -> int:
+def _no_room(task: BatchCore) -> int:
     return 0
 
 

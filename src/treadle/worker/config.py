@@ -11,9 +11,9 @@ from typing import Any
 from treadle.core import defaults
 from treadle.core.model import Record
 from treadle.errors import BadOption
-from treadle.execution.runner import AnyTask
 from treadle.policy.retry import DEFAULT, Retry
 from treadle.tasks.options import name_of
+from treadle.tasks.task import AnyTask
 from treadle.worker.backlog import Backlog
 from treadle.worker.leader import Role
 from treadle.worker.redrive import Redrive

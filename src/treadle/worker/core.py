@@ -75,7 +75,7 @@ class WorkerCore:
 
     def _warn_of_queues(self) -> None:
         """Log a queue that no task of the app uses and that resembles one in use: a mistyped name claims nothing."""
-        known = {queue for task in self.app.tasks.values() if (queue := getattr(task, "queue", None))}
+        known = {task.queue for task in self.app.tasks.values()}
         for queue in self.config.queues or ():
             close = difflib.get_close_matches(queue, known, 1)
             if queue not in known and close:

@@ -14,10 +14,10 @@ from treadle.core.model import DECLINED, Outcome, Record, State
 from treadle.durable.steps import DurableBackend
 from treadle.errors import UnknownTask
 from treadle.execution.job_run import JobRun
-from treadle.execution.runner import AnyTask, Runner, SystemTask
+from treadle.execution.runner import Runner, SystemTask
 from treadle.policy import judge
 from treadle.policy.retry import DEFAULT
-from treadle.tasks.batch import BatchTask
+from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker import commit
 from treadle.worker.job_events import event_of
 from treadle.worker.parts import WorkerParts
@@ -99,7 +99,7 @@ class Executor:
             self._timeouts.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
             self._timeouts.add(record.deadline_at - record.started_at, run, "deadline")
-        if isinstance(task, BatchTask):
+        if isinstance(task, BatchCore):
             run.in_batch = True
             state.slots.release()
         state.begin(run, self._work(run))
@@ -184,7 +184,7 @@ class Executor:
                 self._emitter.emit(Event(name="worker.error", worker=self._state.name, error=error))
             return False
 
-    def _rules_for(self, task: AnyTask | SystemTask, record: Record) -> judge.Rules:
+    def _rules_for(self, task: TaskCore | SystemTask, record: Record) -> judge.Rules:
         if record.job.retry is not None:
             return judge.rules_for(record, task.retry, task.timeout, task.max_lost)
         known = self._rules.get(task.name)

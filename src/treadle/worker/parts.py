@@ -9,9 +9,10 @@ from typing import Any, Protocol
 from treadle.core.events import Emitter
 from treadle.core.job import Sender
 from treadle.execution import middleware
-from treadle.execution.runner import AnyTask, SystemTask
+from treadle.execution.runner import SystemTask
 from treadle.policy.judge import OnError
 from treadle.storage.contract import Storage
+from treadle.tasks.core import TaskCore
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
@@ -24,7 +25,7 @@ from treadle.worker.timeouts import Timeouts
 class WorkerHost(Protocol):
     """The part of an `AppCore` that a worker uses."""
 
-    tasks: dict[str, AnyTask]
+    tasks: dict[str, TaskCore]
     system_tasks: dict[str, SystemTask]
     emitter: Emitter
     layers: list[middleware.Middleware]

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from treadle.core.model import Record
 from treadle.execution.job_run import JobRun
-from treadle.execution.runner import AnyTask, SystemTask
+from treadle.execution.runner import SystemTask
 from treadle.policy.judge import Rules
+from treadle.tasks.core import TaskCore
 
 if sys.version_info >= (3, 12):  # a no-op job: 1.7 us if started eagerly, 5.8 us in a turn of its own
     new_task = functools.partial(asyncio.Task, eager_start=True)
@@ -23,7 +24,7 @@ class RunningJob(Struct, eq=False):
     """A claimed job, from its start until its outcome is stored."""
 
     record: Record
-    task: AnyTask | SystemTask
+    task: TaskCore | SystemTask
     job_run: JobRun
     rules: Rules
     lease: float

@@ -12,8 +12,8 @@ from treadle.core import defaults
 from treadle.core.argument_names import spelled
 from treadle.core.model import Record
 from treadle.core.must_await import check_awaited
-from treadle.execution.runner import AnyTask
 from treadle.policy.retry import DEFAULT, Retry, seconds
+from treadle.tasks.task import AnyTask
 from treadle.worker.backlog import Backlog
 from treadle.worker.claim_builder import weights
 from treadle.worker.config import RECOVERY, WorkerConfig, task_names, worker_name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import tokenize
 
 from msgspec import Struct
@@ -65,9 +64,8 @@ def index(name: str, path: str) -> Module:
 @app.task(name="demo.report", keep=3600, keep_failed=3600)
 async def report() -> Report:
     """Join the results of the jobs that this one waited for."""
-    rows = await asyncio.gather(*(app.jobs.get(id) for id in current().after))
-    decode = index.signature.decode_result
-    found = [each for row in rows if row.result is not None and isinstance(each := decode(row.result), Module)]
+    results = await current().upstream()
+    found = [each for each in results if isinstance(each, Module)]
     longest = sorted((each for module in found for each in module.longest), key=lambda each: (-each.lines, each.name))
     biggest = sorted(found, key=lambda each: (-each.lines, each.name))[:TOP]
     return Report(
@@ -77,5 +75,5 @@ async def report() -> Report:
         classes=sum(each.classes for each in found),
         longest=longest[:TOP],
         biggest=[Module(each.name, each.lines, each.functions, each.classes, []) for each in biggest],
-        missing=[row.id for row in rows if row.result is None],
+        missing=[id for id, each in zip(current().after, results, strict=True) if isinstance(each, Exception)],
     )

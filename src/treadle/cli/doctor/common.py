@@ -121,7 +121,7 @@ def _untaken(stats: Stats) -> Iterator[Check]:
 
 def _shut(app: App, stats: Stats) -> Iterator[Check]:
     pauses = [use for use in stats.limits if use.pauses and use.behind is None and not use.blocked and not use.used]
-    known = used(app.tasks, replace(stats, limits=tuple(use for use in stats.limits if use not in pauses)))
+    known = used(app._core.tasks, replace(stats, limits=tuple(use for use in stats.limits if use not in pauses)))
     for use in stats.limits:
         if use.rule.slots != 0:
             continue
@@ -169,7 +169,7 @@ def _strangers(app: App, stats: Stats) -> Iterator[Check]:
 
 
 def _without_rule(app: App, stats: Stats) -> Iterator[Check]:
-    for task, limit, guess in without_rule(app.tasks, frozenset(use.rule.name for use in stats.limits)):
+    for task, limit, guess in without_rule(app._core.tasks, frozenset(use.rule.name for use in stats.limits)):
         yield warn(
             "limits",
             f"task {task!r} names the limit {limit!r}, which has no rule{guess}",

@@ -38,7 +38,7 @@ from treadle.server.views import (
 from treadle.storage import messages
 
 if TYPE_CHECKING:
-    from treadle.admin.jobs import Jobs
+    from treadle.admin import Jobs
     from treadle.app_core import AppCore
     from treadle.core.job import JobSpec
 

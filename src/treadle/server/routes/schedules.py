@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
-from treadle.scheduling.schedules import Schedule
-from treadle.scheduling.ticker import CatchUp, Overlap
+from treadle.scheduling import CatchUp, Overlap, Schedule
 from treadle.server.incoming_rows import users_row
 from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation

@@ -7,7 +7,7 @@ killed process may have acted without writing the entry; the checker allows for 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,9 +22,9 @@ from treadle.execution.middleware import Middleware, Run, Send, Specs
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.app_core import AppCore
     from treadle.core.events import Event
     from treadle.core.model import NewJob
+    from treadle.tasks.core import TaskCore
 
 What = Literal[
     "asked",
@@ -160,11 +160,11 @@ class Recorder(Middleware):
 
     def __init__(self, history: Callable[[], History] | History) -> None:
         self._history = history
-        self.app: App | AppCore | None = None
+        self.tasks: Mapping[str, TaskCore] = {}  # of the app recorded
 
     def attach(self, app: App) -> Recorder:
         """Record this app from now on, inside its other middleware."""
-        self.app = app
+        self.tasks = app._core.tasks
         app.middleware(self)
         app.on("succeeded", "failed", "cancelled")(self.settled)
         return self
@@ -223,7 +223,7 @@ class Recorder(Middleware):
         parts: Sequence[object] = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(part, Continuation) for part in parts):
             return "composed", None
-        known = None if self.app is None else self.app.tasks.get(task)
+        known = self.tasks.get(task)
         try:
             return "returned", None if known is None else known.signature.encode_result(value)
         except TreadleError:

@@ -103,7 +103,7 @@ def borrowed(
         change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")
         change(core.maker, "now", clock)
         change(core.jobs, "_now", clock)
-        recorder.app = core
+        recorder.tasks = core.tasks
         core.layers.append(recorder)
         back.callback(core.layers.remove, recorder)
         for name, listener in listeners:

@@ -17,7 +17,8 @@ from treadle.durable.steps import IN_BATCH
 from treadle.execution.context import Context, enter_batch
 from treadle.execution.job_run import JobRun
 from treadle.execution.runner import Threads, in_thread
-from treadle.tasks.batch import BatchTask, answers
+from treadle.tasks.batch_function import answers
+from treadle.tasks.core import BatchCore
 from treadle.worker.state import WorkerState
 
 Answer = tuple[Any, BaseException | None]
@@ -37,7 +38,7 @@ class BatchGathering:
 
     __slots__ = ("begun", "call", "left", "seats", "since", "task", "timer")
 
-    def __init__(self, task: BatchTask[Any, Any], since: float) -> None:
+    def __init__(self, task: BatchCore, since: float) -> None:
         self.task, self.since = task, since
         self.seats: list[Seat] = []
         self.left = 0  # items whose runs were cancelled while the call ran
@@ -63,7 +64,7 @@ class Batches:
         self._loop = state.loop
         self._open: dict[tuple[str, Hashable], BatchGathering] = {}
 
-    def room(self, task: BatchTask[Any, Any]) -> int:
+    def room(self, task: BatchCore) -> int:
         """How many more items of this task may wait: in all, for all keys together, as many as one call takes."""
         waiting = sum(len(each.seats) for (name, _), each in self._open.items() if name == task.name)
         return max(0, task.size - waiting)
@@ -97,7 +98,7 @@ class Batches:
             if key[0] not in with_new_items:
                 self._begin(key, gathering)
 
-    async def join(self, task: BatchTask[Any, Any], run: JobRun, item: Any) -> Any:
+    async def join(self, task: BatchCore, run: JobRun, item: Any) -> Any:
         """Add an item to a call, and return its own result when the call has ended. Raises the exception that the
         function returned for this item, or raised.
 
@@ -130,7 +131,7 @@ class Batches:
             raise error
         return value
 
-    def _new(self, key: tuple[str, Hashable], task: BatchTask[Any, Any]) -> BatchGathering:
+    def _new(self, key: tuple[str, Hashable], task: BatchCore) -> BatchGathering:
         gathering = self._open[key] = BatchGathering(task, self._loop.time())
         if self._patient:
             gathering.timer = self._loop.call_later(task.max_wait, self._begin, key, gathering)
@@ -181,7 +182,7 @@ class Batches:
             self._state.slots.release()
             self._state.wake.set()
 
-    async def _run(self, task: BatchTask[Any, Any], items: list[Any]) -> Any:
+    async def _run(self, task: BatchCore, items: list[Any]) -> Any:
         if task.runs == "async":
             return await task.function(items)
         here = contextvars.copy_context()

@@ -216,7 +216,7 @@ class Places:
         for candidate in (*_wrapped(function), *vars(module).values()):
             # Not isinstance, which reads `__class__`: a lazy object such as Django's settings may raise there.
             if issubclass(type(candidate), Task) and candidate.name == ask.name:
-                return candidate.signature, candidate.function
+                return candidate._core.signature, candidate.function
         if not callable(function):
             raise BadTask(
                 f"{ask.name}: {ask.module} has no {ask.qualname} at its top level, so a process cannot run it"

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
 from treadle.execution.job_run import JobRun, running_here
-from treadle.execution.runner import AnyTask
 from treadle.policy.retry import Abort, Defer
 from treadle.serialization.call_codec import TaggedCodec
+from treadle.tasks.core import TaskCore
 from treadle.worker.executors.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message
 from treadle.workflow.continuation import Next, decode_next
 
@@ -42,7 +42,7 @@ class ProcessPool:
         self._children: set[_Child] = set()
         self._closed = False
 
-    async def run(self, task: AnyTask, record: Record) -> str | Next:
+    async def run(self, task: TaskCore, record: Record) -> str | Next:
         """Run a job and return its encoded result. If cancelled, kill the process and wait until it is dead.
 
         Raises ProcessDied if the process died during the job, and the exception of the function: Defer, Abort,
@@ -252,7 +252,7 @@ def _hello() -> Hello:
     )
 
 
-def _ask(task: AnyTask, record: Record) -> Ask:
+def _ask(task: TaskCore, record: Record) -> Ask:
     function = task.function
     module = getattr(function, "__module__", None)
     if not isinstance(module, str):

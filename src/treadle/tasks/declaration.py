@@ -1,0 +1,110 @@
+"""A task as its decorator declares it, checked.
+
+A `Declaration` does not know the app: `TaskCore` adds what the app decides.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from treadle.core import defaults
+from treadle.errors import BadOption, BadTask
+from treadle.policy.judge import OnError
+from treadle.serialization.call_codec import Codec
+from treadle.tasks.batch_function import item_function
+from treadle.tasks.options import Options, check_names, name_of
+
+Kind = Literal["async", "thread", "process"]
+Computed = Callable[..., Options]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """The function of a task and the arguments of its decorator. Raises BadTask and BadOption.
+
+    constants  the options that all its jobs have
+    computed   a function of a job's arguments that returns more options
+    """
+
+    # arguments of the decorator that are not options of jobs
+    words: ClassVar[tuple[str, ...]] = ("name", "kind", "on_error", "options", "codec", "reduce", "concurrency")
+
+    name: str
+    function: Callable[..., Any]
+    kind: Kind | None = None
+    constants: Options
+    computed: Computed | None = None
+    on_error: OnError | None = None
+    codec: Codec | None = None
+    reduce: str | None = None
+
+    def __post_init__(self) -> None:
+        check_names(self.constants, self.words)
+        name = self.name
+        if " " in name_of(name, "name") or name.startswith("treadle."):
+            raise BadTask(f"expected a task name without spaces that does not begin with 'treadle.', found {name!r}")
+        for once in ("id", "after", "run_at", "within"):
+            if once in self.constants:
+                raise BadOption(once, "belongs to one job, not to a task; give it with .options()")
+        _check_kind(name, self.function, self.runs_as)
+
+    @property
+    def runs_as(self) -> Kind:
+        """The kind given, or the one that the function needs."""
+        return self.kind or ("async" if _is_async(self.function) else "thread")
+
+    @property
+    def of_one_job(self) -> Callable[..., Any]:
+        """A function whose annotations describe the arguments and the result of one job."""
+        return self.function
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchDeclaration(Declaration):
+    """A task whose function takes many items. `max_wait` in seconds."""
+
+    words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec")
+
+    size: int
+    max_wait: float
+    by: Callable[[Any], Hashable] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind == "process":
+            raise BadTask(
+                f'{self.name}: a batch cannot have kind="process", because its items are jobs with their own timeouts, '
+                "and a process could only be killed for all of them; call a process pool from the function"
+            )
+        most: object = self.size
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= defaults.CLAIM_MOST:
+            raise BadOption("size", f"expected 1 to {defaults.CLAIM_MOST} items, found {most!r}")
+        by: object = self.by
+        if by is not None and not callable(by):
+            raise BadOption("by", f"expected a function from an item to a key, found {by!r}")
+        super().__post_init__()
+
+    @property
+    def of_one_job(self) -> Callable[..., Any]:
+        """See `Declaration.of_one_job`; a job is one item. Raises BadTask if the function cannot be a batch."""
+        return item_function(self.name, self.function)
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _check_kind(name: str, function: Callable[..., object], kind: str) -> None:
+    if not callable(function):
+        raise BadTask(f"{name}: expected a function, found {function!r}")
+    is_async = _is_async(function)
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise BadTask(f"{name}: a generator cannot be a task; return a list, or enqueue a job per item")
+    if kind not in ("async", "thread", "process"):
+        raise BadTask(f'{name}: kind: expected "async", "thread" or "process", found {kind!r}')
+    if is_async != (kind == "async"):
+        raise BadTask(f"{name}: {'an async' if is_async else 'a plain'} function cannot run as kind={kind!r}")
+    if kind == "process" and "<" in getattr(function, "__qualname__", "<"):
+        raise BadTask(f'{name}: kind="process" needs a function at the top level of a module, found {function!r}')
