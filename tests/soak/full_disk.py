@@ -34,7 +34,7 @@ class SmallDisk:
         self._mounted = True
 
     def fill(self) -> None:
-        """Take all room. What was written before can still be read, and overwritten."""
+        """Take all room. Earlier contents can still be read, and overwritten."""
         with self._filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 if file.write(CHUNK) < len(CHUNK):

@@ -216,7 +216,7 @@ class Nemesis:
         self._fleet.done["timed-out statements"] += log.read_bytes().count(TIMED_OUT) - before
 
     async def _cancelled(self) -> None:
-        """Whatever runs at some moment is cancelled, as by an administrator."""
+        """The running statements are cancelled, as by an administrator."""
         for _ in range(15):
             self._fleet.done["cancelled"] += await self._on_backends("pg_cancel_backend", 0.7)
             await asyncio.sleep(self._around.uniform(0.0, 0.05))
