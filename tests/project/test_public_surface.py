@@ -1,4 +1,4 @@
-"""The names that users may touch. What is not listed here belongs to the engine, and may change in any release."""
+"""The names that users may touch. All others belong to the engine, and may change in any release."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def names_of(thing: object) -> set[str]:
 def compare(owner: str, found: set[str], listed: str) -> None:
     more, fewer = sorted(found - set(listed.split())), sorted(set(listed.split()) - found)
     assert not more, (
-        f"{owner} shows {', '.join(more)}, which {HERE} does not list: begin the name with an underscore, or move it to "
-        "the core behind it; if users are to use it, describe it in docs/ and list it"
+        f"{owner} shows {', '.join(more)}, which {HERE} does not list: begin the name with an underscore, or move it "
+        "to the core behind it; if users are to use it, describe it in docs/ and list it"
     )
     assert not fewer, (
-        f"{owner} has no {', '.join(fewer)}, which {HERE} lists: users may depend on it; if it has to go, say in changes/ "
-        "what to use instead, and remove it from the list"
+        f"{owner} has no {', '.join(fewer)}, which {HERE} lists: users may depend on it; if it has to go, say in "
+        "changes/ what to use instead, and remove it from the list"
     )
 
 
@@ -112,8 +112,8 @@ async def test_an_object_leads_to_no_class_of_the_engine(shown: dict[str, Any]) 
                     continue
                 reached.add(kind.__name__)
                 assert kind.__name__ in REACHED.split(), (
-                    f"{owner}.{name} leads to {kind.__module__}.{kind.__qualname__}, a class of the engine: take or "
-                    f"return a public type; if users are to use it, describe it in docs/ and list it in REACHED of {HERE}"
+                    f"{owner}.{name} leads to {kind.__module__}.{kind.__qualname__}, a class of the engine: take "
+                    f"or return a public type; if users need it, describe it in docs/ and list it in REACHED of {HERE}"
                 )
     stale = set(REACHED.split()) - reached
     assert not stale, f"no object leads to {', '.join(sorted(stale))}: remove it from REACHED of {HERE}"
@@ -134,7 +134,7 @@ def classes_of(thing: object, name: str) -> Iterator[type]:
 
 
 def resolved(word: str, known: dict[str, Any]) -> object:
-    """What a name in an annotation stands for. Names imported for type checkers only are those of `treadle.testing`."""
+    """The object that an annotation names. Names imported for type checkers only are those of `treadle.testing`."""
     first, *rest = word.split(".")
     scope = next(names for names in (known, vars(builtins), vars(treadle.testing)) if first in names)
     found = scope[first]
