@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+from msgspec import Struct
 
 from treadle.core import defaults
 from treadle.errors import BadOption, BadTask
@@ -21,8 +22,7 @@ Kind = Literal["async", "thread", "process"]
 Computed = Callable[..., Options]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Declaration:
+class Declaration(Struct, frozen=True, kw_only=True):
     """The function of a task and the arguments of its decorator. Raises BadTask and BadOption.
 
     constants  the options that all its jobs have
@@ -62,8 +62,7 @@ class Declaration:
         return self.function
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchDeclaration(Declaration):
+class BatchDeclaration(Declaration, frozen=True, kw_only=True):
     """A task whose function takes many items. `max_wait` in seconds."""
 
     words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec")
