@@ -25,7 +25,7 @@ async def test_a_fleet_under_faults_keeps_its_promises(name: str) -> None:
         assert verdict.counts["acknowledged"] > 20
 
 
-# Fault -> the rules, one of which must find it.
+# Planted fault -> the rules, one of which must find it.
 PLANTED = {
     "version-ignored": {"value", "overlap", "fence"},
     "slot-ignored": {"slots", "strict"},

@@ -102,7 +102,7 @@ async def test_a_right_that_is_withdrawn_later_breaks_no_call_in_its_middle(serv
     await storage.set_limits([Limit("api", slots=1)])
     server.do("ACL", "SETUSER", url.partition("//")[2].partition(":")[0], "resetchannels")
     await storage.close()
-    storage._pool = type(storage._pool)(storage._place)  # as a process that has been open for long
+    storage._pool = type(storage._pool)(storage._place)  # like a process that opened the storage long ago
     await storage.enqueue([NewJob(id=f"j{n}", task="t", limits=(("api", 1),)) for n in range(3)])
     for turn in range(3):
         [row] = (await storage.claim(Claim(worker=f"w#{turn}", limit=9))).records
@@ -114,7 +114,7 @@ async def test_a_right_that_is_withdrawn_later_breaks_no_call_in_its_middle(serv
 
 @pytest.mark.parametrize("hold", ["running", "ended"])
 async def test_slots_that_leaked_once_are_given_back(server: valkey.Valkey, hold: Literal["running", "ended"]) -> None:
-    """An older version left a slot taken with nothing running: the limit was shut for good. Slots in use stay."""
+    """An older version kept a slot of a job that had ended, so the limit stayed full. Slots in use stay."""
     clock = HandClock()
     storage = RedisStorage(server.url, ns=f"leaked-{hold}", now=clock)
     await storage.open()
@@ -140,7 +140,7 @@ async def test_slots_that_leaked_once_are_given_back(server: valkey.Valkey, hold
 
 
 def test_every_command_of_the_scripts_is_tried() -> None:
-    """A script that uses a new command, and is refused it after a write, would leave half of a call."""
+    """If the server refused a new command of a script after a write, half of the call would be stored."""
     used = set[str]()
     for path in LUA.glob("*.lua"):
         used |= set(re.findall(r"(?:call|many|pcall)\('([A-Z]+)'", path.read_text("utf-8")))
