@@ -86,7 +86,7 @@ def run(page: str, text: str, folder: Path, timeout: float = TIMEOUT) -> Ran:
 
 
 def _kill(child: subprocess.Popen[str]) -> None:
-    """End it and what it left behind."""
+    """End the process and everything that it started."""
     try:
         if sys.platform == "win32":
             child.kill()

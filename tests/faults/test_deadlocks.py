@@ -51,7 +51,7 @@ def undone(stage: PostgresStage, verb: str) -> int:
 async def until_it_waits(looking: psycopg.AsyncConnection[Any], verb: str) -> None:
     ask = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ %s AND datname = current_database()"
     async with asyncio.timeout(WITHIN):
-        while not (await looking.execute(ask, (rf"\.{verb}_",))).rowcount:  # noqa: ASYNC110 - nothing says so
+        while not (await looking.execute(ask, (rf"\.{verb}_",))).rowcount:  # noqa: ASYNC110 - no notification is sent
             await asyncio.sleep(0.005)
 
 

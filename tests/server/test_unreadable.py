@@ -178,7 +178,7 @@ async def test_so_is_one_of_the_native_api(session: aiohttp.ClientSession, retry
 async def test_a_body_with_two_mistakes_is_refused_all_the_same(
     session: aiohttp.ClientSession, path: str, body: str
 ) -> None:
-    """The first of them is reported without reading the rest."""
+    """The first mistake is reported without reading the rest."""
     call = Client(memory_url(None), session)
     status, answer = await call("POST", path, raw=body.encode(), headers={"Content-Type": "application/json"})
     assert 400 <= status < 500 or answer["settled"][0]["status"] == "stale", answer
@@ -201,11 +201,11 @@ async def test_rows_of_treadles_own_that_cannot_be_read(session: aiohttp.ClientS
     assert (await call("GET", "/v1/jobs"))[1]["jobs"] == []
 
 
-# --- what is stored
+# --- stored rows
 
 
 async def test_the_compatible_protocols_pass_over_rows_that_are_none_of_theirs(site: Site) -> None:
-    """A list shows the others, a look says that there is none, and a claim ends them and takes the next."""
+    """A list shows the other rows, a read of such a row answers 404, and a claim ends such jobs and takes the next."""
     new = UuidV7()
     wasi, delayed = [new() for _ in ODD], [new() for _ in ODD]
     header = (("dueTime", "1"),)
@@ -227,7 +227,8 @@ async def test_the_compatible_protocols_pass_over_rows_that_are_none_of_theirs(s
     for id in delayed[:3]:
         assert (await site.delayed("GET", f"/jobs/{shown(id)}"))[0] == 404
         assert (await site.delayed("DELETE", f"/jobs/{shown(id)}"))[0] == 404
-    assert (await site.delayed("GET", f"/jobs/{shown(delayed[3])}"))[0] in (200, 404)  # a list of one deep value
+    # a list of one deeply nested value
+    assert (await site.delayed("GET", f"/jobs/{shown(delayed[3])}"))[0] in (200, 404)
     assert (await site.delayed("GET", "/stats"))[0] == 200
 
 
@@ -256,7 +257,7 @@ CHECKPOINTS = tuple(
 
 
 async def test_checkpoints_entries_that_cannot_be_read_keep_no_runner_from_its_jobs(site: Site) -> None:
-    """A runner in another language may have stored anything under the names of ours."""
+    """A runner in another language may have stored anything under the names of Treadle's own checkpoints."""
     await site.store(NewJob(id="up", task="t"), NewJob(id="other", task="t"))
     jobs = [NewJob(id=f"j{number}", task="t", after=("up",)) for number in range(len(CHECKPOINTS))]
     await site.store(*jobs)
@@ -270,7 +271,7 @@ async def test_checkpoints_entries_that_cannot_be_read_keep_no_runner_from_its_j
         status, _ = await site.native(
             "POST", "/v1/work/heartbeat", {"worker": {"worker": "w"}, "renewals": [renewal], "lease": 0.001}
         )
-        assert status in (200, 422), checkpoints  # a plan that is none is refused
+        assert status in (200, 422), checkpoints  # an unreadable plan is refused
     found: dict[str, Any] = {}
     while len(found) < count:
         answer = await site.work(
@@ -297,7 +298,7 @@ async def test_checkpoints_entries_that_cannot_be_read_keep_no_runner_from_its_j
 async def test_a_follower_passes_over_a_note_of_the_lead_that_it_cannot_read(
     kind: str, note: str, tmp_path: Path
 ) -> None:
-    """It tends itself what it cannot know that the leader does."""
+    """A follower does a duty itself if it cannot read whether the leader does it."""
     with a_place(kind, tmp_path) as storage:
         await storage.open()
         try:
@@ -311,9 +312,9 @@ async def test_a_follower_passes_over_a_note_of_the_lead_that_it_cannot_read(
             await storage.close()
 
 
-@pytest.mark.parametrize("kind", EVERY[:-1])  # by HTTP nobody stores such rows
+@pytest.mark.parametrize("kind", EVERY[:-1])  # HTTP refuses to store such rows
 async def test_workers_go_on_beside_what_they_cannot_read(kind: str, tmp_path: Path) -> None:
-    """A rest of a limit and a flow end; jobs with odd policies and checkpoints run."""
+    """The rest of a limit and a flow end; jobs with odd policies and checkpoints run."""
     with a_place(kind, tmp_path) as storage:
         app = App(storage=storage, retry=Retry(attempts=1))
 
@@ -359,7 +360,7 @@ async def test_workers_go_on_beside_what_they_cannot_read(kind: str, tmp_path: P
                     assert (await app._core.client.ended(f"flow{n}", 20)).state.final
 
 
-# --- what a server answers
+# --- answers of a server
 
 
 @pytest.mark.parametrize("body", [b'{"records":[],"more":' + DEEP.encode() + b"}", b'{"records":7}', b"<p>", b'{"\xff'])
@@ -375,13 +376,13 @@ async def test_an_answer_that_is_none_of_a_treadle_server(body: bytes) -> None:
                     await app.storage.get(["a"])
 
 
-# --- of our own sources
+# --- Treadle's own sources
 
 NARROW = re.compile(r"\b(MsgspecError|DecodeError)\b")
 
 
 def handlers() -> Iterator[tuple[str, list[ast.expr], list[ast.expr]]]:
-    """Each `except` and `suppress` of the sources: where it stands, what it names, and what its `try` names."""
+    """Each `except` and `suppress` of the sources: its place, the errors that it names, and the names in its `try`."""
     for file in sorted(Path(treadle.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Try):

@@ -45,8 +45,8 @@ def free_port() -> int:
 def reserved(port: int) -> bool:
     """Reserve a port for as long as this process lives. False if another test process of this machine has it.
 
-    Otherwise another run could start a server on it before this one does: a Sentinel has met a Valkey there. A socket
-    with an abstract name disappears with its process, however that ends; only Linux has them.
+    Otherwise another run could start a server on the port before this one does; once, a Sentinel found another run's
+    Valkey there. A socket with an abstract name disappears with its process, however that ends; only Linux has them.
     """
     if sys.platform != "linux":
         return True

@@ -1,4 +1,5 @@
-"""The processes of a trial: started, killed, stopped in the middle and started anew, each with a history of its own."""
+"""The processes of a trial: started, killed, stopped in the middle and started again, each with a history of its
+own."""
 
 from __future__ import annotations
 

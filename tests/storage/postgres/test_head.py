@@ -28,7 +28,7 @@ def looks() -> HandClock:
 
 @pytest.fixture
 async def storage(looks: HandClock) -> AsyncIterator[PostgresStorage]:
-    """A storage that has met very many dead rows that VACUUM could not remove."""
+    """A storage that has read very many dead rows that VACUUM could not remove."""
     with support.a_schema() as schema:
         made = PostgresStorage(support.url_of(schema))
         made._sweeper._head = ScanFloor(looks)
