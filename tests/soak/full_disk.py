@@ -13,6 +13,7 @@ from tests.faults.stages import PostgresStage, RedisStage, SqliteStage, aside
 from tests.servers.postgres import Postgres
 
 CHUNK = b"\0" * 65_536
+SEGMENTS = 10  # of 16 MB, more than such a log has
 SMALL_WAL = ("min_wal_size=32MB", "max_wal_size=64MB")
 
 
@@ -126,15 +127,16 @@ class SmallPostgres(Postgres):
 
 
 class SmallDiskPostgresStage(PostgresStage):
-    """A server that cannot extend its write-ahead log ends all sessions, and often itself; it is started when there is
-    room."""
+    """A server that cannot extend its write-ahead log ends all sessions, and itself if there is no room to recover. It
+    is started when there is room."""
 
     name = "small disk postgres"
-    ways: ClassVar[tuple[str, ...]] = ("disk full", "killed")
+    ways: ClassVar[tuple[str, ...]] = ("disk full", "log full", "killed")
 
     def __init__(self, shared: bool = False) -> None:
         super().__init__(shared)
         self.outages["disk full"] = aside(self.server.disk.fill), aside(self._clear)
+        self.outages["log full"] = aside(self._fill_log), aside(self._clear)
 
     def _server(self) -> Postgres:
         return SmallPostgres()
@@ -142,6 +144,13 @@ class SmallDiskPostgresStage(PostgresStage):
     async def close(self) -> None:
         await super().close()
         await aside(self.server.close)()
+
+    def _fill_log(self) -> None:
+        """The segments of the log that exist already are used up as well."""
+        self.server.disk.fill()
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.direct, autocommit=True) as connection:
+            for _ in range(SEGMENTS):
+                connection.execute("SELECT pg_logical_emit_message(false, 'soak', ''), pg_switch_wal()")
 
     def _clear(self) -> None:
         self.server.disk.clear()

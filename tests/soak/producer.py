@@ -183,16 +183,18 @@ class Producer:
             self._history.add("refused", spec.id, text="rolled back")
 
     async def _on_postgres(self, address: str, spec: JobSpec[Any], commit: bool) -> None:
-        connection = await asyncio.wait_for(psycopg.AsyncConnection.connect(address), 10)
+        connection = None
         try:
             async with asyncio.timeout(10):
+                connection = await psycopg.AsyncConnection.connect(address)
                 await connection.execute(f"INSERT INTO soak_order VALUES ('{spec.id}')".encode())
                 await self._plain.enqueue(spec, within=connection)
                 await (connection.commit() if commit else connection.rollback())
         except TimeoutError as error:
             raise psycopg.OperationalError("no answer") from error
         finally:
-            await connection.close()
+            if connection is not None:
+                await connection.close()
 
     def _on_sqlite(self, path: str, spec: JobSpec[Any], commit: bool) -> None:
         with contextlib.closing(sqlite3.connect(path, timeout=2)) as connection:
