@@ -35,7 +35,9 @@ from treadle.tasks.when import HasId, When
 from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
-    from treadle.testing import Given, HandClock, Testing
+    from treadle.testing.app import Testing
+    from treadle.testing.clock import HandClock
+    from treadle.testing.given_storage import Given
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -264,7 +266,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         storage  another storage: a URL (not http://), or a function from a clock to a storage that reads it. It must be
                  empty (NotEmpty), and is emptied at the end
         """
-        from treadle.testing import Testing
+        from treadle.testing.app import Testing
 
         return Testing(self._core, clock, storage=storage, within=within)
 

@@ -21,7 +21,9 @@ from treadle.sync_views import SyncDead, SyncJobs, SyncLimits, SyncQueues, SyncS
 from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
-    from treadle.testing import Given, HandClock, SyncTesting
+    from treadle.testing.clock import HandClock
+    from treadle.testing.given_storage import Given
+    from treadle.testing.sync_app import SyncTesting
 
 T = TypeVar("T")
 
@@ -90,7 +92,7 @@ class Portal:
     ) -> SyncTesting:
         """`with app.sync.testing() as t:` is `app.testing()` for synchronous code: `t.drain()` runs plain functions in
         the calling thread."""
-        from treadle.testing import SyncTesting
+        from treadle.testing.sync_app import SyncTesting
 
         return SyncTesting(self._core, clock, storage, within)
 

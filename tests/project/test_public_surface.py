@@ -16,7 +16,7 @@ import treadle.errors
 import treadle.storage.contract
 import treadle.testing
 from treadle import App, Worker, current
-from treadle.testing import drain
+from treadle.testing import drain, given_storage
 
 HERE = "tests/project/test_public_surface.py"
 
@@ -136,7 +136,8 @@ def classes_of(thing: object, name: str) -> Iterator[type]:
 def resolved(word: str, known: dict[str, Any]) -> object:
     """The object that an annotation names. Names imported for type checkers only are those of `treadle.testing`."""
     first, *rest = word.split(".")
-    scope = next(names for names in (known, vars(builtins), vars(treadle.testing)) if first in names)
+    scopes = known, vars(builtins), vars(treadle.testing), vars(given_storage)
+    scope = next(names for names in scopes if first in names)
     found = scope[first]
     for part in rest:
         found = getattr(found, part)

@@ -11,8 +11,7 @@ from treadle.testing.app import Testing
 from treadle.testing.assertions import Call
 from treadle.testing.clock import HandClock
 from treadle.testing.drain import Endless, drain  # eager: otherwise `drain` would name the submodule
-from treadle.testing.given_storage import Given, NotEmpty
-from treadle.testing.sync_app import SyncTesting
+from treadle.testing.given_storage import NotEmpty
 
 if TYPE_CHECKING:
     from treadle.testing import conformance, faults, history
@@ -22,14 +21,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Call",
     "Endless",
-    "Given",
     "HandClock",
     "NotEmpty",
     "Proxy",
     "Simulation",
     "SimulationFailed",
     "StorageProxy",
-    "SyncTesting",
     "Testing",
     "conformance",
     "drain",

@@ -25,7 +25,6 @@ from treadle.storage.contract import Storage
 T = TypeVar("T")
 
 Given = str | Callable[[Clock], Storage]
-"""A storage URL, or a function from a clock to a storage that reads it."""
 MEMORY: Final = "memory://"
 MARK: Final = f"{OWN}testing"  # limit that no job names, stored while a test runs
 AFTER: Final = LONGEST + 86_400.0  # seconds after the test when all rate windows and the shortest retention are over
