@@ -38,7 +38,7 @@ def until_blocking(seen: Callable[[], Any], what: str, patience: float = PATIENC
     return found
 
 
-async def turns(number: int) -> None:
+async def turn(number: int) -> None:
     """Let the event loop turn so many times: for tests that try an act at each turn in turn. To wait for something, or
     to show that it does not happen, a number of turns proves nothing: use a later event."""
     for _ in range(number):

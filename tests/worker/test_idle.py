@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.kit import Spy, Told
-from tests.waiting import turns
+from tests.waiting import turn
 from treadle import App, Worker
 from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, NewJob, Record
@@ -64,7 +64,7 @@ class Dear(Spy):
         self.under_way += 1
         try:
             answer = await super().claim(ask)
-            await turns(self.slow)
+            await turn(self.slow)
             if answer.records:
                 self.most = max(self.most, self.under_way)
             return answer

@@ -860,9 +860,10 @@ async def test_inline_is_stored_even_if_it_cannot_be_claimed_now(app: App, spy: 
     async def t() -> int:
         return 1
 
-    spy.away["claim"] = 1
+    spy.away["claim"] = 1_000_000
     job = await t.enqueue()
     assert (await app.jobs.get(job)).state is State.READY
+    spy.away["claim"] = 0
     async with work(app):
         assert await job.result(timeout=30) == 1
 
