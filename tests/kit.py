@@ -75,12 +75,13 @@ class Told:
     def names(self, *only: str) -> list[str]:
         return [event.name for event in self.events if not only or event.name in only]
 
-    def of(self, name: str) -> list[Event]:
-        return [event for event in self.events if event.name == name]
+    def of(self, name: str, id: str = "") -> list[Event]:
+        return [event for event in self.events if event.name == name and (not id or event.id == id)]
 
-    async def until(self, name: str, times: int = 1) -> Event:
+    async def until(self, name: str, times: int = 1, id: str = "") -> Event:
+        """Wait for so many of these events, of the job `id` or of all."""
         async with patient(f"{times} events {name}"):
-            while len(found := self.of(name)) < times:
+            while len(found := self.of(name, id)) < times:
                 self._more.clear()
                 await self._more.wait()
         return found[times - 1]

@@ -24,7 +24,7 @@ PAUSE = 0.005  # s between two looks at another process or a server
 async def until(seen: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
     """Poll another process, its files or a server until `seen` (async or not) returns something true; return that."""
     async with patient(what, patience):
-        while not (found := await _value(seen())):
+        while not (found := await _value(seen())):  # noqa: ASYNC110  # nothing in this process tells of it
             await asyncio.sleep(PAUSE)
     return found
 
@@ -46,10 +46,10 @@ async def turn(number: int) -> None:
 
 
 class Turns:
-    """Counts the turns of the event loop while it is entered."""
+    """Counts the turns of the event loop while it is entered, and calls `each` in every one."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, each: Callable[[], object] = int) -> None:
+        self.count, self._each = 0, each
 
     async def __aenter__(self) -> Turns:
         self._counting = asyncio.create_task(self._count())
@@ -57,10 +57,12 @@ class Turns:
 
     async def __aexit__(self, *_: object) -> None:
         self._counting.cancel()
+        await asyncio.wait([self._counting])
 
     async def _count(self) -> None:
         while True:
             self.count += 1
+            self._each()
             await asyncio.sleep(0)
 
 
@@ -98,24 +100,34 @@ class Signal:
     def after(self, patch: pytest.MonkeyPatch, owner: object, *names: str) -> Signal:
         """From now on, send after each call of these functions (async or not) of a class, an object or a module."""
         for name in names:
-            patch.setattr(owner, name, _sending(getattr(owner, name), self))
+            patch.setattr(owner, name, _sending(getattr(owner, name), lambda: None, self.send))
+        return self
+
+    def around(self, patch: pytest.MonkeyPatch, owner: object, *names: str) -> Signal:
+        """The same, also when a call has begun and waits for something."""
+        for name in names:
+            patch.setattr(owner, name, _sending(getattr(owner, name), self.send, self.send))
         return self
 
 
-def _sending(function: Callable[..., Any], signal: Signal) -> Callable[..., Any]:
+def _sending(
+    function: Callable[..., Any], before: Callable[[], object], after: Callable[[], object]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def called(*args: Any, **options: Any) -> Any:
+        before()
         try:
             return function(*args, **options)
         finally:
-            signal.send()
+            after()
 
     @functools.wraps(function)
     async def awaited(*args: Any, **options: Any) -> Any:
+        before()  # those that wait are woken in the next turn of the loop
         try:
             return await function(*args, **options)
         finally:
-            signal.send()
+            after()
 
     return awaited if inspect.iscoroutinefunction(function) else called
 

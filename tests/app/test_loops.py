@@ -7,7 +7,6 @@ import contextlib
 import gc
 import os
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.worker import process_tasks as work
 from tests.waiting import Signal, until
+from tests.worker import process_tasks as work
 from treadle import (
     Abort,
     App,
