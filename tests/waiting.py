@@ -45,25 +45,30 @@ async def turn(number: int) -> None:
         await asyncio.sleep(0)
 
 
+async def each_turn(goes_on: Callable[[], bool]) -> AsyncIterator[None]:
+    """One step in each turn of the event loop, while the condition holds: for tests that act in every turn."""
+    while goes_on():
+        await asyncio.sleep(0)
+        yield
+
+
 class Turns:
     """Counts the turns of the event loop while it is entered, and calls `each` in every one."""
 
     def __init__(self, each: Callable[[], object] = int) -> None:
         self.count, self._each = 0, each
 
-    async def __aenter__(self) -> Turns:
-        self._counting = asyncio.create_task(self._count())
+    def __enter__(self) -> Turns:
+        self._next = asyncio.get_running_loop().call_soon(self._turned)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._counting.cancel()
-        await asyncio.wait([self._counting])
+    def __exit__(self, *_: object) -> None:
+        self._next.cancel()
 
-    async def _count(self) -> None:
-        while True:
-            self.count += 1
-            self._each()
-            await asyncio.sleep(0)
+    def _turned(self) -> None:
+        self.count += 1
+        self._each()
+        self._next = asyncio.get_running_loop().call_soon(self._turned)
 
 
 class Signal:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.fixtures import KINDS, a_url
 from tests.served import memory_url
-from tests.waiting import turn, until_blocking
+from tests.waiting import each_turn, turn, until_blocking
 from treadle import App, StorageError, StorageUnavailable, Worker
 from treadle.concurrency import cross_loop
 from treadle.core.model import Stats
@@ -419,10 +419,10 @@ def test_a_close_that_is_cancelled_while_it_ends_calls_closes_the_storage() -> N
             call = pool.submit(lambda: app.sync.call(app.storage.stats()))
             await asyncio.to_thread(storage.looked.wait, LONG)
             closing = asyncio.create_task(app.close())
-            while storage.closes == 0 and asyncio.all_tasks() - {asyncio.current_task(), closing}:
-                for task in asyncio.all_tasks() - {asyncio.current_task(), closing}:
+            mine = {asyncio.current_task(), closing}
+            async for _ in each_turn(lambda: storage.closes == 0 and bool(asyncio.all_tasks() - mine)):
+                for task in asyncio.all_tasks() - mine:
                     task.cancel()
-                await asyncio.sleep(0)
             await asyncio.gather(closing, return_exceptions=True)
             assert isinstance(call.exception(LONG), StorageUnavailable)
 

@@ -184,7 +184,7 @@ async def test_long_work_of_many_goes_on_one_at_a_time(monkeypatch: pytest.Monke
             await mine.step()
             went.append(turns.count)
 
-    async with Turns() as turns:
+    with Turns() as turns:
         works = [asyncio.create_task(long()) for _ in range(5)]
         gone = asyncio.create_task(long())
         await asyncio.sleep(0)
@@ -215,7 +215,7 @@ class Watch:
     async def run(self) -> None:
         sys.setprofile(self._count)
         try:
-            async with Turns(self._turned):
+            with Turns(self._turned):
                 await self._over.wait()
         finally:
             sys.setprofile(None)
