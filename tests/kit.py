@@ -7,11 +7,16 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from tests.waiting import Signal, patient
 from treadle import App, Event, StorageUnavailable, Worker
+from treadle.core.model import Presence
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.proxy import StorageProxy
 
 T = TypeVar("T")
+
+READS = frozenset({"get", "find", "stats", "limits"})
+UNHEARD = ["queue:nobody sends to it"]  # a topic
 
 
 class Spy(StorageProxy):
@@ -22,7 +27,8 @@ class Spy(StorageProxy):
         self.inner = inner
         self.calls: Counter[str] = Counter()
         self.away: Counter[str] = Counter()
-        self.deaf = False  # then `watch` only sleeps
+        self.deaf = False  # watch returns no topic
+        self.called = Signal()  # when a call that is no read begins and ends
 
     @property
     def capabilities(self) -> Capabilities:
@@ -31,17 +37,27 @@ class Spy(StorageProxy):
 
     async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
         self.calls[verb] += 1
+        if verb in READS:
+            return await self._made(verb, call)
+        self.called.send()
+        try:
+            return await self._made(verb, call)
+        finally:
+            self.called.send()
+
+    async def _made(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
         if self.away[verb] > 0:
             self.away[verb] -= 1
             raise StorageUnavailable(f"{verb}: pulled the plug")
         return await call(self.inner)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        if self.deaf:
-            self.calls["watch"] += 1
-            await asyncio.sleep(timeout)
-            return set()
-        return await super().watch(topics, timeout)
+        return await super().watch(UNHEARD if self.deaf else topics, timeout)
+
+    async def until(self, holds: Callable[[], Any], what: str) -> Any:
+        """Check the condition now, and whenever a call that is no read begins or ends, until it is true. It may read
+        the storage; changes of the storage that do not come through this object are not noticed."""
+        return await self.called.until(holds, what)
 
 
 class Told:
@@ -59,12 +75,13 @@ class Told:
     def names(self, *only: str) -> list[str]:
         return [event.name for event in self.events if not only or event.name in only]
 
-    def of(self, name: str) -> list[Event]:
-        return [event for event in self.events if event.name == name]
+    def of(self, name: str, id: str = "") -> list[Event]:
+        return [event for event in self.events if event.name == name and (not id or event.id == id)]
 
-    async def until(self, name: str, times: int = 1) -> Event:
-        async with asyncio.timeout(60):  # only a hang takes so long
-            while len(found := self.of(name)) < times:
+    async def until(self, name: str, times: int = 1, id: str = "") -> Event:
+        """Wait for so many of these events, of the job `id` or of all."""
+        async with patient(f"{times} events {name}"):
+            while len(found := self.of(name, id)) < times:
                 self._more.clear()
                 await self._more.wait()
         return found[times - 1]
@@ -75,9 +92,13 @@ def work(app: App, *args: Any, **options: Any) -> Worker:
     return Worker(app, *args, **{"poll": 0.01, "grace": 5, **options})
 
 
+async def presences(storage: Storage) -> Sequence[Presence]:
+    """The workers that have stored a heartbeat."""
+    return (await storage.stats()).workers
+
+
 async def nothing_left(before: set[asyncio.Task[Any]]) -> None:
-    """Wait until every task that this one started has ended. A task that sends hints to other processes ends by
-    itself."""
-    async with asyncio.timeout(30):
-        while asyncio.all_tasks() - before:  # noqa: ASYNC110 - the tasks belong to the code under test
-            await asyncio.sleep(0.001)
+    """Until no task runs that did not run before. A hint that a storage sends to others ends by itself."""
+    async with patient("the end of the tasks"):
+        while left := asyncio.all_tasks() - before:
+            await asyncio.wait(left)

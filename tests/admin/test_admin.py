@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import Told, work
+from tests.kit import Spy, Told, presences, work
 from treadle import (
     Abort,
     App,
@@ -230,21 +230,22 @@ async def test_pause_and_resume(app: App, told: Told) -> None:
 
 
 async def test_limits_act_at_once(app: App) -> None:
-    running, most, go = 0, 0, asyncio.Event()
+    running, most, both, go = 0, 0, asyncio.Event(), asyncio.Event()
 
     @app.task(limits=["smtp"])
     async def t() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        if running == 2:
+            both.set()
         await go.wait()
         running -= 1
 
     await app.limits.set(Limit("smtp", slots=2))
     async with work(app):
         jobs = await app.enqueue(t.job() for _ in range(6))
-        while running < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await both.wait()
         [use] = await app.limits.list()
         assert (use.key, use.rule.slots) == ("smtp", 2)
         go.set()
@@ -488,7 +489,7 @@ async def test_keep_says_how_long_the_row_stays(app: App, clock: HandClock) -> N
 
 
 @shows("`app.jobs.explain` has a sentence for each state of a job", area="Explanations")
-async def test_explain_has_a_sentence_for_every_state(app: App, clock: HandClock) -> None:
+async def test_explain_has_a_sentence_for_every_state(app: App, spy: Spy, clock: HandClock) -> None:
     gate, began = asyncio.Event(), asyncio.Event()
 
     @app.task(name="t", retry=Retry(base=60))
@@ -516,8 +517,7 @@ async def test_explain_has_a_sentence_for_every_state(app: App, clock: HandClock
         await began.wait()
         assert "It has been running on w1 since" in await says(first)
         second, third = await t.enqueue(), await t.enqueue()
-        while not (await app.storage.stats()).workers:  # noqa: ASYNC110  # it tells of itself at its heartbeat
-            await asyncio.sleep(0.005)
+        await spy.until(lambda: presences(app.storage), "the worker's first heartbeat")
         assert "all slots of the only worker" in await says(second)
         assert "behind 1 job in" in await says(third)
         await app.limits.set(Limit("smtp", slots=0))

@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures import LASTING, a_url
 from tests.kit import Spy, work
 from treadle import App, Event, Retry
+from treadle.storage import connect
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
@@ -32,8 +33,7 @@ async def test_another_process_sees_what_becomes_of_jobs(app: App, spy: Spy, clo
     found: list[Event] = []
     async with asyncio.timeout(30):
         first = asyncio.ensure_future(anext(events))
-        while spy.calls["watch"] == 0:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await spy.until(lambda: spy.calls["watch"], "the feed's first wait")
         jobs = [before, *(await app.enqueue([f.job(1), f.job(2)]))]
         found.append(await first)
         async with work(app):
@@ -66,8 +66,7 @@ async def test_new_jobs_are_told_after_the_clock_was_ahead(app: App, spy: Spy, c
     events = App(storage=spy, clock=clock).events(everywhere=True)
     first = asyncio.ensure_future(anext(events))
     async with asyncio.timeout(30):
-        while spy.calls["watch"] == 0:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await spy.until(lambda: spy.calls["watch"], "the feed's first wait")
         clock.moment -= 3_600
         sent = [await f.enqueue(2), await f.enqueue(3)]
         told = [await first, await anext(events)]
@@ -102,13 +101,12 @@ asyncio.run(main())
 @pytest.mark.parametrize("kind", LASTING)
 async def test_a_listener_hears_of_a_job_that_another_process_stored_and_ran(kind: str, tmp_path: Path) -> None:
     with a_url(kind, tmp_path) as url:
-        async with App(url) as app:
+        async with App(storage=(spy := Spy(connect(url)))) as app:
             events, found = app.events(everywhere=True), list[Event]()
             first, mark = asyncio.ensure_future(anext(events)), app.task(name="mark")(anything)
             async with asyncio.timeout(30):
-                while not first.done():  # the feed reports what is stored after it began to listen
-                    await mark.enqueue()
-                    await asyncio.wait([first], timeout=0.02)
+                await spy.until(lambda: spy.calls["watch"], "the feed's first wait")
+                await mark.enqueue()
                 found.append(await first)
                 other = await asyncio.create_subprocess_exec(sys.executable, "-c", ELSEWHERE, url)
                 while found[-1].name != "succeeded":

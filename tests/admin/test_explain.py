@@ -14,12 +14,14 @@ from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
 
-async def say(app: App, job: Any, words: str) -> str:
-    """Poll until the sentence contains these words: a worker's report of itself arrives with its heartbeat."""
-    async with asyncio.timeout(30):
-        while words not in (sentence := await app.jobs.explain(job)):  # noqa: ASYNC110  # nothing tells of heartbeats
-            await asyncio.sleep(0.005)
-    return sentence
+async def say(app: App, spy: Spy, job: Any, words: str) -> Any:
+    """The sentence, once it contains these words: what a worker reports of itself comes with a heartbeat."""
+
+    async def sentence() -> str:
+        said = await app.jobs.explain(job)
+        return said if words in said else ""
+
+    return await spy.until(sentence, f"a sentence with {words!r}")
 
 
 def present(worker: str = "w1", queue: str = "default", **facts: Any) -> Presence:
@@ -116,7 +118,7 @@ async def test_a_worker_that_sends_no_heartbeat(app: App, clock: HandClock) -> N
 
 
 @shows("`explain` names the worker that a throttle pauses")
-async def test_a_throttle_that_pauses_every_worker(app: App) -> None:
+async def test_a_throttle_that_pauses_every_worker(app: App, spy: Spy) -> None:
     @app.task(name="t")
     async def t() -> None: ...
 
@@ -125,20 +127,20 @@ async def test_a_throttle_that_pauses_every_worker(app: App) -> None:
 
     async with work(app, name="w1", throttle=pause):
         job = await t.enqueue()
-        said = await say(app, job, "throttle")
+        said = await say(app, spy, job, "throttle")
         assert said.startswith("It is queued, but worker 'w1' may claim nothing because of a throttle, until 2023-")
         await app.storage.heartbeat(present("w2"), [], 30)
         assert "shortly" in await app.jobs.explain(job)
 
 
 @shows("`explain` names the worker that declined the job and the next offer")
-async def test_a_worker_that_declines_it(app: App, clock: HandClock) -> None:
+async def test_a_worker_that_declines_it(app: App, spy: Spy, clock: HandClock) -> None:
     @app.task(name="t")
     async def t() -> None: ...
 
     async with work(app, name="w1", poll=60, accept=lambda row: False):
         job = await t.enqueue()
-        said = await say(app, job, "declined")
+        said = await say(app, spy, job, "declined")
         assert said == (
             "It is not queued yet: worker 'w1' declined it (accept=), and it is offered again at "
             "2023-11-14 22:14:20 UTC, in 60.0 s."
@@ -155,7 +157,7 @@ async def test_a_worker_that_declines_it(app: App, clock: HandClock) -> None:
 
 
 @shows("`explain` names the worker that gathers the job for a batch")
-async def test_an_item_that_a_worker_gathers_for_a_batch(app: App) -> None:
+async def test_an_item_that_a_worker_gathers_for_a_batch(app: App, spy: Spy) -> None:
     called, go = asyncio.Event(), asyncio.Event()
 
     @app.batch(name="t", size=2, max_wait=1000)
@@ -166,7 +168,7 @@ async def test_an_item_that_a_worker_gathers_for_a_batch(app: App) -> None:
 
     async with work(app, name="w1"):
         first = await t.enqueue(1)
-        said = await say(app, first, "gathers")
+        said = await say(app, spy, first, "gathers")
         assert said.startswith(
             "Worker 'w1' gathers it with other jobs of 't' for one call, which begins when the batch is full, "
             "or at 2023-"
@@ -194,58 +196,54 @@ async def test_what_the_row_itself_explains_counts_nothing(app: App, spy: Spy) -
 
 
 @shows("`explain` names the parent that occupies the slot its own child needs")
-async def test_a_slot_that_the_parent_of_a_job_holds(app: App) -> None:
-    """A run that waits for a job it enqueued keeps its slot. If that is the only slot, neither can continue."""
+async def test_a_slot_that_the_parent_of_a_job_holds(app: App, spy: Spy) -> None:
+    """A run that waits for the result of a job it enqueued keeps its slot: with no other, neither goes on."""
 
     @app.task(name="child")
     async def child() -> str:
         return "done"
 
-    made: list[Any] = []
+    made = asyncio.Queue[Any]()
 
     @app.task(name="parent")
     async def parent() -> str:
-        made.append(await child.enqueue())
-        return await made[0].result(timeout=30)
+        made.put_nowait(job := await child.enqueue())
+        return await job.result(timeout=30)
 
     job = await parent.enqueue()
     async with work(app, concurrency=1):
-        async with asyncio.timeout(30):
-            while not made:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        its_child = await made.get()
         expected = (
             "It is next in its queue; all slots of the only worker that can run it are taken, one of them by its "
             f"own parent, parent {job.id}: if that run waits for it, neither can continue (use `after=`, which takes "
             "no slot, or give the limit more slots)."
         )
-        assert await say(app, made[0], "parent") == expected
+        assert await say(app, spy, its_child, "parent") == expected
         async with work(app, concurrency=1):
             assert await job.result(timeout=30) == "done"
 
 
 @shows("`explain` names the parent that occupies the slot of the limit its child needs")
 @pytest.mark.parametrize("key", ["api", "queue:default"])
-async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, key: str) -> None:
+async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, spy: Spy, key: str) -> None:
     @app.task(name="child", limits=["api"])
     async def child() -> None: ...
 
-    go, made = asyncio.Event(), list[Any]()
+    go, made = asyncio.Event(), asyncio.Queue[Any]()
 
     @app.task(name="parent", limits=["api"])
     async def parent() -> None:
-        made.append(await child.enqueue())
+        made.put_nowait(await child.enqueue())
         await go.wait()
 
     await app.limits.set(Limit(key, slots=1))
     job = await parent.enqueue()
     async with work(app, concurrency=4):
-        async with asyncio.timeout(30):
-            while not made:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        its_child = await made.get()
         expected = f"The limit '{key}' has 1 of 1 slots in use, one of them by its own parent, parent {job.id}: if"
-        assert (await say(app, made[0], "parent")).startswith(expected)
+        assert (await say(app, spy, its_child, "parent")).startswith(expected)
         go.set()
-        await made[0].ended(timeout=30)
+        await its_child.ended(timeout=30)
 
 
 @shows("`explain` names a limit of zero and the command that changes it")

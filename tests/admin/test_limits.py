@@ -11,11 +11,13 @@ import pytest
 
 from tests.fixtures import KINDS, a_url
 from tests.kit import Spy, Told, work
+from tests.waiting import Signal
 from treadle import App, BadOption, Defer, Limit, Retry, UnknownName
 from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
+from treadle.worker.state import WorkerState
 
 
 async def rules(app: App) -> dict[str, tuple[int | None, int | None]]:
@@ -363,18 +365,18 @@ async def test_no_window_has_one_start_too_many(
     assert max(starts[0] for starts in found.values()) < min(starts[-1] for starts in found.values())
 
 
-async def test_cancelled_by_hand_is_not_lost(app: App, told: Told) -> None:
+async def test_cancelled_by_hand_is_not_lost(app: App, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = Signal().after(monkeypatch, WorkerState, "end")
+
     @app.task(name="long")
     async def long() -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     job = await long.enqueue()
     async with work(app) as worker:
         await told.until("started")
         await app.jobs.cancel(job)
-        async with asyncio.timeout(30):
-            while worker.running:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await ends.until(lambda: not worker.running, "the end of the run")
     assert told.names("cancelled", "lost") == ["cancelled"]
 
 
@@ -383,11 +385,11 @@ async def test_cancelled_by_hand_is_not_lost(app: App, told: Told) -> None:
     area="Queue order and claims",
 )
 async def test_the_lowest_priority_starts_on_an_idle_worker_and_the_highest_passes_ten_thousand(app: App) -> None:
-    ran: list[int] = []
+    ran = asyncio.Queue[int]()
 
     @app.task(name="f")
     async def f(priority: int) -> None:
-        ran.append(priority)
+        ran.put_nowait(priority)
 
     async with work(app):
         low = await f.options(priority=-32768).enqueue(-32768)
@@ -395,9 +397,7 @@ async def test_the_lowest_priority_starts_on_an_idle_worker_and_the_highest_pass
     await app.enqueue([f.options(priority=-5).job(-5) for _ in range(10_000)])
     await f.options(priority=100).enqueue(100)
     async with work(app, concurrency=1):
-        while len(ran) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    assert ran[1] == 100
+        assert [await ran.get() for _ in range(2)] == [-32768, 100]
 
 
 async def test_a_limit_without_a_rule_is_told_when_a_worker_starts(app: App, caplog: pytest.LogCaptureFixture) -> None:
@@ -429,9 +429,8 @@ async def test_an_idle_worker_that_does_not_poll_starts_a_job_of_any_priority(
     async def f() -> None: ...
 
     async with work(app, poll=3600):
-        for _ in range(2):  # once before its first job, and once after it
-            while not (spy.calls["claim"] and spy.calls["watch"]):  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        for _ in range(2):  # idle before its first job, and idle again after it
+            await spy.until(lambda: spy.calls["claim"] and spy.calls["watch"], "the first claim and wait")
             before = spy.calls["claim"]
             await (await f.options(priority=priority).enqueue()).result(timeout=30)
             assert spy.calls["claim"] - before <= 4

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import os
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import pytest
 
 from tests.fixtures import KINDS, a_url
 from tests.served import memory_url
+from tests.waiting import each_turn, turn, until_blocking
 from treadle import App, StorageError, StorageUnavailable, Worker
 from treadle.concurrency import cross_loop
 from treadle.core.model import Stats
@@ -244,10 +244,7 @@ def test_one_loop_after_the_other_leaves_no_descriptors(app: App) -> None:
     before = descriptors()
     for n in range(8):
         asyncio.run(_double(app, n))
-    end = time.monotonic() + LONG
-    while descriptors() > before:  # a server in this process closes its end of a connection a moment later
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until_blocking(lambda: descriptors() <= before, "the server's end of the last connection is closed")
 
 
 @pytest.mark.parametrize("how", ["sync", "run"])
@@ -308,8 +305,7 @@ def test_an_open_that_is_cancelled_can_be_made_again(app: App) -> None:
     async def run() -> None:
         for turns in range(12):
             opening = asyncio.create_task(app.open())
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await turn(turns)
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
             if not opening.cancelled():
@@ -326,8 +322,7 @@ def test_a_close_that_is_cancelled_closes(app: App) -> None:
         for turns in range(8):
             await _double(app, turns)
             closing = asyncio.create_task(app.close())
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await turn(turns)
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)
             await app.close()
@@ -395,6 +390,8 @@ def test_a_job_whose_task_is_cancelled_before_it_began_is_run_again(stored: App)
 class _Stuck(MemoryStorage):
     """A storage whose query and close end late when they are cancelled."""
 
+    late = 50  # turns of the loop
+
     def __init__(self) -> None:
         super().__init__()
         self.looked, self.closes = threading.Event(), 0
@@ -404,12 +401,12 @@ class _Stuck(MemoryStorage):
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.05)
+            await turn(self.late)
         raise AssertionError
 
     async def close(self) -> None:
         self.closes += 1
-        await asyncio.sleep(0.05)
+        await turn(self.late)
         await super().close()
 
 
@@ -423,10 +420,10 @@ def test_a_close_that_is_cancelled_while_it_ends_calls_closes_the_storage() -> N
             call = pool.submit(lambda: app.sync.call(app.storage.stats()))
             await asyncio.to_thread(storage.looked.wait, LONG)
             closing = asyncio.create_task(app.close())
-            while storage.closes == 0 and asyncio.all_tasks() - {asyncio.current_task(), closing}:
-                for task in asyncio.all_tasks() - {asyncio.current_task(), closing}:
+            mine = {asyncio.current_task(), closing}
+            async for _ in each_turn(lambda: storage.closes == 0 and bool(asyncio.all_tasks() - mine)):
+                for task in asyncio.all_tasks() - mine:
                     task.cancel()
-                await asyncio.sleep(0)
             await asyncio.gather(closing, return_exceptions=True)
             assert isinstance(call.exception(LONG), StorageUnavailable)
 
@@ -462,8 +459,8 @@ def test_a_call_of_another_loop_does_not_open_the_app_where_it_was_closed(
     async def slow() -> None:
         begun.set()
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(LONG)
-        await asyncio.sleep(0.2)  # longer than closing waits
+            await asyncio.Event().wait()
+        await closed.wait()  # it takes longer than closing waits
         await _double(stored, 1)
 
     async def run() -> None:
@@ -472,11 +469,12 @@ def test_a_call_of_another_loop_does_not_open_the_app_where_it_was_closed(
         call = pool.submit(lambda: stored.sync.call(slow()))
         await asyncio.to_thread(begun.wait, LONG)
         await stored.close()
+        closed.set()
         with pytest.raises(StorageUnavailable):
             await asyncio.wrap_future(call)
         assert stored._core.loop is None
 
-    begun, call = threading.Event(), Future[None]()
+    begun, closed, call = threading.Event(), asyncio.Event(), Future[None]()
     with ThreadPoolExecutor(1) as pool:
         asyncio.run(run())
     assert _count(stored) == 0
@@ -487,8 +485,8 @@ def test_an_opening_that_begins_while_the_loop_ends_is_ended_with_it(stored: App
 
     async def late() -> None:
         try:
-            await asyncio.sleep(LONG)
-        finally:  # the loop cancels the tasks that exist now, not those that are made later
+            await asyncio.Event().wait()
+        finally:  # the loop cancels what it has now, and not what comes
             left.append(asyncio.create_task(_double(stored, 1)))
 
     async def run() -> None:
@@ -587,8 +585,7 @@ def test_a_call_that_comes_as_the_app_is_closed_has_ended_when_it_is_closed(stor
             ownership = stored._core.life.ownership
             assert ownership is not None
             closing = asyncio.create_task(stored.close())
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await turn(turns)
             call = ownership.call(long)
             await asyncio.wait_for(closing, LONG)
             await asyncio.sleep(0)
@@ -603,6 +600,8 @@ def test_a_call_that_comes_as_the_app_is_closed_has_ended_when_it_is_closed(stor
 class _Slow(MemoryStorage):
     """A storage whose opening waits, and whose closing takes some turns of the loop."""
 
+    slow = 6
+
     def __init__(self) -> None:
         super().__init__()
         self.began, self.opens = asyncio.Event(), asyncio.Event()
@@ -616,8 +615,7 @@ class _Slow(MemoryStorage):
         await super().open()
 
     async def close(self) -> None:
-        for _ in range(6):
-            await asyncio.sleep(0)
+        await turn(self.slow)
         await super().close()
 
 
@@ -630,8 +628,7 @@ def test_a_user_who_comes_while_an_opening_is_given_up_keeps_the_app_open(turns:
         gone = asyncio.create_task(app.open())
         await storage.began.wait()
         gone.cancel()
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turn(turns)
         user = asyncio.create_task(app.open())
         await asyncio.sleep(0)
         storage.opens.set()

@@ -15,6 +15,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.waiting import until
+
 HANDLER = """
 import asyncio, os
 from treadle import App, current
@@ -128,17 +130,14 @@ def booked(folder: Path) -> list[tuple[str, str, float]]:
 
 
 async def handled(folder: Path, number: int) -> list[tuple[str, str, float]]:
-    async with asyncio.timeout(90):
-        while len(found := booked(folder)) < number:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    return found
+    await until(lambda: len(booked(folder)) >= number, f"{number} starts", 90)
+    return booked(folder)
 
 
 async def leader(folder: Path, *words: str, but: int = 0) -> Any:
-    """Wait until a process other than `but` leads. Return its presence."""
-    async with asyncio.timeout(60):
-        while True:
-            found = [each for each in await answer(folder, "workers", *words) if each["leads"] and each["pid"] != but]
-            if found:
-                return found[0]
-            await asyncio.sleep(0.1)
+    """The leader, once a process other than `but` leads."""
+
+    async def leading() -> list[Any]:
+        return [each for each in await answer(folder, "workers", *words) if each["leads"] and each["pid"] != but]
+
+    return (await until(leading, "a leader"))[0]

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from tests.fixtures import KINDS, a_storage
+from tests.kit import Told
 from tests.served import host, memory_url
 from treadle import App, Worker, current
 from treadle.server import Settings, Token
@@ -382,7 +383,7 @@ async def test_a_signal_resumes_the_run_that_waits_for_it(
             async def ask() -> Any:
                 return await current().wait_for("approved", timeout=60)
 
-            early, late = await ask.enqueue(), await ask.enqueue()
+            told, early, late = Told(app), await ask.enqueue(), await ask.enqueue()
             path = f"/v1/jobs/{early.id}/signal"
             assert await call("POST", path, {"name": "approved", "value": 1}) == (200, {"jobs": 1})
             status, problem = await call("POST", path, {"name": "approved", "value": 2})
@@ -390,8 +391,7 @@ async def test_a_signal_resumes_the_run_that_waits_for_it(
             assert (await call("POST", "/v1/jobs/nobody/signal", {"name": "approved", "value": 1}))[0] == 404
             async with Worker(app, poll=0.05), asyncio.timeout(60):
                 assert await early.result() == 1
-                while (await call("GET", f"/v1/jobs/{late.id}"))[1]["state"] != "waiting":  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                await told.until("waiting", id=late.id)
                 await call("POST", f"/v1/jobs/{late.id}/signal", {"name": "approved", "value": {"by": "Ada"}})
                 assert await late.result() == {"by": "Ada"}
         host().run(served.close())

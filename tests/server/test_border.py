@@ -16,6 +16,7 @@ import pytest
 from tests.served import host, memory_url
 from tests.server.raw import Answer, ask
 from tests.server.test_api import token
+from tests.waiting import Signal
 from treadle import App
 from treadle.blobs import DirectoryBlobs
 from treadle.compat.delayed.app import delayed_routes
@@ -25,6 +26,7 @@ from treadle.compat.queuey.jobs import Rules
 from treadle.errors import BadOption
 from treadle.server import Serving, Settings, make_site
 from treadle.server.errors import Refused
+from treadle.server.longpoll import WaitingLine
 from treadle.server.origins import OriginCheck, network_of
 
 JSON = "application/json"
@@ -289,7 +291,8 @@ async def test_one_request_is_one_line_of_the_log(caplog: pytest.LogCaptureFixtu
     assert len(line.split(" ")) == 7
 
 
-async def test_requests_of_one_caller_under_way_are_bounded() -> None:
+async def test_requests_of_one_caller_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Signal().around(monkeypatch, WaitingLine, "rest")
     app = App("memory://")
     settings = Settings(tokens=(token("one", "work"), token("two", "work")), requests=2)
     site = make_site(app, settings)
@@ -297,9 +300,8 @@ async def test_requests_of_one_caller_under_way_are_bounded() -> None:
     async with Serving(site, on_stop=site.state.waiting.send_home) as serving:
         one, two = Site(serving.url, app, "one"), Site(serving.url, app, "two")
         waiting = [asyncio.create_task(one(claim)) for _ in range(2)]
-        async with asyncio.timeout(30):
-            while sum(bench.here for bench in site.state.waiting._benches.values()) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        benches = site.state.waiting._benches
+        await waits.until(lambda: sum(len(bench.seats) for bench in benches.values()) == 2, "two requests that wait")
         answer = await one(claim)
         assert (answer.status, answer.headers["retry-after"], answer.body["error"]) == (429, "1", "too_many")
         assert (await two(Way("POST", "/v1/work/claim", b'{"worker": "r#1"}'))).status == 200

@@ -11,8 +11,10 @@ import pytest
 
 from tests.server.test_api import Client, session
 from tests.server.test_crossing import MINE, OTHER, TOKENS, Sites, new, sites
+from tests.waiting import Signal
 from treadle import App
 from treadle.server import Serving, Settings, make_site
+from treadle.server.longpoll import WaitingLine
 
 __all__ = ["session", "sites"]
 
@@ -54,8 +56,8 @@ async def test_no_job_takes_room_of_the_own_limit_of_a_queue(sites: Sites, token
 class Waits:
     """A server on which only hints wake the waiting claims."""
 
-    def __init__(self, url: str, site: Any, session: aiohttp.ClientSession) -> None:
-        self.call, self._site = Client(url, session), site
+    def __init__(self, url: str, site: Any, session: aiohttp.ClientSession, rests: Signal) -> None:
+        self.call, self._site, self._rests = Client(url, session), site, rests
 
     async def claim(self, token: str, worker: str, queue: str, **more: Any) -> list[str]:
         ask = {"worker": worker, "queues": [[queue, 1]], "limit": 1, "wait": 30, **more}
@@ -67,20 +69,19 @@ class Waits:
         return sum(len(bench.seats) for bench in self._site.state.waiting._benches.values())
 
     async def seated(self, count: int) -> None:
-        """Wait until this many claims have found nothing and wait."""
-        async with asyncio.timeout(SOON):
-            while self._seats() < count:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        """Until so many claims have found nothing and wait."""
+        await self._rests.until(lambda: self._seats() >= count, f"{count} claims that wait")
 
 
 @pytest.fixture
 async def waits(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession) -> AsyncIterator[Waits]:
     monkeypatch.setattr("treadle.core.defaults.POLL", 3_600.0)
+    rests = Signal().around(monkeypatch, WaitingLine, "rest")
     app = App("memory://")
     async with app:
         site = make_site(app, Settings(tokens=TOKENS, max_wait=30))
         async with Serving(site, on_stop=site.state.waiting.send_home, grace=1) as serving:
-            yield Waits(serving.url, site, session)
+            yield Waits(serving.url, site, session, rests)
 
 
 @pytest.mark.parametrize(

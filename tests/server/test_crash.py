@@ -28,6 +28,7 @@ import pytest
 from tests.server.fleet_kit import CLEAN, Command
 from tests.servers import postgres, valkey
 from tests.servers.process import free_port
+from tests.waiting import Signal, until
 from treadle import App
 from treadle.compat.delayed.ids import id_of
 from treadle.core.model import Claim, Record
@@ -51,6 +52,7 @@ class Load:
     def __init__(self, url: str) -> None:
         self.url, self.sent, self.unanswered = url, 0, 0
         self.stored: set[str] = set()  # ids that were answered with 200 or 201
+        self.up, self._more = asyncio.Event(), Signal()  # a server is there; another id is stored
         self.refused: list[tuple[int, str]] = []
 
     def request(self, number: int) -> tuple[str, dict[str, Any], Callable[[Any], str | None]]:
@@ -76,18 +78,17 @@ class Load:
                         id = id_in(answer)
                         assert id is not None
                         self.stored.add(id)
+                        self._more.send()
                     else:
                         self.refused.append((got.status, str(answer)))
             except aiohttp.ClientConnectorError:
-                self.sent -= 1  # no server was running
-                await asyncio.sleep(0.02)
+                self.sent -= 1  # nobody was there to hear it
+                await self.up.wait()
             except (aiohttp.ClientError, OSError):
                 self.unanswered += 1  # it may be stored or not
 
     async def reaches(self, number: int) -> None:
-        async with asyncio.timeout(90):
-            while len(self.stored) < number:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await self._more.until(lambda: len(self.stored) >= number, f"{number} stored jobs", 90)
 
 
 async def served(folder: Path, *words: str) -> Command:
@@ -135,15 +136,15 @@ async def rows_of(app: App) -> dict[str, Record]:
 
 
 async def claim_all(app: App, number: int) -> set[str]:
-    """Claim everything that is stored, each job once. A row in no queue and without a due time would be missing."""
-    found: list[str] = []
-    async with asyncio.timeout(60):
-        for turn in itertools.count():
-            ask = Claim(worker=f"all#{turn}", queues=tuple((queue, 500) for queue in QUEUES), limit=500, lease=600)
-            found += [row.job.id for row in (await app.storage.claim(ask)).records]
-            if len(found) >= number:
-                break
-            await asyncio.sleep(0.05)
+    """Everything that is stored can be claimed, each once: a row that no line and no clock knows would not come."""
+    found, turns = list[str](), itertools.count()
+
+    async def all_claimed() -> bool:
+        ask = Claim(worker=f"all#{next(turns)}", queues=tuple((queue, 500) for queue in QUEUES), limit=500, lease=600)
+        found.extend(row.job.id for row in (await app.storage.claim(ask)).records)
+        return len(found) >= number
+
+    await until(all_claimed, f"{number} claimed jobs")  # some are due in two seconds
     assert len(found) == len(set(found))
     return set(found)
 
@@ -155,12 +156,15 @@ async def test_a_server_that_is_killed_has_lost_nothing_it_answered(kind: str, t
     url, port = storage_url(kind, tmp_path), free_port()
     load = Load(f"http://127.0.0.1:{port}")
     running = await served(tmp_path, *server(url, port))
+    load.up.set()
     working = asyncio.create_task(load.run())
     try:
         for share in (0.25, 0.65):
             await load.reaches(int(share * REQUESTS * random.uniform(0.7, 1.0)))
+            load.up.clear()
             await running.stop(signal.SIGKILL)
             running = await served(tmp_path, *server(url, port))
+            load.up.set()
         await asyncio.wait_for(working, 120)
     finally:
         working.cancel()

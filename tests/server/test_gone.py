@@ -11,11 +11,13 @@ import pytest
 
 from tests.server.raw import Answer, ask, head
 from tests.server.test_port_bounds import JOB, gone
+from tests.waiting import Signal
 from treadle import App
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import Claim, Claimed, NewJob
 from treadle.server import Serving, Settings, make_site
+from treadle.server.longpoll import WaitingLine
 
 
 def body(number: int) -> bytes:
@@ -32,7 +34,7 @@ class Gone:
     """A server, and a runner that sent several claims on one connection."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._patch = monkeypatch
+        self._patch, self._rests = monkeypatch, Signal().around(monkeypatch, WaitingLine, "rest")
         self.app = App("memory://")
         self.site = make_site(self.app, Settings(), protocols=[queue_routes(Rules())])
         self.serving = Serving(self.site, on_stop=self.site.state.waiting.send_home)
@@ -50,10 +52,9 @@ class Gone:
         return begun, go
 
     async def rests(self) -> None:
-        """Wait until a claim has found nothing and waits for a hint."""
-        async with asyncio.timeout(30):
-            while not any(bench.seats for bench in self.site.state.waiting._benches.values()):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        """Until a claim has found nothing and waits for a hint."""
+        benches = self.site.state.waiting._benches
+        await self._rests.until(lambda: any(bench.seats for bench in benches.values()), "a claim that waits")
 
     async def next_one(self) -> list[Any]:
         """The job that a connected runner gets."""

@@ -15,6 +15,7 @@ import pytest
 
 from tests.served import host, memory_url
 from tests.server.raw import Answer, ask
+from tests.waiting import Turns
 from treadle import App, BadOption, flow
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Query, State
 from treadle.server import Settings, time_slices
@@ -176,27 +177,20 @@ async def test_a_flow_of_ten_thousand_jobs_goes_over_http() -> None:
 async def test_long_work_of_many_goes_on_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise an ordinary request, which needs several turns of the loop, would wait for all of them in each turn."""
     monkeypatch.setattr(time_slices, "TURN", 0.0)
-    went, number = list[int](), 0
+    went = list[int]()
 
     async def long() -> None:
         mine = time_slices.TimeSlices()
         for _ in range(10):
             await mine.step()
-            went.append(number)
+            went.append(turns.count)
 
-    async def count() -> None:
-        nonlocal number
-        while True:
-            number += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    works = [asyncio.create_task(long()) for _ in range(5)]
-    gone = asyncio.create_task(long())
-    await asyncio.sleep(0)
-    gone.cancel()
-    await asyncio.gather(*works)
-    counting.cancel()
+    with Turns() as turns:
+        works = [asyncio.create_task(long()) for _ in range(5)]
+        gone = asyncio.create_task(long())
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(*works)
     assert len(went) == len(set(went)) == 50
 
 
@@ -214,7 +208,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.longest = self._calls = 0
-        self._on = True
+        self._over = asyncio.Event()
 
     def _count(self, _frame: FrameType, event: str, _arg: object) -> None:
         if event in ("call", "c_call"):
@@ -223,15 +217,16 @@ class Watch:
     async def run(self) -> None:
         sys.setprofile(self._count)
         try:
-            while self._on:
-                self._calls = 0
-                await asyncio.sleep(0)
-                self.longest = max(self.longest, self._calls)
+            with Turns(self._turned):
+                await self._over.wait()
         finally:
             sys.setprofile(None)
 
+    def _turned(self) -> None:
+        self.longest, self._calls = max(self.longest, self._calls), 0
+
     def stop(self) -> None:
-        self._on = False
+        host().loop.call_soon_threadsafe(self._over.set)
 
 
 def longest(url: str, verb: str, body: Any) -> tuple[int, int]:

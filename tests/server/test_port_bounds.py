@@ -15,9 +15,11 @@ import pytest
 
 from tests.server.raw import Answer, ask, connected, head, one, parsed, rest
 from tests.servers.tls import CA, FOLDER
+from tests.waiting import Signal
 from treadle import App
 from treadle.errors import BadOption
 from treadle.server import Bounds, Serving, Settings, make_site
+from treadle.server.http11 import Bounded
 
 SHORT = 0.2  # seconds
 HOST = {"Host": "localhost"}
@@ -49,10 +51,12 @@ def connections(serving: Serving) -> int:
 
 
 async def gone(serving: Serving, left: int = 0) -> None:
-    """Wait until no more connections than these are open."""
-    async with asyncio.timeout(30):
-        while connections(serving) > left:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    """Until no more connections than these are there."""
+    with pytest.MonkeyPatch.context() as patch:
+        ended = Signal().after(patch, Bounded, "connection_lost")
+        while coming := [*serving._door._coming]:
+            await asyncio.wait(coming)
+        await ended.until(lambda: connections(serving) <= left, f"the end of all but {left} connections")
 
 
 LINE = b"X-Filler: " + b"a" * 4000 + b"\r\n"
@@ -445,7 +449,6 @@ async def test_a_connection_that_is_ended_with_requests_behind_it_leaves_nothing
         first = head("GET", "/v1/jobs/j/wait?timeout=0.2", HOST)
         await asyncio.to_thread(said_all, serving.url, first + head("GET", "/healthz", HOST) * 200)
         await gone(serving)
-        async with asyncio.timeout(10):
-            while serving._server.server_state.tasks:  # type: ignore[union-attr]  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        while left := [*serving._server.server_state.tasks]:  # type: ignore[union-attr]
+            await asyncio.wait(left)
     assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]

@@ -13,10 +13,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.discovery.test_discovery import LOOPBACK, PATIENCE, free_port, started
+from tests.discovery.test_discovery import LOOPBACK, free_port, started
 from tests.served import host, memory_url
 from tests.server.test_api import Client, token
 from tests.servers.tls import CA, FOLDER
+from tests.waiting import Signal
 from treadle import App
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
@@ -24,6 +25,7 @@ from treadle.core.model import NewJob, Record
 from treadle.discovery import Place
 from treadle.errors import StorageFull
 from treadle.server import Serving, Settings, make_site
+from treadle.server.longpoll import WaitingLine
 from treadle.storage.memory import MemoryStorage
 from treadle.testing.faults import Faulty, before
 from treadle.testing.shows import shows
@@ -83,15 +85,18 @@ async def test_whoever_has_no_token_learns_that_the_storage_is_away_and_not_wher
 
 
 async def test_each_request_is_a_line_of_the_log(
-    session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+    session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = Client(memory_url(None, Settings(tokens=(token("web", "read"),))), session)
+    logged = Signal().after(monkeypatch, caplog.handler, "emit")
+
+    def entries() -> int:
+        return sum("mine-" in each.getMessage() for each in list(caplog.records))
+
     with caplog.at_level(logging.INFO, "treadle.access"):
         await call("GET", "/v1/jobs", token="web", headers={"X-Request-Id": "mine-1"})
         await call("GET", "/v1/jobs", headers={"X-Request-Id": "mine-2"})
-        async with asyncio.timeout(PATIENCE):  # the log entry is written after the answer is sent
-            while sum("mine-" in each.getMessage() for each in list(caplog.records)) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await logged.until(lambda: entries() == 2, "an entry for each request, written once its answer is sent")
     first, second = sorted(
         (each.getMessage().split() for each in caplog.records if "mine-" in each.getMessage()),
         key=lambda line: line[-1],
@@ -110,7 +115,7 @@ async def test_tls_by_file(tmp_path: Path) -> None:
             assert (answer.status, await answer.text()) == (200, "ok")
 
 
-async def test_a_server_that_stops_answers_who_waits() -> None:
+async def test_a_server_that_stops_answers_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     app = App("memory://")
     site = make_site(app, Settings())
     loop = asyncio.get_running_loop()
@@ -120,7 +125,10 @@ async def test_a_server_that_stops_answers_who_waits() -> None:
             async with session.request(method, serving.url + path, json=body) as answer:
                 return answer.status, await answer.text()
 
-        async with Serving(site, grace=90, on_stop=site.state.waiting.send_home) as serving:
+        waiting = site.state.waiting
+        waits = Signal().around(monkeypatch, WaitingLine, "rest").around(monkeypatch, waiting, "unless_stopped")
+        waits.around(monkeypatch, waiting.home, "wait")
+        async with Serving(site, grace=90, on_stop=waiting.send_home) as serving:
             job = json.loads((await ask("POST", "/v1/jobs", {"task": "t", "queue": "elsewhere"}))[1])["id"]
             asked = [
                 asyncio.create_task(ask("POST", "/v1/work/claim", {"worker": "r#1", "wait": 80})),
@@ -128,10 +136,9 @@ async def test_a_server_that_stops_answers_who_waits() -> None:
                 asyncio.create_task(ask("GET", f"/v1/jobs/{job}/events")),
                 asyncio.create_task(ask("POST", "/v1/work/watch", {"topics": [f"job:{job}"], "timeout": 80})),
             ]
-            async with asyncio.timeout(PATIENCE):
-                waiting = site.state.waiting
-                while not (waiting._benches and waiting._limits and len(waiting.home._waiters) == 2):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await waits.until(
+                lambda: waiting._benches and waiting._limits and len(waiting.home._waiters) == 2, "four that wait"
+            )
             stopping = loop.time()
         claimed, waited, streamed, watched = await asyncio.gather(*asked)
         assert loop.time() - stopping < 25  # the first had 30 s left, the last no limit

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from tests.kit import Spy
+from tests.waiting import turn, until
 from treadle import App, Worker
 from treadle.core.model import Record, State
 from treadle.storage.contract import Post, Storage
@@ -31,12 +32,6 @@ async def app(spy: Spy) -> AsyncIterator[App]:
         yield app
 
 
-async def until(met: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(30):
-        while not await met():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
 @pytest.fixture
 def waits(asks: Callable[[], Awaitable[int]]) -> Waits:
     """Wait until this many claims are open whose address has a listener."""
@@ -45,7 +40,7 @@ def waits(asks: Callable[[], Awaitable[int]]) -> Waits:
         async def all_do() -> bool:
             return await asks() == workers
 
-        await until(all_do)
+        await until(all_do, f"{workers} asks at the storage")
 
     return wait
 
@@ -73,8 +68,7 @@ async def test_never_more_than_its_slots(app: App, storage: Storage) -> None:
         async def t(n: int) -> None:
             running[worker] += 1
             most[worker] = max(most[worker], running[worker])
-            for _ in range(n % 4):
-                await asyncio.sleep(0)
+            await turn(n % 4)
             running[worker] -= 1
             ran.append(n)
 
@@ -86,16 +80,15 @@ async def test_never_more_than_its_slots(app: App, storage: Storage) -> None:
     async with other, Worker(app, concurrency=2), Worker(other, concurrency=1):
 
         async def send(who: int) -> None:
+            sent = []
             for n in range(who, 400, 4):
-                await first.enqueue(n)
-                await asyncio.sleep(0.001 * (n % 3))
+                sent.append(await first.enqueue(n))
+                if n % 3:
+                    await sent[-1].result(timeout=30)  # a worker may be idle again
+            for job in sent:
+                await job.result(timeout=30)
 
         await asyncio.gather(*map(send, range(4)))
-
-        async def all_ran() -> bool:
-            return len(ran) >= 400
-
-        await until(all_ran)
     assert sorted(ran) == list(range(400))
     assert most[0] <= 2
     assert most[1] <= 1

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.served import memory_url
+from tests.waiting import turn
 from treadle.errors import StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
@@ -60,8 +61,7 @@ async def test_a_call_that_reads_its_answer_ends_when_the_storage_is_closed(turn
         await storage.open()
         call = asyncio.create_task(storage.stats())
         await half.wait()
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turn(turns)
         await storage.close()
         with pytest.raises(StorageUnavailable, match="closed during this call"):
             async with asyncio.timeout(30):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import Spy
+from tests.kit import Spy, Told
 from tests.storage.moving_kit import OUTSIDE, PLACES, made, populate, url_of
 from treadle import App, StorageMoved, StorageUnavailable, Unsupported, Worker
 from treadle.admin.storage_move import Place, abort, compare, move, prepare
@@ -128,12 +128,12 @@ async def test_workers_and_producers_go_on_trying(tmp_path: Path) -> None:
         return app
 
     old, new = program(old_url), program(new_url)
+    told = Told(old)
     async with old, new:
         tasks = [app.tasks["work"] for app in (old, new)]
         async with Worker(old, poll=0.01, grace=1), Worker(new, poll=0.01):
             long = await tasks[0].enqueue("long")
-            while (await old.jobs.get(long)).state is not State.RUNNING:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await told.until("started")
             waiting = await tasks[0].options(after=[long]).enqueue("waiting")
             moving = asyncio.create_task(move(Place(old.storage, "old"), Place(new.storage, "new"), wait=30))
             sent = await until_it_moves(tasks[0])
@@ -169,7 +169,7 @@ async def test_who_still_runs_is_told_that_he_has_lost_it(tmp_path: Path) -> Non
     async def work() -> str:
         went.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             lost.set()
             raise

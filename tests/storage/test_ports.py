@@ -7,13 +7,13 @@ user's own database, as on every storage that is not an SQL database.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from tests.waiting import Signal, turn
 from treadle.core.model import Query
 from treadle.errors import StorageUnavailable
 from treadle.ports import Ports, file_queue, memory_backend, memory_pubsub, memory_store
@@ -139,11 +139,9 @@ class Slow:
         call = getattr(self._store, verb)
 
         async def slowly(*args: Any, **options: Any) -> Any:
-            for _ in range(self._random.randrange(8)):
-                await asyncio.sleep(0)
+            await turn(self._random.randrange(8))
             answer = await call(*args, **options)
-            for _ in range(self._random.randrange(8)):
-                await asyncio.sleep(0)
+            await turn(self._random.randrange(8))
             return answer
 
         return slowly
@@ -212,9 +210,9 @@ async def test_a_base_without_its_parts_is_said_instead_of_waited_for() -> None:
         await other.open()
 
 
-async def test_who_slept_through_two_bases_begins_anew() -> None:
-    """The position that it would write was deleted: no process reads there any more."""
-    clock = HandClock()
+async def test_who_slept_through_two_bases_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place it would win was deleted: nobody reads there any more."""
+    clock, rebased = HandClock(), Signal().after(monkeypatch, ComposedStorage, "_rebase")
     queue, _, store = memory_backend(clock)
     sleeper, other = (ComposedStorage(Ports(queue, memory_pubsub(), store), now=clock, every=3) for _ in range(2))
     await sleeper.open()
@@ -222,8 +220,7 @@ async def test_who_slept_through_two_bases_begins_anew() -> None:
     await other.open()
     for _ in range(40):
         await other.set_limits([])
-        while other._tidying:  # noqa: ASYNC110 - it is a matter of turns
-            await asyncio.sleep(0)
+        await rebased.until(lambda: not other._tidying, "the next base")
     assert await store.get("treadle:log:2") is None
     with pytest.raises(StorageUnavailable, match="suspended"):
         await sleeper.enqueue([job("late")])

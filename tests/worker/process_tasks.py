@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.waiting import until_blocking
 from treadle import Abort, App, Defer, Flow, Retry, current, flow
 from treadle.serialization.call_codec import TaggedCodec
 
@@ -127,7 +127,7 @@ def dies(code: int) -> None:
 
 def struck(number: int) -> None:
     os.kill(os.getpid(), number)
-    time.sleep(60)
+    signal.pause()
 
 
 def ignores(number: int) -> str:
@@ -142,8 +142,8 @@ def spins(marker: str) -> None:
 
 
 def spawns(marker: str) -> None:
-    """Starts another process, which stays in the same process group."""
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    """Something it started holds on to the same process group."""
+    other = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     Path(marker).write_text(f"{os.getpid()} {other.pid}")
     other.wait()
 
@@ -152,7 +152,7 @@ def forks_and_dies(marker: str) -> None:
     """The fork keeps our end of the socket open."""
     forked = os.fork()
     if not forked:
-        time.sleep(600)
+        signal.pause()
     Path(marker).write_text(str(forked))
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -160,8 +160,8 @@ def forks_and_dies(marker: str) -> None:
 def reports(times: int, marker: str) -> int:
     for n in range(1, times + 1):
         current().report(n / times, f"{n} of {times}")
-    while marker and not Path(marker).exists():
-        time.sleep(0.005)
+    if marker:
+        until_blocking(Path(marker).exists, "the file that lets it end")
     return times
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kit import Spy, Told, work
+from tests.waiting import Signal, patient
 from treadle import (
     Abort,
     App,
@@ -31,15 +32,22 @@ from treadle.errors import BadStep
 from treadle.execution.context import NotRunning
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
+from treadle.worker.running_job import RunningJob
+from treadle.worker.state import WorkerState
 
 
-async def told_to_stop(worker: Worker, job: Any) -> None:
-    """The run was cancelled, or has ended already."""
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Signal:
+    """Sent when a run is cut short, and when one has ended."""
+    return Signal().after(monkeypatch, RunningJob, "stop").after(monkeypatch, WorkerState, "end")
+
+
+async def told_to_stop(worker: Worker, job: Any, runs: Signal) -> None:
+    """Its run here was cut short, or is over already."""
     session = worker._core.session
     assert session is not None
-    async with asyncio.timeout(30):
-        while (run := session.state.running.get(job.id)) is not None and not run.cancelled:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    running = session.state.running
+    await runs.until(lambda: job.id not in running or running[job.id].cancelled, "the end of a run")
 
 
 LONG = 600.0  # seconds; no test waits that long: another cause ends the gathering
@@ -318,13 +326,13 @@ async def test_a_job_of_a_batch_takes_steps(app: App) -> None:
     assert ran == [1, 2]
 
 
-async def test_cancelled_while_it_waits_an_item_leaves(app: App, told: Told) -> None:
+async def test_cancelled_while_it_waits_an_item_leaves(app: App, told: Told, runs: Signal) -> None:
     it = Calls(app, size=2, max_wait=LONG)
     async with work(app) as worker:
         first = await it.sent(app, 0)
         await told.until("started")
         await app.jobs.cancel(first[0])
-        await told_to_stop(worker, first[0])
+        await told_to_stop(worker, first[0], runs)
         second = await it.sent(app, 1, 2)
         assert [await job.result(30) for job in second] == [2, 4]
     assert [sorted(call) for call in it.calls] == [[1, 2]]
@@ -332,14 +340,14 @@ async def test_cancelled_while_it_waits_an_item_leaves(app: App, told: Told) -> 
         await first[0].result(0)
 
 
-async def test_cancelled_while_the_call_runs_it_is_for_the_others(app: App) -> None:
+async def test_cancelled_while_the_call_runs_it_is_for_the_others(app: App, runs: Signal) -> None:
     it = Calls(app, size=2, max_wait=LONG)
     it.go.clear()
     async with work(app) as worker:
         jobs = await it.sent(app, 1, 2)
         await it.began.get()
         await app.jobs.cancel(jobs[0])
-        await told_to_stop(worker, jobs[0])
+        await told_to_stop(worker, jobs[0], runs)
         it.go.set()
         assert await jobs[1].result(30) == 4
     with pytest.raises(JobCancelled):
@@ -347,10 +355,11 @@ async def test_cancelled_while_the_call_runs_it_is_for_the_others(app: App) -> N
 
 
 async def test_the_call_is_cancelled_with_its_last_item(app: App) -> None:
-    cancelled = asyncio.Event()
+    began, cancelled = asyncio.Event(), asyncio.Event()
 
     @app.batch(size=2, max_wait=LONG)
     async def t(items: list[int]) -> list[int]:
+        began.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -360,16 +369,15 @@ async def test_the_call_is_cancelled_with_its_last_item(app: App) -> None:
 
     async with work(app):
         jobs = await app.enqueue(t.job(1), t.job(2))
-        while len((await app.jobs.list(state="running")).records) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        for job in jobs:
-            await app.jobs.cancel(job)
-        async with asyncio.timeout(30):
+        async with patient("the call and its end"):
+            await began.wait()
+            for job in jobs:
+                await app.jobs.cancel(job)
             await cancelled.wait()
 
 
 @shows("each job of a batch has its own timeout, which counts from its claim")
-async def test_a_timeout_is_each_items_own_and_counts_from_its_claim(app: App) -> None:
+async def test_a_timeout_is_each_items_own_and_counts_from_its_claim(app: App, runs: Signal) -> None:
     it = Calls(app, size=2, max_wait=LONG, retry=Retry(attempts=1))
     it.go.clear()
     async with work(app) as worker:
@@ -377,7 +385,7 @@ async def test_a_timeout_is_each_items_own_and_counts_from_its_claim(app: App) -
         await it.began.get()
         row = await app.jobs.get(short)
         assert row.state is State.RUNNING
-        await told_to_stop(worker, short)
+        await told_to_stop(worker, short, runs)
         it.go.set()
         assert await long.result(30) == 4
         with pytest.raises(JobFailed, match="longer than its timeout"):
@@ -446,7 +454,7 @@ async def test_a_limit_counts_items(app: App) -> None:
 
 
 @shows("a claim takes as many jobs of a batch task as its batch has room for")
-async def test_the_room_of_a_claim_is_what_a_call_has_left(app: App, told: Told) -> None:
+async def test_the_room_of_a_claim_is_what_a_call_has_left(app: App, told: Told, runs: Signal) -> None:
     it = Calls(app, size=2, max_wait=LONG, by=lambda n: n)
     async with work(app, concurrency=10) as worker:
         jobs = await it.sent(app, *range(2))
@@ -454,7 +462,7 @@ async def test_the_room_of_a_claim_is_what_a_call_has_left(app: App, told: Told)
         more = await it.sent(app, *range(2, 8))
         assert {(await app.jobs.get(job)).state for job in more} == {State.READY}
         await app.jobs.cancel(jobs[0])
-        await told_to_stop(worker, jobs[0])
+        await told_to_stop(worker, jobs[0], runs)
         await told.until("started", 3)
 
 

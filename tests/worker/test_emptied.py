@@ -14,7 +14,9 @@ import psycopg
 import pytest
 
 from tests.servers import postgres, valkey
+from tests.waiting import Signal
 from treadle import App, Limit, Worker
+from treadle.app_core import AppCore
 from treadle.core import defaults
 from treadle.ports import memory_backend
 
@@ -62,12 +64,12 @@ async def test_a_worker_that_loses_a_job_looks_at_once(
     """It does not wait for its next regular check: a heartbeat that finds a job lost is a sign."""
     monkeypatch.setattr(defaults, "DECLARED_EVERY", 3600.0)
     monkeypatch.setattr(defaults, "DECLARED_LEAST", 0.0)
-    await _on(kind, tmp_path, _loses_a_job)
+    await _on(kind, tmp_path, lambda app, empty: _loses_a_job(app, empty, monkeypatch))
 
 
-async def _loses_a_job(app: App, empty: Empty) -> None:
+async def _loses_a_job(app: App, empty: Empty, patch: pytest.MonkeyPatch) -> None:
     app.limits.declare(Limit("one", slots=1))
-    began = asyncio.Event()
+    began, stored = asyncio.Event(), Signal().after(patch, AppCore, "prepare_again")
 
     @app.task(name="long")
     async def long() -> None:
@@ -78,9 +80,7 @@ async def _loses_a_job(app: App, empty: Empty) -> None:
         await long.enqueue()
         await asyncio.wait_for(began.wait(), 60)
         await empty(app.url or "", app)
-        async with asyncio.timeout(60):
-            while not await app.limits.list():  # noqa: ASYNC110  # no event says it
-                await asyncio.sleep(0.01)
+        await stored.until(app.limits.list, "the declared limit")
 
 
 async def _on(kind: str, folder: Path, act: Callable[[App, Empty], Awaitable[None]]) -> None:

@@ -184,11 +184,13 @@ async def test_a_job_lost_and_claimed_again_by_the_same_worker_is_told_once() ->
         list[int](),
         list[str](),
     )
+    began = asyncio.Queue[None]()
     async with App(storage=spy, clock=clock) as app:
 
         @app.task
         async def t(n: int) -> int:
             versions.append(current().version)
+            began.put_nowait(None)
             if n == 0:
                 await gate.wait()
             return n
@@ -199,11 +201,9 @@ async def test_a_job_lost_and_claimed_again_by_the_same_worker_is_told_once() ->
 
         job = await t.enqueue(0)
         async with work(app, concurrency=2, lease=10.0, poll=0.01), asyncio.timeout(60):
-            while len(versions) < 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await began.get()
             clock.advance(11)
-            while len(versions) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await began.get()
             gate.set()
             await job.result(timeout=60)
             await (await t.enqueue(1)).result(timeout=60)  # the other run has been settled, too

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.kit import Spy, Told
+from tests.waiting import turn
 from treadle import App, Worker
 from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, NewJob, Record
@@ -53,6 +54,7 @@ class Dear(Spy):
     """A storage with expensive trips: counts those that brought jobs while another was in progress."""
 
     capabilities = Capabilities(one_trip_up_to=8)
+    slow = 5  # turns of the loop that a claim takes at least: another one has begun by then
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -62,8 +64,7 @@ class Dear(Spy):
         self.under_way += 1
         try:
             answer = await super().claim(ask)
-            for _ in range(5):
-                await asyncio.sleep(0)  # other dispatchers would have begun a claim by now
+            await turn(self.slow)
             if answer.records:
                 self.most = max(self.most, self.under_way)
             return answer

@@ -112,12 +112,11 @@ async def test_starts_and_successes_are_logged_at_debug_once_beside_another_work
 
 async def test_a_failure_is_logged_once_beside_listeners_and_another_worker(kept: Kept) -> None:
     app, bad = app_of("async")
-    heard: list[str] = []
-    app.on("failed")(lambda event: heard.append(event.name))
+    heard = asyncio.Event()
+    app.on("failed")(lambda event: heard.set())
     async with app, Worker(app), Worker(app):
         await (await bad.enqueue()).ended(30)
-        while not heard:  # noqa: ASYNC110  # the listener may be called after the job has ended
-            await asyncio.sleep(0)
+        await asyncio.wait_for(heard.wait(), 30)  # the listener may be called after the job has ended
     assert [each.levelname for each in kept.records] == ["WARNING", "ERROR"]
 
 
@@ -142,7 +141,7 @@ async def test_a_deadline_that_passes_is_an_error(kept: Kept) -> None:
 
     @app.task(name="slow")
     async def slow() -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async with app, Worker(app):
         await (await slow.options(deadline=datetime.now(UTC) + timedelta(seconds=0.1)).enqueue()).ended(30)

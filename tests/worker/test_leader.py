@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.kit import Told, work
-from treadle import App, BadOption, Record, UnknownName, Worker
+from tests.kit import Spy, Told, presences, work
+from tests.waiting import Signal, patient
+from treadle import App, BadOption, UnknownName, Worker
 from treadle.cli.doctor.common import checks
 from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 from treadle.worker.leader import ID, LeaderDuties, LeaderElection, Role, leader_of
+from treadle.worker.outage import StorageOutage
 
 
 @pytest.fixture
@@ -174,20 +176,21 @@ async def test_a_lost_answer_costs_no_lead(app: App, spy: Any) -> None:
 # --- in workers
 
 
-async def ticking(app: App) -> None:
-    """Wait until the leader has claimed the schedule, and knows when it is due."""
-    async with asyncio.timeout(30):
-        while not any(row.version and row.due_at for row in await rows(app)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Signal:
+    """Sent after each look for a leader."""
+    return Signal().after(monkeypatch, LeaderElection, "look")
 
 
-async def rows(app: App) -> list[Record]:
-    return [row async for row in app.jobs.iterate(queue="treadle") if row.job.id != ID and row.state is State.READY]
+async def ticks_are_due(app: App) -> bool:
+    """Whether the leader has looked at the schedule, and knows when it is due."""
+    rows = [row async for row in app.jobs.iterate(queue="treadle") if row.job.id != ID and row.state is State.READY]
+    return any(row.version and row.due_at for row in rows)
 
 
 @pytest.mark.usefixtures("looks_often")
 async def test_schedules_are_ticked_by_the_leader_and_then_by_a_follower(
-    app: App, clock: HandClock, told: Told
+    app: App, spy: Spy, clock: HandClock, told: Told, looks: Signal
 ) -> None:
     @app.every(60, name="minutely")
     @app.task(name="job")
@@ -195,18 +198,17 @@ async def test_schedules_are_ticked_by_the_leader_and_then_by_a_follower(
 
     leader, follower = work(app, role="leader"), work(app, role="follower")
     async with leader, follower:
-        await ticking(app)
+        await spy.until(lambda: ticks_are_due(app), "the next tick")
         clock.advance(60)
         assert (await told.until("succeeded")).task == "job"  # either worker may run it
         await leader.stop()
-        async with asyncio.timeout(60):
-            while len(told.of("succeeded")) < 2:
-                clock.advance(1)  # the follower leaves other leaders five seconds from when it has noticed
-                await asyncio.sleep(0.02)
+        while len(told.of("succeeded")) < 2:
+            clock.advance(1)  # the follower gives other leaders five seconds from when it has noticed
+            await looks.again("a look of the follower")
 
 
 @pytest.mark.usefixtures("looks_often")
-async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> None:
+async def test_only_the_leader_claims_schedules(app: App, clock: HandClock, looks: Signal) -> None:
     @app.every(60)
     @app.task(name="job")
     async def job() -> None: ...
@@ -216,15 +218,11 @@ async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> N
     async with work(app, role="follower") as follower:
         state = follower._core.session
         assert state is not None
-        async with asyncio.timeout(30):
-            while state.election._leaders is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await looks.until(lambda: state.election._leaders is not None, "the duties of the leader")
         assert not [name for name in state.tasks() if name.startswith("treadle.schedule")]
         assert "job" in state.tasks()
-        clock.advance(5.01)  # the other one sends no heartbeat any more
-        async with asyncio.timeout(30):
-            while not state.election.is_leader():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        clock.advance(5.01)  # the other one has fallen silent
+        await looks.until(state.election.is_leader, "the follower's lead")
         assert "treadle.schedule:job" in state.tasks()
     assert await leading(app.storage) is None  # it has stopped
 
@@ -237,24 +235,31 @@ async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: p
     clock.advance(61)
     other = Candidate(app.storage, "other", "leader")
     await looked(other)
-    async with work(app, role="follower") as follower:
+    answered, rounds = StorageOutage.answered, asyncio.Queue[None]()
+
+    def counted(outage: StorageOutage, loop: str) -> None:
+        answered(outage, loop)
+        if loop == "prune":
+            rounds.put_nowait(None)
+
+    monkeypatch.setattr(StorageOutage, "answered", counted)
+    async with work(app, role="follower") as follower, patient("rounds of the pruner"):
         state = follower._core.session
         assert state is not None
-        pruned: list[int] = []
+        pruned = asyncio.Queue[int]()
         inner = state.storage.prune
 
         async def prune(limit: int) -> int:
-            pruned.append(limit)
-            return await inner(limit)
+            pruned.put_nowait(found := await inner(limit))
+            return found
 
         monkeypatch.setattr(state.storage, "prune", prune)
-        for _ in range(20):
-            await asyncio.sleep(0.005)
-        assert not pruned
+        for _ in range(5):
+            await rounds.get()
+        assert pruned.empty()
         clock.advance(5.01)
-        async with asyncio.timeout(30):
-            while await app.storage.get(["old"]) != [None]:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        while await app.storage.get(["old"]) != [None]:
+            await pruned.get()
 
 
 def test_a_role_that_is_none() -> None:
@@ -262,7 +267,7 @@ def test_a_role_that_is_none() -> None:
         Worker(App("memory://"), role="boss")  # type: ignore[arg-type]
 
 
-async def test_the_doctor_misses_no_worker_for_what_every_worker_serves(app: App, clock: HandClock) -> None:
+async def test_the_doctor_misses_no_worker_for_what_every_worker_serves(app: App, spy: Spy, clock: HandClock) -> None:
     async def missed() -> list[str]:
         return [check.text async for check in checks(app, has_tasks=False) if check.name == "queues"]
 
@@ -272,7 +277,5 @@ async def test_the_doctor_misses_no_worker_for_what_every_worker_serves(app: App
     await app.schedules.upsert("s", app.stub("job", queue="jobs").job(), every=60)
     assert await missed() == ["1 job in queue 'treadle', and no worker serves it"]
     async with work(app, queues=["jobs"]):
-        async with asyncio.timeout(30):
-            while not (await app.storage.stats()).workers:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await spy.until(lambda: presences(app.storage), "the worker's first heartbeat")
         assert not await missed()

@@ -58,8 +58,7 @@ async def test_everybody_hears_of_it_before_another_worker_has_the_job(app: App,
     found: list[Event] = []
     async with asyncio.timeout(30):
         first = asyncio.ensure_future(anext(events))
-        while spy.calls["watch"] == 0:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await spy.until(lambda: spy.calls["watch"], "the feed's first wait")
         await app.storage.claim(Claim(worker="dead#1", lease=10))
         found.append(await first)
         clock.advance(11)

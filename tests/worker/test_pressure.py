@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.kit import Spy, Told, work
+from tests.waiting import Signal
 from treadle import AIMD, App, Backlog, Event, Retry, flow
 from treadle.core.model import Query
 from treadle.testing import HandClock
@@ -13,7 +16,7 @@ from treadle.worker.backlog import BacklogMonitor
 
 
 @shows("failures slow the claims of a worker with `throttle=AIMD()`, and successes end the delay")
-async def test_failures_slow_a_worker_down(app: App, told: Told) -> None:
+async def test_failures_slow_a_worker_down(app: App, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [True]
 
     @app.task(name="f", retry=Retry(attempts=1))
@@ -21,13 +24,11 @@ async def test_failures_slow_a_worker_down(app: App, told: Told) -> None:
         if broken[0]:
             raise RuntimeError("down")
 
-    throttle = AIMD(base=0.05, max=0.05)
+    throttle, decided = AIMD(base=0.05, max=0.05), Signal().after(monkeypatch, AIMD, "__call__")
     await app.enqueue([f.job() for _ in range(3)])
     async with work(app, throttle=throttle, concurrency=1):
         await told.until("failed", 3)
-        async with asyncio.timeout(30):
-            while not throttle.delay:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await decided.until(lambda: throttle.delay, "a pause")
         broken[0] = False
         while throttle.delay:
             job = await f.enqueue()
@@ -118,14 +119,16 @@ async def test_a_workflow_nobody_waits_for_is_told_of_once(app: App, told: Told)
 
 
 @shows("`workflow.orphaned` is not emitted for a workflow that a caller waited for", area="Workflows")
-async def test_one_that_somebody_waited_for_is_not(app: App, told: Told) -> None:
+async def test_one_that_somebody_waited_for_is_not(app: App, spy: Spy, told: Told) -> None:
     orphans, _ = two_steps(app)
     waited = await app.tasks["root"].enqueue()
     waiting = asyncio.create_task(waited.result(timeout=30))
-    async with asyncio.timeout(30):
-        while not (await app.storage.find(Query(root=waited.id))).records[1:]:  # noqa: ASYNC110  # beside it: the mark
-            await asyncio.sleep(0.01)
-    waiting.cancel()  # gives up; but it did wait
+
+    async def marked() -> bool:
+        return len((await app.storage.find(Query(root=waited.id))).records) > 1
+
+    await spy.until(marked, "the mark of a caller that waits")
+    waiting.cancel()  # gave up; but did wait
     alone = await app.tasks["root"].enqueue()
     async with work(app), asyncio.timeout(30):
         await told.until("workflow.orphaned")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import Signal, until
 from tests.worker import process_tasks as work
 from treadle import (
     Abort,
@@ -39,6 +40,7 @@ from treadle.tasks.core import TaskCore
 from treadle.tasks.task import Task
 from treadle.testing.shows import shows
 from treadle.worker.executors.processes import ProcessPool
+from treadle.worker.state import WorkerState
 
 
 @pytest.fixture
@@ -71,16 +73,9 @@ async def run(pool: ProcessPool, function: Callable[..., Any], *args: Any, **fie
     return task.signature.decode_result(await pool.run(task, record(task, *args, **fields)))
 
 
-async def until(condition: Callable[[], Any]) -> Any:
-    """Wait until this holds. A child cannot set the test's events, so tests poll its effects."""
-    while not (found := condition()):  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-    return found
-
-
 async def appears(path: Path) -> str:
-    """The text that a child writes to this file."""
-    text: str = await until(lambda: path.exists() and path.read_text())
+    """The text a child writes there."""
+    text: str = await until(lambda: path.exists() and path.read_text(), f"what a child writes to {path.name}")
     return text
 
 
@@ -93,7 +88,7 @@ def lives(pid: int) -> bool:
 
 
 async def gone(pid: int) -> None:
-    await until(lambda: not lives(pid))
+    await until(lambda: not lives(pid), "the end of a process")
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
@@ -383,15 +378,19 @@ async def test_a_timeout_kills(app: App, tmp_path: Path) -> None:
 
 
 @needs_proc
-async def test_a_stopping_worker_kills_after_its_grace_and_hands_back(app: App, tmp_path: Path) -> None:
+async def test_a_stopping_worker_kills_after_its_grace_and_hands_back(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spins = app.task(kind="process")(work.spins)
     reports = app.task(kind="process")(work.reports)
-    worker = Worker(app)
+    worker, notes = Worker(app), Signal().after(monkeypatch, WorkerState, "note_changed")
     await worker.start()
     endless = await spins.enqueue(str(tmp_path / "pid"))
     short = await reports.enqueue(1, str(tmp_path / "go"))
     pid = int(await appears(tmp_path / "pid"))
-    await until(lambda: worker._core.session is not None and worker._core.session.state.running[short.id].job_run.note)
+    assert worker._core.session is not None
+    running = worker._core.session.state.running
+    await notes.until(lambda: short.id in running and running[short.id].job_run.note, "a note")
     stopping = asyncio.create_task(worker.stop(grace=1.0))
     await asyncio.sleep(0)
     (tmp_path / "go").touch()

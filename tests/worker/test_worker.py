@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.kit import Spy, Told, nothing_left, work
+from tests.waiting import Signal
 from treadle import (
     App,
     BadOption,
@@ -35,9 +36,12 @@ from treadle import (
     current,
 )
 from treadle.core.model import Claim
+from treadle.execution.job_run import JobRun
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
+from treadle.worker.demand import Demand
+from treadle.worker.dispatcher import Dispatcher
 
 
 class Gate:
@@ -45,7 +49,7 @@ class Gate:
 
     def __init__(self, app: App, name: str = "gate", **options: Any) -> None:
         self.began: asyncio.Queue[str] = asyncio.Queue()
-        self.go = asyncio.Event()
+        self.go, self.cut = asyncio.Event(), asyncio.Event()
         self.cancelled: list[str] = []
 
         @app.task(name=name, **options)
@@ -56,6 +60,7 @@ class Gate:
                 await self.go.wait()
             except asyncio.CancelledError:
                 self.cancelled.append(here.id)
+                self.cut.set()
                 raise
             return n
 
@@ -135,8 +140,7 @@ async def test_queues_share_claims_by_weight(app: App, spy: Spy) -> None:
 
     spy.inner.claim = claim  # type: ignore[method-assign]
     async with work(app, {"mail": 3, "bulk": 1}, concurrency=8):
-        while len(asks) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await spy.until(lambda: len(asks) > 1, "two claims")
     own = [[each for each in ask.queues if each[0] != "treadle"] for ask in asks[:2]]  # without Treadle's own queue
     assert [dict(queues) for queues in own] == [{"mail": 3, "bulk": 1}] * 2
     assert own[0][0] != own[1][0]
@@ -195,14 +199,13 @@ async def test_stop_tells_waits_cancels_and_hands_back_uncounted(app: App, told:
     )
 
 
-async def test_what_ends_within_the_grace_counts(app: App) -> None:
-    told_in_time = asyncio.Event()
+async def test_what_ends_within_the_grace_counts(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    told_in_time, stopped = asyncio.Event(), Signal().after(monkeypatch, JobRun, "stop")
 
     @app.task
     async def t() -> str:
         told_in_time.set()
-        while not current().cancelled:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await stopped.until(lambda: current().cancelled, "the stop")
         return "in time"
 
     job = await t.enqueue()
@@ -369,8 +372,8 @@ async def t(n: int) -> int:
 @app.task(name="hung")
 def hung() -> None:
     print("began", flush=True)
-    import time
-    time.sleep(60)
+    import threading
+    threading.Event().wait()
 
 asyncio.run(Worker(app, grace=60 if sys.argv[2] == "long" else 0.05).run())
 print("ended", flush=True)
@@ -415,33 +418,40 @@ async def test_a_second_signal_is_at_once(tmp_path: Path, task: str) -> None:
 # --- quiet
 
 
-async def test_with_all_slots_busy_the_storage_is_left_alone(app: App, spy: Spy) -> None:
-    gate = Gate(app)
+async def test_with_all_slots_busy_the_storage_is_left_alone(
+    app: App, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, decided = Gate(app), Signal().after(monkeypatch, Dispatcher, "_limit")
     jobs = await app.enqueue([gate.task.job(n) for n in range(4)])
-    async with work(app, concurrency=2):
+    async with work(app, concurrency=2) as worker:
         for _ in range(2):
             await gate.began.get()
         before = spy.calls["claim"] + spy.calls["settle"]
         more = await app.enqueue([gate.task.job(n) for n in range(50)])
-        for _ in range(200):
-            await asyncio.sleep(0)
+        assert worker._core.session is not None
+        worker._core.session.state.demand.notify()
+        await decided.again("the decision of each dispatcher to go on waiting", times=4)
         assert spy.calls["claim"] + spy.calls["settle"] == before
         gate.go.set()
         await asyncio.gather(*(job.result(timeout=30) for job in (*jobs, *more)))
 
 
 @shows("a notification starts a new job on an idle worker")
-async def test_an_idle_worker_hears_of_new_work_at_once(app: App, spy: Spy, told: Told) -> None:
+async def test_an_idle_worker_hears_of_new_work_at_once(
+    app: App, spy: Spy, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_nothing = Signal().after(monkeypatch, Demand, "nothing")
+
     @app.task
     async def t() -> None: ...
 
-    async with work(app, poll=3600):
-        while not (spy.calls["claim"] and spy.calls["watch"]):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    async with work(app, poll=3600) as worker:
+        await spy.until(lambda: spy.calls["claim"] and spy.calls["watch"], "the first claim and wait")
         await (await t.enqueue()).result(timeout=30)
         before = spy.calls["claim"]
-        for _ in range(200):
-            await asyncio.sleep(0)
+        assert worker._core.session is not None
+        state = worker._core.session.state
+        await found_nothing.until(lambda: state.demand.watched and not state.wake.is_set(), "a worker at rest")
         assert spy.calls["claim"] - before <= 3
 
 
@@ -542,7 +552,6 @@ async def test_a_lost_lease_cancels_the_function_and_is_no_failure(app: App, tol
             clock.advance(1)
             if (await app.storage.claim(other)).records:
                 break
-            await asyncio.sleep(0)
         await told.until("lost")
     assert gate.cancelled == [job.id]
     assert told.names("failed", "retrying") == []
@@ -581,7 +590,7 @@ async def test_a_worker_of_the_same_name_does_not_take_up_what_the_one_before_st
     await first.stop()
 
 
-async def test_progress_reaches_the_row_also_from_a_thread(app: App) -> None:
+async def test_progress_reaches_the_row_also_from_a_thread(app: App, spy: Spy) -> None:
     done = threading.Event()
 
     @app.task
@@ -596,11 +605,12 @@ async def test_progress_reaches_the_row_also_from_a_thread(app: App) -> None:
 
     async with work(app, lease=3600) as worker:
         jobs: list[Job[Any, Any]] = [await calm.enqueue(), await thread.enqueue()]
-        notes: list[str | None] = [None, None]
-        async with asyncio.timeout(30):
-            while None in notes:
-                notes = [(await app.jobs.get(job)).note for job in jobs]
-                await asyncio.sleep(0.01)
+
+        async def stored() -> list[str | None]:
+            notes = [(await app.jobs.get(job)).note for job in jobs]
+            return [] if None in notes else notes
+
+        notes = await spy.until(stored, "both notes")
         done.set()
         await worker.stop(grace=0.05)
     assert notes == ['{"progress":0.5,"text":"half"}', '{"progress":0.25,"text":"a quarter"}']
@@ -838,8 +848,7 @@ async def test_inline_yields_to_delay_and_limits(app: App, clock: HandClock) -> 
 
     await app.limits.set(Limit("shut", slots=0))
     later, shut = await t.options(delay=5).enqueue(), await t.options(limits=["shut"]).enqueue()
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await (await t.enqueue()).result(timeout=30)
     assert [(await app.jobs.get(job)).state for job in (later, shut)] == [State.READY] * 2
     await app.limits.set(Limit("shut"))
     clock.advance(5)
@@ -852,9 +861,10 @@ async def test_inline_is_stored_even_if_it_cannot_be_claimed_now(app: App, spy: 
     async def t() -> int:
         return 1
 
-    spy.away["claim"] = 1
+    spy.away["claim"] = 1_000_000
     job = await t.enqueue()
     assert (await app.jobs.get(job)).state is State.READY
+    spy.away["claim"] = 0
     async with work(app):
         assert await job.result(timeout=30) == 1
 
@@ -864,9 +874,8 @@ async def test_an_inline_job_cancelled_from_outside_is_told(app: App) -> None:
     job = await gate.task.enqueue()
     await gate.began.get()
     assert await app.jobs.cancel(job) == 1
-    async with asyncio.timeout(30):
-        while gate.cancelled != [job.id]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await asyncio.wait_for(gate.cut.wait(), 30)
+    assert gate.cancelled == [job.id]
 
 
 # --- events
@@ -911,9 +920,19 @@ def test_storage_unavailable_is_a_connection_error() -> None:
 
 
 @shows("a worker polls for its free slots while the others are busy")
-async def test_a_free_slot_is_polled_for_while_the_others_are_busy(app: App, spy: Spy) -> None:
+async def test_a_free_slot_is_polled_for_while_the_others_are_busy(
+    app: App, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate, inner, calls, answer = Gate(app), spy.inner.claim, 0, asyncio.Event()
-    spy.deaf = True  # no hint arrives
+    limit_of, first_waits = Dispatcher._limit, asyncio.Event()
+    left_to_first = Signal().after(monkeypatch, Demand, "leave_to_first")
+    spy.deaf = True  # no hint helps
+
+    def limit(dispatcher: Dispatcher) -> int:
+        found = limit_of(dispatcher)
+        if not found and not dispatcher._number:
+            first_waits.set()
+        return found
 
     async def claim(ask: Claim) -> Any:
         nonlocal calls
@@ -923,15 +942,14 @@ async def test_a_free_slot_is_polled_for_while_the_others_are_busy(app: App, spy
         return await inner(ask)
 
     spy.inner.claim = claim  # type: ignore[method-assign]
+    monkeypatch.setattr(Dispatcher, "_limit", limit)
     await app.enqueue(gate.task.job(n) for n in range(2))
     async with work(app, concurrency=3):
         for _ in range(2):
             await gate.began.get()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await asyncio.wait_for(first_waits.wait(), 30)
         answer.set()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await left_to_first.until(lambda: left_to_first.sent, "an empty claim of the second dispatcher")
         late = await gate.task.enqueue(7)
         async with asyncio.timeout(30):
             assert await gate.began.get() == late.id

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from tests.servers import postgres
+from tests.waiting import until
 from treadle.core.model import Claim, NewJob, Outcome, Record, State
 from treadle.storage.contract import Storage
 
@@ -46,6 +47,12 @@ def admin() -> psycopg.Connection[Any]:
     made = psycopg.connect(postgres.url(), autocommit=True)
     atexit.register(made.close)
     return made
+
+
+async def blocked_by(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Until another session waits for a lock of this one."""
+    ask, pid = "SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", connection.info.backend_pid
+    await until(lambda: admin().execute(ask, (pid,)).fetchone() is not None, "a session that waits for a lock")
 
 
 def url_of(schema: str, **options: object) -> str:

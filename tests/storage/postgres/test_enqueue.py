@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.servers import postgres
-from tests.storage.postgres.support import a_schema, admin, done, job, url_of
+from tests.storage.postgres.support import a_schema, blocked_by, done, job, url_of
 from treadle.core.model import Claim, Limit, State
 from treadle.storage.postgres import PostgresStorage
 
@@ -102,10 +102,7 @@ async def test_an_id_that_somebody_is_just_storing(storage: PostgresStorage, sto
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
         await storage.within(other).enqueue([job("b", task="first")])
         second = asyncio.create_task(storage.enqueue([job("a"), job("b", task="second"), job("c")]))
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%enqueue_plain%'"
-        async with asyncio.timeout(30):
-            while admin().execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - the server sends no notification
-                await asyncio.sleep(0.01)
+        await blocked_by(other)
         await (other.commit() if stored else other.rollback())
         rows = await second
     assert [row.job.task for row in rows] == ["t", "first" if stored else "second", "t"]

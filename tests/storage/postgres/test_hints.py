@@ -14,9 +14,10 @@ from msgspec import structs
 from tests.servers.postgres import Postgres
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
+from tests.waiting import Signal, until
 from treadle.core.model import Claim
-from treadle.storage.postgres import PostgresStorage
-from treadle.storage.postgres.notifier import LATE
+from treadle.storage.postgres import PostgresStorage, notifier
+from treadle.storage.postgres.user_commits import UserCommits
 from treadle.storage.user_session import at_once
 
 LONG = 60.0  # seconds; no test waits that long unless a hint is missing
@@ -45,14 +46,17 @@ async def pair() -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
 
 
 async def listening(*storages: PostgresStorage) -> None:
-    """Open both storages, and wait until they listen: at that time each wakes all its waiters once."""
-    for each in storages:
-        await each.open()
-        assert each._notifier is not None
-        each._notifier._last = dict.fromkeys(
-            each._notifier._last, math.inf
-        )  # it must not leave the channel and listen to it again, either
-    await asyncio.sleep(LATE)  # its timers were set before this one
+    """Open them, and outlast the moment at which each wakes all its waiters because it has only begun to listen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(notifier, "LATE", 0.0)
+        woken = Signal().after(patch, notifier.Notifier, "_wake")
+        for each in storages:
+            await each.open()
+            assert each._notifier is not None
+            each._notifier._last = dict.fromkeys(
+                each._notifier._last, math.inf
+            )  # nor does it leave a channel, and come back to it
+        await woken.until(lambda: woken.sent >= len(storages), "the wake-up after listening began")
 
 
 def watched(storage: PostgresStorage, *topics: str) -> asyncio.Task[set[str]]:
@@ -109,9 +113,8 @@ async def test_nothing_is_sent_where_no_process_listens(pair: tuple[PostgresStor
         assert each._notifier is not None
         each._notifier._last["ends"] = -1_000.0  # as if the time without a waiter were over
         each._notifier._change.set()
-    async with asyncio.timeout(LONG):
-        while support.admin().execute(LISTENED, (first._notifier._channels["ends"],)).fetchone() != (0,):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    channel = (first._notifier._channels["ends"],)
+    await until(lambda: support.admin().execute(LISTENED, channel).fetchone() == (0,), "no session that listens")
     sent: list[object] = []
     first._notifier.publish = sent.append  # type: ignore[method-assign, assignment, union-attr]
     await first.enqueue([job("a")])
@@ -123,17 +126,23 @@ async def test_nothing_is_sent_where_no_process_listens(pair: tuple[PostgresStor
 # --- users' transactions
 
 
-async def test_a_hint_comes_after_the_users_commit(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
-    """Not before, and not after a rollback; from a thread without an event loop, and from a storage that is not
-    open."""
+async def test_a_hint_comes_after_the_users_commit(
+    pair: tuple[PostgresStorage, PostgresStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before, and not after a rollback; from a thread without an event loop, by a storage that is not open."""
     first, second = pair
+    looked = Signal().after(monkeypatch, UserCommits, "_publish")
     closed = PostgresStorage(support.url_of(first._address.schema))
     watch = watched(second, "queue:undone", "queue:default")
     with psycopg.connect(support.postgres.url()) as undone, psycopg.connect(support.postgres.url()) as user:
         await asyncio.to_thread(at_once, closed.within(undone).enqueue([job("b", queue="undone")]))
         await asyncio.to_thread(at_once, closed.within(user).enqueue([job("a")]))
         undone.rollback()
-        assert not (await asyncio.wait([watch], timeout=0.05))[0]
+        await looked.again("looks at both transactions", times=2)
+        later = watched(second, "queue:later")
+        await first.enqueue([job("c", queue="later")])
+        assert await later == {"queue:later"}  # hints arrive in the order in which they were sent
+        assert not watch.done()
         user.commit()
         assert await watch == {"queue:default"}
     await closed.close()
@@ -181,9 +190,8 @@ async def test_slow_commits_wait_side_by_side(server: Postgres) -> None:
             admin.execute("SELECT pg_reload_conf()")
             calls = [asyncio.create_task(until_released(each)) for each in storages]
             try:
-                async with asyncio.timeout(LONG):
-                    while admin.execute(WAITS).fetchall() != [("IPC", "SyncRep")] * CALLS:  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
+                wanted = [("IPC", "SyncRep")] * CALLS
+                await until(lambda: admin.execute(WAITS).fetchall() == wanted, "calls that wait for the standby")
                 watch = watched(storages[0], "queue:slow")
             finally:
                 released.set()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
+from tests.waiting import until
 from treadle import App, Retry, StorageUnavailable, Worker, current
 from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Limit, Presence, Record, Settled, State
 from treadle.storage.postgres import PostgresStorage
@@ -92,7 +93,7 @@ async def test_an_id_that_is_waited_for_before_it_is_known(
     """The call that stores it waits for the transactions of its dependents, so it cannot end before they are stored."""
     await storage.within(theirs).enqueue([job("join", after=("a",), wait_timeout=1_000.0)])
     storing = asyncio.create_task(storage.enqueue([job("a")]))
-    await asyncio.wait([storing], timeout=0.2)
+    await support.blocked_by(theirs)
     assert not storing.done()
     await theirs.commit()
     await storing
@@ -223,7 +224,7 @@ async def test_a_key_taken_in_an_open_transaction(
     """One of two jobs gets the key; the call for the other waits until the first transaction has ended."""
     await storage.within(theirs).enqueue([job("first", key="k")])
     other = asyncio.create_task(storage.enqueue([job("second", key="k")]))
-    await asyncio.wait([other], timeout=0.2)
+    await support.blocked_by(theirs)
     assert not other.done()
     await theirs.commit()
     assert [row.job.id for row in await other] == ["first"]
@@ -238,9 +239,7 @@ async def test_dead_rows_are_swept_by_the_number_of_those_who_left_the_line(
     await storage.enqueue([job(f"aside{number}", limits=(("full", 1),)) for number in range(3)])
     await life(storage, "j")
     ask = "SELECT vacuum_count FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'job'"
-    async with asyncio.timeout(30):
-        while support.admin().execute(ask, (schema,)).fetchone() == (0,):  # noqa: ASYNC110 - the server reports it late
-            await asyncio.sleep(0.05)
+    await until(lambda: support.admin().execute(ask, (schema,)).fetchone() != (0,), "the server's count of sweeps")
 
 
 WAITED_FOR = {
@@ -261,10 +260,7 @@ async def test_a_lease_counts_from_the_moment_after_the_wait_for_a_lock(
     await storage.enqueue([job("a", limits=() if what.startswith("without") else (("one", 1),))])
     await theirs.execute(lock.format(schema=schema).encode())
     claiming = asyncio.create_task(patiently(storage, Claim(worker="w#7", queues=(("default", 1),), lease=30.0)))
-    blocked = "SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
-    async with asyncio.timeout(60):
-        while support.admin().execute(blocked, (theirs.info.backend_pid,)).fetchone() is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await support.blocked_by(theirs)
     [released] = (await (await theirs.execute("SELECT extract(epoch FROM clock_timestamp())::float8")).fetchall())[0]
     await theirs.commit()
     row = await claiming

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 
 import psycopg
 import pytest
 
 from benchmarks.waits import Load, Watcher, work_off
 from tests.servers import postgres
+from tests.waiting import until_blocking
 
 
 def test_the_sampler_sees_two_that_wait_for_each_other() -> None:
@@ -38,8 +38,7 @@ def test_the_sampler_sees_two_that_wait_for_each_other() -> None:
     with watcher.watching():
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads) and not watcher.cycles:
-            time.sleep(0.01)
+        until_blocking(lambda: watcher.cycles or not any(thread.is_alive() for thread in threads), "a cycle")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("SELECT pg_cancel_backend(pid) FROM pg_locks WHERE NOT granted")
         for thread in threads:

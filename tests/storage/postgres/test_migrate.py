@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 
 from tests.storage.postgres import support
-from tests.storage.postgres.support import life
+from tests.storage.postgres.support import blocked_by, life
 from treadle.errors import NotADatabase, SchemaTooNew, StorageError
 from treadle.storage.postgres import PostgresStorage, migrate, statements
 
@@ -185,11 +185,9 @@ async def test_a_migration_waits_for_nobody_for_long(database: str, monkeypatch:
     with psycopg.connect(database) as other:
         other.execute("SELECT FROM treadle.job")
         opening = asyncio.create_task(opened(database))
-        others = 0
-        while others < 20:  # claims of other workers continue meanwhile
-            assert execute(database, "SELECT count(*) FROM treadle.job") == [(0,)]
-            others += 1
-            await asyncio.sleep(0.01)
+        await blocked_by(other)
+        for _ in range(20):  # claims of others go on meanwhile
+            assert await asyncio.to_thread(execute, database, "SELECT count(*) FROM treadle.job") == [(0,)]
         assert not opening.done()
         other.rollback()
     storage = await opening

@@ -12,6 +12,7 @@ import pytest
 from tests.servers.postgres import Postgres
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
+from tests.waiting import turn, until
 from treadle import App, Worker
 from treadle.core.model import Claim, Presence, Query
 from treadle.errors import BadUrl, StorageDenied, StorageError, StorageFull, StorageUnavailable
@@ -81,16 +82,18 @@ async def test_idle_connections_that_died_are_replaced(named: PostgresStorage, s
     assert len((await named.find(Query())).records) == 4
 
 
+async def heard(storage: PostgresStorage) -> set[str]:
+    """The topics of a hint of this storage's own, which it gets only while it listens."""
+    watch = asyncio.create_task(storage.watch(["queue:default"], 0.2))
+    await asyncio.sleep(0)
+    await storage.enqueue([job(f"j{time.monotonic_ns()}")])
+    return await watch
+
+
 async def test_hints_come_back_by_themselves(named: PostgresStorage, schema: str) -> None:
     mine = "query LIKE 'LISTEN%%' OR query LIKE '%%pg_advisory_lock_shared%%' OR query LIKE '%%pg_notify%%'"
     assert end_connections(schema, f"({mine} OR query = 'SELECT 1')") == 1
-    async with asyncio.timeout(30):
-        for n in range(1_000):  # until it listens again
-            watch = asyncio.create_task(named.watch(["queue:default"], 0.2))
-            await asyncio.sleep(0.01)
-            await named.enqueue([job(f"j{n}")])
-            if await watch:
-                break
+    await until(lambda: heard(named), "a hint")
 
 
 async def test_without_listening_everything_else_holds(schema: str) -> None:
@@ -135,13 +138,7 @@ async def test_a_server_that_stops_and_comes_back(own: Postgres) -> None:
     own.start()
     claimed = await storage.claim(Claim(worker="w#1"))
     assert [row.id for row in claimed.records] == ["a"]
-    async with asyncio.timeout(30):
-        while True:
-            watch = asyncio.create_task(storage.watch(["queue:default"], 0.2))
-            await asyncio.sleep(0.01)
-            await storage.enqueue([job(f"j{time.monotonic_ns()}")])
-            if await watch:
-                break
+    await until(lambda: heard(storage), "a hint")
     await storage.close()
 
 
@@ -192,8 +189,7 @@ async def test_a_cancelled_call_leaves_no_answer_behind(storage: PostgresStorage
     await storage.enqueue([job("a")])
     for turns in range(20):
         call = asyncio.create_task(storage.get(["a"]))
-        for _ in range(turns % 5):
-            await asyncio.sleep(0)
+        await turn(turns % 5)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         assert await storage.get(["none"]) == [None]
@@ -322,8 +318,7 @@ async def test_a_sweep_leaves_the_pool_free(schema: str) -> None:
         other.execute(f"SELECT pg_advisory_lock(1), count(*) FROM {schema}.job".encode())
         wait = asyncio.create_task(storage._pool.run_alone("SELECT pg_advisory_lock_shared(1)::text"))
         query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event = 'advisory'"
-        while support.admin().execute(query, (schema,)).fetchone() != (1,):  # noqa: ASYNC110, the server cannot tell us
-            await asyncio.sleep(0)
+        await until(lambda: support.admin().execute(query, (schema,)).fetchone() == (1,), "a session that waits")
         await storage.heartbeat(Presence(worker="w"), [], 30)
         assert not wait.done()
     await wait
@@ -340,9 +335,7 @@ def at_work(schema: str) -> int:
 
 
 async def nothing_at_work(schema: str) -> None:
-    async with asyncio.timeout(5):
-        while at_work(schema):  # noqa: ASYNC110, the server cannot tell us
-            await asyncio.sleep(0)
+    await until(lambda: not at_work(schema), "no statement at the server", 5)
 
 
 @pytest.mark.parametrize("prepare", ["off", "auto"])
@@ -356,8 +349,7 @@ async def test_a_statement_alone_that_is_given_up_ends_at_the_server_too(
         other.execute("SELECT pg_advisory_lock(2)")
         wait = asyncio.create_task(storage._pool.run_alone("SELECT pg_advisory_lock_shared(2)::text"))
         if cancelled:
-            while not at_work(schema):  # noqa: ASYNC110, the server cannot tell us
-                await asyncio.sleep(0)
+            await until(lambda: at_work(schema), "a statement at the server")
             wait.cancel()
         with pytest.raises(asyncio.CancelledError if cancelled else (StorageError, TimeoutError)):
             await wait
@@ -386,8 +378,7 @@ async def test_closing_ends_a_vacuum(schema: str) -> None:
     await storage.enqueue([job(f"j{n}") for n in range(2_000)])
     storage._sweeper._sweep = asyncio.create_task(storage._sweeper._run())
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND query LIKE 'VACUUM%%'"
-    while support.admin().execute(query, (schema,)).fetchone() != (1,):  # noqa: ASYNC110, the server cannot tell us
-        await asyncio.sleep(0)
+    await until(lambda: support.admin().execute(query, (schema,)).fetchone() == (1,), "a VACUUM at the server")
     await storage.close()
     await nothing_at_work(schema)
 

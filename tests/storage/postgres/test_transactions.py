@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
+from tests.waiting import until
 from treadle.core.model import Claim, Outcome, State
 from treadle.errors import BadSession, KeyHeld, StorageError, UnknownUpstream
 from treadle.storage.postgres import PostgresStorage
@@ -278,9 +279,7 @@ async def test_a_storage_that_is_not_open_joins_too(storage: PostgresStorage, wa
         assert [row.id for row in await storage.within(given).enqueue([job("a")])] == ["a"]
 
     await way(url_of(storage), use)
-    async with asyncio.timeout(30):
-        while sessions(url_of(storage)):  # noqa: ASYNC110 - the server ends a session some time after its client left
-            await asyncio.sleep(0.01)
+    await until(lambda: not sessions(url_of(storage)), "the end of the session at the server")
     await storage.open()
     assert [row and row.id for row in await storage.get(["a"])] == ["a"]
 

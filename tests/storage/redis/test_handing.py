@@ -8,7 +8,8 @@ import pytest
 
 from tests.servers import valkey
 from tests.storage.handing_kit import *  # noqa: F403
-from tests.storage.handing_kit import LONG, Waits, until
+from tests.storage.handing_kit import LONG, Waits
+from tests.waiting import until
 from treadle import App, Worker
 from treadle.core.model import Claim, NewJob
 from treadle.storage.redis import RedisStorage
@@ -52,10 +53,10 @@ async def test_nothing_is_handed_to_a_process_that_is_gone(storage: RedisStorage
     async def is_gone() -> bool:
         return not await listens()
 
-    await until(listens)
+    await until(listens, "the server's answer to SUBSCRIBE")
     assert (await gone.claim(Claim(worker="gone#1", hand_off=(post.address, 60.0)))).records == ()
     await gone.close()
-    await until(is_gone)
+    await until(is_gone, "the end of the connection at the server")
     await storage.enqueue([NewJob(id="a", task="t")])
     [row] = (await storage.claim(Claim(worker="w#1"))).records
     assert row.lost == 0
@@ -94,7 +95,7 @@ async def test_a_line_that_a_hand_has_emptied(storage: RedisStorage) -> None:
         ask = Claim(worker=claim_id, queues=(("default", 9),), limit=9, hand_off=hand_off)
         return [row.job.id for row in (await storage.claim(ask)).records]
 
-    await until(listens)
+    await until(listens, "the server's answer to SUBSCRIBE")
     assert await claimed("w#1", asks=True) == []
     await storage.enqueue([NewJob(id="a", task="t")])
     assert await claimed("w#1") == ["a"]  # by hand-off

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from tests.servers import tls, valkey
 from tests.servers.cluster import Cluster, shared
 from tests.servers.sentinel import MASTER, Sentinels
+from tests.waiting import until
 from treadle.core.model import Claim, NewJob, Outcome, Query, State
 from treadle.errors import BadUrl, StorageUnavailable
 from treadle.storage import connect
@@ -28,13 +30,16 @@ def jobs(letter: str, count: int, **options: object) -> list[NewJob]:
 
 
 async def patiently(verb: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call while the storage is unavailable, as a worker does."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                return await verb()
-            except StorageUnavailable:
-                await asyncio.sleep(0.05)
+    """Again for as long as the storage says that it is away, as a worker does."""
+    found: list[T] = []
+
+    async def answered() -> bool:
+        with contextlib.suppress(StorageUnavailable):
+            found.append(await verb())
+        return bool(found)
+
+    await until(answered, "an answer of the storage")
+    return found[0]
 
 
 async def drain(storage: Storage, wanted: int) -> list[str]:
@@ -154,13 +159,15 @@ async def test_a_fail_over_is_found_by_itself(sentinels: Sentinels) -> None:
     await asyncio.to_thread(sentinels.fail_over)
     await patiently(lambda: storage.enqueue(jobs("b", 50)))
     assert await drain(storage, 100) == [*(f"a{n:03}" for n in range(50)), *(f"b{n:03}" for n in range(50))]
-    async with asyncio.timeout(30):
-        for n in itertools.count():
-            watch = asyncio.create_task(storage.watch(["queue:default"], 0.5))
-            await asyncio.sleep(0)
-            await storage.enqueue(jobs(f"c{n}", 1))
-            if await watch:
-                break
+    numbers = itertools.count()
+
+    async def heard() -> set[str]:
+        watch = asyncio.create_task(storage.watch(["queue:default"], 0.5))
+        await asyncio.sleep(0)
+        await storage.enqueue(jobs(f"c{next(numbers)}", 1))
+        return await watch
+
+    await until(heard, "a hint")
     await storage.close()
 
 

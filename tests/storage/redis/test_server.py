@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.servers import valkey
+from tests.waiting import until
 from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageFull, StorageUnavailable
 from treadle.storage import connect
@@ -71,13 +72,14 @@ async def test_hints_come_back_by_themselves(storage: RedisStorage) -> None:
     await other.open()
     await other._pool.command("CLIENT", "KILL", "TYPE", "pubsub")
     assert storage._notifier is not None
-    async with asyncio.timeout(30):
-        while True:  # until it listens again
-            watch = asyncio.create_task(storage.watch(["queue:default"], 0.2))
-            await asyncio.sleep(0.05)
-            await other.enqueue([job(next(_names))])
-            if await watch:
-                break
+
+    async def heard() -> set[str]:
+        watch = asyncio.create_task(storage.watch(["queue:default"], 0.2))
+        await asyncio.sleep(0)
+        await other.enqueue([job(next(_names))])
+        return await watch
+
+    await until(heard, "a hint")
     await other.close()
 
 
@@ -241,12 +243,16 @@ async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
         job("g", limits=(("l", 1),)),
     ]
     await storage.enqueue(specs)
-    for n in range(20):
-        claimed = await storage.claim(Claim(worker=f"w#{n}", queues=(("default", 9),), limit=9))
+    turns = itertools.count()
+
+    async def all_ended() -> bool:
+        claimed = await storage.claim(Claim(worker=f"w#{next(turns)}", queues=(("default", 9),), limit=9))
         renewals = [LeaseRenewal(row.id, row.version, (("s", "1"),)) for row in claimed.records]
         assert (await storage.heartbeat(Presence(worker="w"), renewals, 30)).lost == set()
         await storage.settle([replace(done(row), keep=0.0) for row in claimed.records])
-        await asyncio.sleep(0.002)
+        return all(row.state.final for row in (await storage.find(Query())).records)
+
+    await until(all_ended, "the end of all jobs, one of which is due later by the server's clock")
     keys = {key.decode() for key in await storage._pool.command("KEYS", "*")}
     assert all(key.startswith("{treadle:x}:") for key in keys)
     rows = (await storage.find(Query())).records
@@ -269,17 +275,20 @@ def test_a_bad_url(url: str) -> None:
 async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
     storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.storage.redis.notifier.IDLE", 0.0)
+    monkeypatch.setattr("treadle.storage.redis.notifier.IDLE", -1.0)
     notifier = storage._notifier
     assert notifier is not None
-    await asyncio.sleep(0.01)
+
+    async def left() -> bool:
+        """Each message finds nobody waiting."""
+        await storage.enqueue([job("a"), job(next(_names))])
+        claimed = await storage.claim(Claim(worker=next(_names), queues=(("default", 9),), limit=9))
+        await storage.settle([done(row) for row in claimed.records])
+        return not notifier._listening
+
     async with asyncio.timeout(30):
-        while notifier._listening:  # each message finds no waiter
-            await storage.enqueue([job("a"), job(next(_names))])
-            claimed = await storage.claim(Claim(worker=next(_names), queues=(("default", 9),), limit=9))
-            await storage.settle([done(row) for row in claimed.records])
-            await asyncio.sleep(0.01)
-        await storage.watch(["queue:default"], 0.1)  # it begins to listen, and wakes once without a reason
+        await until(left, "the server's answers to UNSUBSCRIBE")
+        await storage.watch(["queue:default"], 0.1)  # joins it, and wakes once for nothing
         watch = asyncio.create_task(storage.watch(["queue:default"], 5))
         await asyncio.sleep(0)
         await storage.enqueue([job(next(_names))])
@@ -300,8 +309,7 @@ async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> 
 
     async with asyncio.timeout(30):
         await run("a")
-        while ends in notifier._listening:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: ends not in notifier._listening, "the server's answer to UNSUBSCRIBE")
         assert notifier._channels[""] in notifier._listening
         await storage.watch(["job:b"], 5)  # it begins to listen, and wakes once without a reason
         watch = asyncio.create_task(storage.watch(["job:b"], 5))
@@ -311,7 +319,7 @@ async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> 
 
 
 async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.storage.redis.notifier.PING", 0.05)
+    monkeypatch.setattr("treadle.storage.redis.notifier.PING", 3_600.0)  # moved by hand
     parts = urlsplit(valkey.url())
     assert parts.hostname is not None
     assert parts.port is not None
@@ -321,15 +329,19 @@ async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatc
         notifier = storage._notifier
         assert notifier is not None
         first = notifier._connection
-        await asyncio.sleep(0.5)
-        assert notifier._connection is first  # the connection was silent, and answered a ping
+        for _ in range(3):  # it was quiet, was asked, and answered
+            notifier._look()
+            notifier._look()
+            await until(lambda: not notifier._silent, "the server's answer to PING")
+        assert notifier._connection is first
         silence = proxy.silence(b"PING")
+        notifier._look()
+        notifier._look()
         await silence.happened()
-        while notifier._connection in (first, None):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        notifier._look()
+        await until(lambda: notifier._connection not in (first, None), "another connection to the server")
         watch = asyncio.create_task(storage.watch(["queue:default"], 10))
-        while not notifier._listening:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: notifier._listening, "the server's answer to SUBSCRIBE")
         await storage.enqueue([job(next(_names))])
         assert await watch == {"queue:default"}
         await storage.close()

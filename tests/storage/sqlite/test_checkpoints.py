@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.sqlite.support import integrity, job, jobs, opened, size
+from tests.waiting import Signal
 from treadle.storage.sqlite import SqliteStorage, checkpoint
 from treadle.storage.sqlite.checkpoint import is_long
 from treadle.storage.sqlite.lockfile import LockFile
@@ -73,9 +74,10 @@ async def test_writers_wait_for_a_disk_that_does_not_keep_up(tmp_path: Path, mon
     async with opened(tmp_path / "jobs.db", "normal") as storage:
         for number in range(2 * checkpoint.EVERY):
             await storage.enqueue([job(f"a{number}")])
+        waits = Signal().around(monkeypatch, checkpoint.Checkpoints, "finish")
         late = [asyncio.ensure_future(storage.enqueue([job(f"b{number}")])) for number in range(3)]
-        done, _ = await asyncio.wait(late, timeout=0.05)
-        assert not done
+        await waits.again("a writer that waits for the disk")
+        assert not any(each.done() for each in late)
         slow.set()
         assert [(await each)[0].job.id for each in late] == ["b0", "b1", "b2"]
         await storage._file.checkpoints.finish()

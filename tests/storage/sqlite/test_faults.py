@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs, line, opened, size, sql, tell
+from tests.waiting import Signal, each_turn, turn
 from treadle.core.model import State
 from treadle.errors import BadOption, KeyHeld, StorageError, StorageFull, StorageUnavailable, UnknownUpstream
 from treadle.storage.sqlite import SqliteStorage, lockfile
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.lockfile import LockFile
+from treadle.storage.sqlite.shared_transaction import SharedTransactions
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
@@ -150,8 +152,7 @@ async def test_all_or_nothing_over_many_turns(tmp_path: Path) -> None:
         many = jobs(20_000)
         asked = asyncio.ensure_future(storage.enqueue([*many, job("bad", after=("nobody",))]))
         turns = 0
-        while not asked.done():
-            await asyncio.sleep(0)
+        async for _ in each_turn(lambda: not asked.done()):
             turns += 1
             assert await storage.get(["j00000"]) == [None]
         assert isinstance(asked.exception(), UnknownUpstream)
@@ -169,8 +170,7 @@ async def test_callers_that_leave(tmp_path: Path, synchronous: str) -> None:
             ids = [[f"{round}-{n}-{m}" for m in range(3)] for n in range(9)]
             asked: list[Any] = [storage.enqueue([job(id) for id in each]) for each in ids]
             calls = [asyncio.ensure_future(call) for call in (*asked, storage.claim(ask(round, 2)))]
-            for _ in range(dice.randint(0, 4)):
-                await asyncio.sleep(0)
+            await turn(dice.randint(0, 4))
             leaving = dice.sample(range(10), 4)
             for number in leaving:
                 calls[number].cancel()
@@ -182,6 +182,9 @@ async def test_callers_that_leave(tmp_path: Path, synchronous: str) -> None:
         assert len(await storage.enqueue([job("last")])) == 1
 
 
+MIDDLE = 5  # turns of the loop, of many more that storing takes
+
+
 async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
     """asyncio.run cancels the calls in progress: the lock is released and the file is whole."""
     path = tmp_path / "jobs.db"
@@ -190,8 +193,8 @@ async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
         storage = SqliteStorage(str(path))
         await storage.open()
         asked = asyncio.ensure_future(storage.enqueue(jobs(50_000)))
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turn(MIDDLE)
+        assert not asked.done()
         asked.cancel()
         left.append(storage)
 
@@ -205,8 +208,9 @@ async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
         assert len(await storage.enqueue([job("a")])) == 1
 
 
-async def test_a_lock_that_is_taken(tmp_path: Path) -> None:
-    """Another process holds it: the loop runs, and the call succeeds when the lock is released."""
+async def test_a_lock_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process holds it: the loop goes on, and the call is done when it is let go."""
+    waits = Signal().around(monkeypatch, SharedTransactions, "_wait_for")
     path = tmp_path / "jobs.db"
     body = """
         assert storage._file.lock.try_lock()
@@ -219,7 +223,7 @@ async def test_a_lock_that_is_taken(tmp_path: Path) -> None:
         with child(path, body) as process:
             assert line(process) == "locked"
             asked = [asyncio.ensure_future(storage.enqueue([job(f"a{n}")])) for n in range(3)]
-            await asyncio.wait(asked, timeout=0.05)
+            await waits.again("a call that waits for the lock")
             assert not any(each.done() for each in asked)
             assert await storage.get(["a0"]) == [None]  # reading needs no lock
             tell(process)

@@ -28,10 +28,12 @@ from tests.storage.sqlite.support import (
     sql,
     tell,
 )
+from tests.waiting import Signal
 from treadle.core.model import State
 from treadle.errors import BadUrl, NotADatabase, SchemaTooNew, StorageError, StorageFull, StorageUnavailable
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.migrate import APPLICATION_ID, known
+from treadle.storage.sqlite.shared_transaction import SharedTransactions
 
 
 async def refused(path: Path, kind: type[Exception], match: str) -> None:
@@ -307,15 +309,16 @@ async def test_prune_leaves_nothing_behind(tmp_path: Path) -> None:
     await storage.close()
 
 
-async def test_a_shell_may_look_and_write(tmp_path: Path) -> None:
-    """A sqlite3 shell holds the write lock: the call waits for it."""
+async def test_a_shell_may_look_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody's sqlite3 holds the write lock: the call waits for it."""
+    waits = Signal().around(monkeypatch, SharedTransactions, "_begin_patiently")
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with closing(sqlite3.connect(path, isolation_level=None)) as shell:
             shell.execute("BEGIN IMMEDIATE")
             shell.execute("INSERT INTO meta VALUES ('note', 'by hand')")
             asked = asyncio.ensure_future(storage.enqueue(jobs(1)))
-            await asyncio.wait([asked], timeout=0.05)
+            await waits.again("a call that waits for the shell")
             assert not asked.done()
             shell.execute("COMMIT")
             assert len(await asked) == 1

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.storage.handing_kit import *  # noqa: F403
-from tests.storage.handing_kit import LONG, Spy, Waits, until
+from tests.storage.handing_kit import LONG, Spy, Waits
 from tests.storage.sqlite.support import ask, child, done, job, line, opened, size, sql, swept, tell
+from tests.waiting import until
 from treadle import App, Worker
 from treadle.core.model import Claim, Record, State
 from treadle.errors import StorageUnavailable
@@ -192,7 +193,7 @@ async def test_who_leaves_takes_his_ask_along(storage: SqliteStorage, asks: Call
     async def gone() -> bool:
         return await asks() == 0
 
-    await until(gone)
+    await until(gone, "the end of the ask in the lock file")
     post.close()
 
 

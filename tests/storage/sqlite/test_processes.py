@@ -24,7 +24,7 @@ FORKED = """
     orphan = os.fork()
     if not orphan:
         say(os.getpid())
-    time.sleep(60)
+    signal.pause()
 """
 
 

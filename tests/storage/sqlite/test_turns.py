@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.storage.sqlite.support import ask, done, job, jobs, opened
+from tests.waiting import Signal, Turns
 from treadle.concurrency.spawn import begin
 from treadle.core.model import Outcome, State
 from treadle.errors import KeyHeld
@@ -23,21 +24,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_caller, "AT_ONCE", 3600.0)
 
 
-class Turns:
-    """Counts the turns of the loop."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._going = asyncio.get_running_loop().call_soon(self._next)
-
-    def _next(self) -> None:
-        self.count += 1
-        self._going = asyncio.get_running_loop().call_soon(self._next)
-
-    def stop(self) -> None:
-        self._going.cancel()
-
-
 def commits(storage: SqliteStorage) -> list[str]:
     """Return a list to which each later commit is appended."""
     found = list[str]()
@@ -48,22 +34,20 @@ def commits(storage: SqliteStorage) -> list[str]:
 @pytest.mark.usefixtures("patient")
 async def test_alone_it_is_done_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db", "normal") as storage:
-        turns = Turns()
-        for number in range(50):
-            await storage.enqueue([job(f"a{number}")])
-        assert turns.count == 0
-        turns.stop()
+        with Turns() as turns:
+            for number in range(50):
+                await storage.enqueue([job(f"a{number}")])
+            assert turns.count == 0
         assert (await storage.get(["a0", "a49"])).count(None) == 0
 
 
 async def test_the_loop_gets_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_caller, "AT_ONCE", 0.0)
     async with opened(tmp_path / "jobs.db", "normal") as storage:
-        turns = Turns()
-        for number in range(50):
-            await storage.enqueue([job(f"a{number}")])
+        with Turns() as turns:
+            for number in range(50):
+                await storage.enqueue([job(f"a{number}")])
         assert turns.count >= 50
-        turns.stop()
 
 
 @pytest.mark.usefixtures("patient")
@@ -86,10 +70,9 @@ async def test_who_comes_alone_after_a_crowd_is_done_at_once_again(tmp_path: Pat
         await asyncio.gather(*(storage.enqueue([job(f"c{number}")]) for number in range(20)))
         for number in range(single_caller.CROWD + 1):
             await storage.enqueue([job(f"b{number}")])
-        turns = Turns()
-        await storage.enqueue([job("a")])
-        assert turns.count == 0
-        turns.stop()
+        with Turns() as turns:
+            await storage.enqueue([job("a")])
+            assert turns.count == 0
 
 
 @pytest.mark.usefixtures("patient")
@@ -112,15 +95,16 @@ async def test_an_error_is_its_callers(tmp_path: Path) -> None:
         assert len(await storage.enqueue([job("c")])) == 1
 
 
-async def test_closed_while_one_that_began_at_once_waits(tmp_path: Path) -> None:
-    """It waits for a lock of another process; closing waits with it, and its job is stored."""
+async def test_closed_while_one_that_began_at_once_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it waits for is another's lock: closing waits with it, and it is stored."""
     async with opened(tmp_path / "jobs.db") as storage:
         other = LockFile(storage.path + "-lock")
         assert other.try_lock()
         asked = asyncio.ensure_future(storage.enqueue([job("a")]))
         await asyncio.sleep(0)
+        tries = Signal().after(monkeypatch, LockFile, "try_lock")
         closing = asyncio.ensure_future(storage.close())
-        await asyncio.wait([asked, closing], timeout=0.02)
+        await tries.again("tries of the lock", times=5)
         assert not asked.done()
         assert not closing.done()
         other.close()
@@ -212,23 +196,13 @@ async def test_one_ending_with_many_dependents_leaves_the_loop_its_turns(
     count = 2_000
     first, *others = [f"j{number:05d}" for number in range(count + 1)]
     ups = [first, *others] if shape == "chain" else [first] * count
-    turns = 0
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
     async with opened(tmp_path / "jobs.db") as storage:
         await storage.enqueue([job(first), *(job(id, after=(up,)) for id, up in zip(others, ups, strict=False))])
-        counting = asyncio.ensure_future(count_turns())
         for outcome in (state, State.READY) if state is State.FAILED else (state,):
             [row] = await storage.get([first])
             assert row is not None
-            turns = 0
-            [told] = await storage.settle([Outcome(id=first, version=row.version, state=outcome, reason="error")])
+            with Turns() as turns:
+                [told] = await storage.settle([Outcome(id=first, version=row.version, state=outcome, reason="error")])
             assert told.status == "applied"
             if shape == "fan" or state is State.FAILED:
-                assert turns > count // 64
-        counting.cancel()
+                assert turns.count > count // 64

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.sqlite.support import AS_NOBODY, ask, child, done, job, line, names, open_folder, opened, swept, tell
+from tests.waiting import Signal
 from treadle.storage.sqlite import notifier
 
 SENDER = """
@@ -71,12 +72,14 @@ async def test_objects_of_one_process_hear_each_other(tmp_path: Path) -> None:
 
 async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "NET", 0.01)
+    looks = Signal().after(monkeypatch, notifier.Notifier, "_look")
     async with opened(tmp_path / "jobs.db") as storage:
-        waiting = asyncio.ensure_future(storage.watch(["queue:other"], 0.2))
+        waiting = asyncio.ensure_future(storage.watch(["queue:other", "queue:last"], 60))
         for number in range(20):
             await storage.enqueue([job(f"j{number}")])
-            await asyncio.wait([waiting], timeout=0.005)
-        assert await waiting == set()
+            await looks.again("a look at the file")
+        await storage.enqueue([job("last", queue="last")])
+        assert await waiting == {"queue:last"}
 
 
 async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:
