@@ -613,7 +613,7 @@ def test_schedules(cli: Run, here: Path) -> None:
     assert (code, "no schedule" in err) == (1, True)
 
 
-@shows("`treadle top` prints its figures as often as asked")
+@shows("`treadle top` prints its figures as often as `--times` says")
 def test_top(cli: Run, here: Path) -> None:
     assert cli("migrate")[0] == 0
     assert cli("enqueue", "send", '"a@x.org"')[0] == 0

@@ -263,7 +263,7 @@ async def test_at_its_timeout_the_whole_group_is_killed_before_it_is_tried_again
         await gone(*family)
 
 
-@shows("a worker that stops kills the process group of its command and hands the job back uncounted")
+@shows("a worker that stops kills the process group of its command and releases the job uncounted")
 async def test_a_worker_that_stops_kills_it_and_hands_the_job_back(tmp_path: Path) -> None:
     (tmp_path / "family.py").write_text(FAMILY)
     target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))

@@ -129,7 +129,7 @@ async def test_a_program_that_asks_like_a_plain_resolver_is_answered(alone: Plac
     assert {answer.kind for answer in packet.more} >= {SRV, TXT, A}
 
 
-@shows("the zeroconf library finds a server of ours, and we find one of its servers")
+@shows("the zeroconf library finds a server of Treadle, and Treadle finds a server of that library")
 async def test_the_usual_library_finds_us_and_we_find_it() -> None:
     """We use the name without the colon, because the usual library refuses the other one."""
     from zeroconf import ServiceBrowser, ServiceInfo, Zeroconf

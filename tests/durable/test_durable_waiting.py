@@ -222,7 +222,7 @@ async def test_a_branch_cannot_sleep(app: App, leaves: bool) -> None:
     assert "await it in the function itself" in await error_of(app, job)
 
 
-@shows("a run that races two waits fails and does not succeed without waiting")
+@shows("a run with two waits at the same time fails and does not succeed without waiting")
 async def test_two_waits_that_race_do_not_succeed_without_having_waited(app: App) -> None:
     """asyncio.wait does not raise the exceptions of its tasks."""
 

@@ -110,7 +110,7 @@ def test_lost_too_often() -> None:
     assert lost_too_often(row(lost=99), Rules(DEFAULT, None, 0)) is None
 
 
-@shows("a job that a worker hands back keeps its last error")
+@shows("a job that a worker releases keeps its last error")
 def test_success_clears_the_error_and_a_job_handed_back_keeps_it() -> None:
     assert succeeded(row(error="old", attempt=1), "4").error is None
     back = handed_back(row(error="old", attempt=1))

@@ -139,7 +139,7 @@ async def test_another_app_on_the_same_storage_waits_by_id(storage: Storage, clo
         await stranger.close()
 
 
-@shows("`result` goes on waiting when the wait for a notification fails")
+@shows("`result` continues to wait when the wait for a notification fails")
 async def test_a_storage_that_is_away_for_a_moment_is_waited_out(app: App, spy: Spy) -> None:
     @app.task
     async def t() -> int:

@@ -53,12 +53,12 @@ async def test_an_exit_code_and_what_was_said_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "stderr").read_bytes() == b"bad\n"
 
 
-@shows("a module that exceeds its time is stopped")
+@shows("a module that exceeds its time limit is stopped")
 async def test_an_endless_loop_is_stopped(tmp_path: Path) -> None:
     assert (await run("endless", tmp_path, wall=0.5))[0] == Report(timed_out=True)
 
 
-@shows("a module that exceeds its memory is stopped")
+@shows("a module that exceeds its memory limit is stopped")
 async def test_a_memory_bomb_is_stopped(tmp_path: Path) -> None:
     report, _ = await run("bomb", tmp_path, memory=32 * 2**20)
     assert report.trap is not None
@@ -76,7 +76,7 @@ async def test_a_module_that_bursts_its_compiler_is_stopped(tmp_path: Path) -> N
     assert (await run("echo", tmp_path, compiler=32 * 2**20))[0].ok
 
 
-@shows("a module that exceeds its output is stopped")
+@shows("a module that exceeds its output limit is stopped")
 async def test_a_flood_of_output_is_stopped(tmp_path: Path) -> None:
     report, out = await run("flood", tmp_path, wall=2.0, output=3_000_000)
     assert not report.ok

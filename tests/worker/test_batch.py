@@ -405,7 +405,7 @@ async def test_all_timed_out_the_call_is_cancelled(app: App) -> None:
                 await job.result(30)
 
 
-@shows("a worker that stops hands back the jobs that it was gathering")
+@shows("a worker that stops releases the jobs that it was gathering")
 async def test_stopping_hands_back_who_waits(app: App, told: Told) -> None:
     it = Calls(app, size=3, max_wait=LONG)
     worker = work(app)

@@ -174,7 +174,7 @@ async def test_a_task_it_should_run_must_be_there(app: App) -> None:
 # --- stopping
 
 
-@shows("a worker that stops cancels its runs after the grace period and hands them back uncounted")
+@shows("a worker that stops cancels its runs after the grace period and releases their jobs uncounted")
 async def test_stop_tells_waits_cancels_and_hands_back_uncounted(app: App, told: Told) -> None:
     gate = Gate(app)
     job = await gate.task.enqueue(7)

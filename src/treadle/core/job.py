@@ -64,7 +64,8 @@ class Continuation(Generic[T_co, W_co]):
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # Every object has this attribute, except this class: type checkers then split `int | JobSpec[int]` (see Value).
+        # Every object has this method. Here it is None, so that type checkers distinguish the types in `int |
+        # JobSpec[int]` (see Value).
         __sizeof__: ClassVar[None]  # type: ignore[assignment]
 
     def __class_getitem__(cls, types: Any) -> Any:

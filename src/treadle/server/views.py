@@ -79,7 +79,7 @@ def spec_of(core: AppCore, asked: JobAsked, id: str | None = None) -> JobSpec[An
     else:
         args, kwargs = task._core.signature.decode_call(call_codec.encode_foreign_call(*_call(asked), asked.task))
         spec = task.options(**options).job(*args, **kwargs)
-    # Not as an option: derived ids are refused there.
+    # The id is set here, because the option `id` refuses derived ids.
     return spec if id is None or "id" in options else spec.changed(id=id, nonce=ids.nonce())
 
 

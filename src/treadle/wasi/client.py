@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 PIECE: Final = 256 * 1024  # bytes
 ANSWER: Final = 30.0  # s for a response of the queue
-TRANSFER: Final = 300.0  # s without a byte of a blob; for a whole transfer, plus a second per SLOWEST bytes
+TRANSFER: Final = 300.0  # s without a byte of a blob; a whole transfer may take a second more for every SLOWEST bytes
 SLOWEST: Final = 16 * 2**10  # bytes a second
 BLOB: Final = 5 * 2**30  # default limit of a fetch in bytes: the largest blob that Treadle's stores accept
 LISTED: Final = 500_000  # jobs of one list

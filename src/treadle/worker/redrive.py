@@ -91,7 +91,7 @@ class Redriver:
             if self._state.demand.watched and not self._state.running:
                 await self.look()
             else:
-                self._answered("redrive")  # no call now, so do not prolong an outage
+                self._answered("redrive")  # this loop calls nothing now, so it must not prolong an outage
 
     async def look(self) -> int:
         """Reopen failed jobs that are due; returns how many. Of two workers only one reopens a job, because its version

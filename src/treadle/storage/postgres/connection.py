@@ -251,7 +251,7 @@ class Connection:
             self.loop.remove_writer(self._fd)
         if not self._lost.done():
             self._lost.set_result(None)
-        if self._answer is not None and not self._answer.done():  # otherwise its caller would wait for its whole limit
+        if self._answer is not None and not self._answer.done():  # otherwise its caller would wait until its timeout
             self._answer.set_exception(Cut("the connection was closed"))
         return True
 

@@ -22,11 +22,9 @@ from treadle.storage.redis.transfer import away
 from treadle.storage.transfer import refusal
 
 FRESH: Final = 5.0  # seconds before another process may finish a call over several shards
-VALID: Final = 300.0  # seconds after reading for which the data may be stored in another shard
+VALID: Final = 300.0  # seconds for which data read from one shard may be stored in another
 REMEMBER: Final = 2 * VALID  # seconds for which a receiver remembers an operation that is finished
-KEPT: Final = (
-    300.0  # seconds for which a moved workflow is kept in its old shard, in case home loses it; below REMEMBER
-)
+KEPT: Final = 300.0  # s to keep a moved workflow in its old shard, in case the first shard loses it; below REMEMBER
 IDLE: Final = 86_400.0  # seconds after which a pointer may be dropped, if it leads to no job
 SURE: Final = 120.0  # seconds between marking a pointer and dropping it; any use of the pointer removes the mark
 SWEPT: Final = 500  # pointers checked in each shard by one sweep

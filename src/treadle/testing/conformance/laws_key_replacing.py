@@ -128,7 +128,7 @@ async def test_law01_replacing_the_one_that_waits_to_replace(storage: Storage) -
 
 
 async def test_law01_replacing_a_running_one_that_it_waits_for_by_name(storage: Storage) -> None:
-    """It counts once: the ending of the holder unblocks the new job."""
+    """The new job waits for the holder only once: one ending releases it."""
     await storage.enqueue([job("a", key="k")])
     a = await claim_one(storage)
     [b] = await storage.enqueue([job("b", key="k", key_conflict="replace", after=("a",))])

@@ -31,7 +31,7 @@ from treadle.testing.shows import shows
 # --- rates
 
 
-@shows("a limit with a rate allows so many starts in a window")
+@shows("a limit with a rate allows no more starts in a window than its rate")
 async def test_law08_a_window_lets_so_many_start(storage: Storage, clock: HandClock) -> None:
     """`rate` starts within `per` seconds; the next one `per` seconds after the first of them."""
     await storage.set_limits([Limit("api", rate=2, per=10)])

@@ -323,7 +323,7 @@ async def test_law08_cancelled_aside_it_is_gone(storage: Storage, clock: HandClo
         assert (found.records, found.next_in) == ((), None)
 
 
-@shows("a slot that two thousand jobs wait for lets them in one at a time, in order")
+@shows("a limit with one slot admits two thousand blocked jobs one at a time, in order")
 async def test_law08_many_aside(storage: Storage) -> None:
     """Of two thousand jobs that one slot blocks, each runs in turn, whichever endings come between."""
     await storage.set_limits([Limit("one", slots=1)])

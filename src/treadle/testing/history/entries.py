@@ -49,7 +49,7 @@ What = Literal[
 """The kinds of entries.
 
 asked      a process is about to enqueue this job; `facts` are those of its spec, see `facts_of`
-stored     the enqueue returned; `name` is the id of the existing row that answered, if any
+stored     the enqueue returned; `name` is the id of the existing row that was returned, if any
 refused    the enqueue raised an error after which nothing is stored
 claimed    the storage has applied a worker's claim of this version; written only where the storage's side is visible
 began      a run of this version begins

@@ -45,7 +45,7 @@ class Network(StorageProxy):
         self._lines: dict[Actor, Line] = {}
         self._claimed: set[tuple[str, int]] = set()
         self.calls: Counter[str] = Counter()
-        self.heartbeats: dict[str, float] = {}  # worker -> the loop's time of its last one; without those that left
+        self.heartbeats: dict[str, float] = {}  # worker that has not stopped -> the loop's time of its last heartbeat
         self.faults = 0  # number of faults that have happened
 
     @property

@@ -136,8 +136,8 @@ BEGIN
 END $$;
 
 -- Calls that count limits take turns, as long as turns are short: concurrently they would read the same head of a
--- queue, and skip the jobs whose gates the other holds (twice the work for a job, with two workers). Behind a slow
--- commit a call continues without the turn: the gates alone keep the counts right.
+-- queue, and skip the jobs whose gates the other holds (twice the work for a job, with two workers). If a commit
+-- is slow, the next call continues without its turn: the gates alone keep the counts right.
 CREATE FUNCTION await_turn() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     turn constant bigint := hashtextextended(current_schema() || ' turn', 0);

@@ -1,5 +1,5 @@
 -- The second half of a claim: reads the queues, writes the leases and returns the jobs.
--- Any number of jobs of other tasks may be ahead of ours. `skips` has, for a priority and queue and for a set of tasks,
+-- Any number of jobs of other tasks may come first. `skips` has, for a priority and queue and for a set of tasks,
 -- the spot (position and id) up to which the queue has no job of these tasks, so a claim for them starts there.
 
 local looked = 0
