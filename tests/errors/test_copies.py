@@ -46,8 +46,11 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "Unsupported": ("memory", "sessions", "use SQLite"),
     "WorkflowFailed": (*DONE, [errors.JobFailed(*DONE), errors.JobExpired(*DONE)]),
 }
-NAMED = [getattr(errors, name)(*FIELDS.get(name, ("what was found",))) for name in errors.__all__ if name[0] != "_"
-         and isinstance(getattr(errors, name), type)]
+NAMED = [
+    getattr(errors, name)(*FIELDS.get(name, ("the reason",)))
+    for name in errors.__all__
+    if name[0] != "_" and isinstance(getattr(errors, name), type)
+]
 OTHERS = [Abort("no"), Defer(3), AlreadyMoved("moved"), NotRunning("no job"), NotEmpty("a", "2 jobs", "empty it")]
 ROUND_TRIPS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
@@ -70,8 +73,13 @@ def test_a_copy_has_the_class_the_message_and_the_fields(error: Exception, how: 
 
 
 def test_every_error_with_an_init_of_its_own_is_in_the_table() -> None:
-    found = {name for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
-             and issubclass(kind, TreadleError) and "__init__" in vars(kind)}
+    found = {
+        name
+        for name in errors.__all__
+        if isinstance(kind := getattr(errors, name), type)
+        and issubclass(kind, TreadleError)
+        and "__init__" in vars(kind)
+    }
     assert found <= FIELDS.keys()
 
 
