@@ -6,7 +6,7 @@ Each app has a task registry of its own; there is no global one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from treadle import config
@@ -130,8 +130,8 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any, Any]]:
-        """The registered tasks by name."""
-        return self._core.declared
+        """The registered tasks by name, read-only."""
+        return MappingProxyType(self._core.declared)
 
     @property
     def url(self) -> str | None:

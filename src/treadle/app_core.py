@@ -20,6 +20,7 @@ from treadle.core import clock as clocks
 from treadle.core.events import Emitter, Event
 from treadle.core.ids import IdFactory, UuidV7
 from treadle.core.job import Continuation, JobSpec
+from treadle.core.model import Limit
 from treadle.errors import UnknownTask
 from treadle.execution import middleware
 from treadle.execution.open_transaction import guarded
@@ -34,7 +35,7 @@ from treadle.storage.contract import Bound, Storage
 from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.user_session import bound_to
 from treadle.tasks.core import TaskCore
-from treadle.tasks.job_factory import JobFactory
+from treadle.tasks.job_factory import JobFactory, own_limit
 from treadle.tasks.options import Options, Seconds, Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
@@ -137,8 +138,15 @@ class AppCore:
 
     # --- tasks
 
-    def register(self, name: str, task: AnyTask) -> None:
-        """Run jobs of that name with that task, and none that had the name before."""
+    def register(self, name: str, task: AnyTask, concurrency: int | None = None) -> None:
+        """Run jobs of that name with that task, and none that had the name before; at most `concurrency` of them at
+        once. Raises BadOption for an invalid `concurrency`, and then changes nothing."""
+        if concurrency is not None:
+            self.limits.declare(Limit(own_limit(name), slots=concurrency))
+            self.maker.limited.add(name)
+        elif name in self.declared:
+            self.limits.forget(own_limit(name))
+            self.maker.limited.discard(name)
         self.tasks[name], self.declared[name] = task._core, task
 
     def find_task(self, name: str) -> AnyTask:

@@ -10,7 +10,6 @@ from treadle.app_core import AppCore
 from treadle.core import defaults
 from treadle.core.argument_names import spelled_call
 from treadle.core.job import Continuation, JobSpec, Value
-from treadle.core.model import Limit
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
 from treadle.errors import BadOption, BadTask
 from treadle.policy import cron as crons
@@ -21,7 +20,6 @@ from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.declaration import BatchDeclaration, Computed, Declaration, Kind
-from treadle.tasks.job_factory import own_limit
 from treadle.tasks.options import Options, Seconds, name_of
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import Task
@@ -133,10 +131,7 @@ class Declarations:
                 reduce=reduce,
             )
             task: Task[..., Any, Any] = Task(TaskCore(core.maker, declared))
-            core.register(found, task)
-            if concurrency is not None:
-                core.limits.declare(Limit(own_limit(found), slots=concurrency))
-                core.maker.limited.add(found)
+            core.register(found, task, concurrency)
             return task
 
         return decorate if function is None else decorate(function)
@@ -165,8 +160,7 @@ class Declarations:
 
         line      5 fields, 6 with seconds first, or @daily and the like; names of days and months, L for the last day
         tz        with fixed hours, a time that the clock change skips fires at the end of the gap, and a repeated one
-        fires
-                  once; without ("*/15 * * * *"), it fires whenever the local time matches
+                  fires once; without ("*/15 * * * *"), it fires whenever the local time matches
         name      of the schedule, if a task has several; default: the task's name
         args      arguments of the task, with kwargs
         catch_up  missed ticks: "one" (only the last), "all", or "skip" (none that is more than a minute late)
@@ -230,11 +224,9 @@ class Declarations:
         if isinstance(function, Task):
             raise BadTask(f"{function.name} is already a task; put @app.cron, @app.every and the like above @app.task")
         found = name or name_of_function(function)
-        if (old := self._core.declared.get(found)) is not None:
-            if not _is_redefined(old, function):
-                raise BadTask(f"a task named {found!r} is already registered; give one of the two name=")
-            self._core.maker.limited.discard(found)
-            self._core.limits.forget(own_limit(found))
+        old = self._core.declared.get(found)
+        if old is not None and not _is_redefined(old, function):
+            raise BadTask(f"a task named {found!r} is already registered; give one of the two name=")
         return found
 
     def batch(

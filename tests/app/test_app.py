@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,64 @@ def test_a_module_that_is_loaded_again_replaces_its_tasks(bare: App) -> None:
         bare.task(name="cells.send")(len)
     with pytest.raises(BadOption, match="a schedule named"):  # a second schedule of one task needs a name
         bare.every(60)(bare.find_task("cells.send"))
+
+
+@pytest.mark.parametrize("wrong", ["concurrency=-1", "concurrency=2, timeout=-1", "concurrency=2, kind='async'"])
+def test_a_refused_declaration_changes_nothing(bare: App, wrong: str) -> None:
+    """A new name stays free. A task that is declared again keeps its function and its limit."""
+
+    def cell(number: int, options: str) -> None:
+        exec(f"@app.task({options})\ndef send(): return {number}\n", {"__name__": "cells", "app": bare})
+
+    with pytest.raises((BadOption, BadTask)):
+        cell(1, wrong)
+    assert not bare.tasks
+    assert not bare.limits.declares
+    cell(2, "concurrency=1")
+    with pytest.raises((BadOption, BadTask)):
+        cell(3, wrong)
+    send = bare.tasks["cells.send"]
+    assert send() == 2
+    assert send.job().new.limits == (("task:cells.send", 1),)
+    assert bare.limits.declares
+
+
+def test_the_registered_tasks_are_read_only(bare: App) -> None:
+    task = bare.task(name="t")(lambda: None)
+    tasks: Any = bare.tasks
+    for change in (lambda: tasks.pop("t"), lambda: tasks.update(u=task)):
+        with pytest.raises(AttributeError):
+            change()
+    with pytest.raises(TypeError):
+        tasks["u"] = task
+    assert dict(bare.tasks) == {"t": bare.find_task("t")}
+
+
+def test_a_task_has_the_annotations_of_its_function(bare: App) -> None:
+    """Tools that read signatures take a task for its function."""
+
+    async def send(to: str, n: int = 1) -> list[str]:
+        return [to] * n
+
+    def many(items: list[int]) -> list[str]:
+        return [str(each) for each in items]
+
+    @functools.lru_cache
+    def cached(n: int) -> str:
+        return str(n)
+
+    for task, function in ((bare.task(send), send), (bare.batch()(many), many), (bare.task(cached), cached)):
+        assert typing.get_type_hints(task) == typing.get_type_hints(function)
+        assert task.__annotations__ == function.__annotations__
+        assert inspect.signature(task) == inspect.signature(function)
+    assert typing.get_type_hints(bare.task(name="partial")(functools.partial(send, "a"))) == {}
+
+    class Sender:
+        tries: int = 3
+
+        def __call__(self, to: str) -> None: ...
+
+    assert typing.get_type_hints(bare.task(name="sender")(Sender())) == {"to": str, "return": type(None)}
 
 
 async def test_a_callable_object_with_an_async_call_is_async(bare: App) -> None:

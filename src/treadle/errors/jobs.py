@@ -120,6 +120,9 @@ class WorkflowFailed(JobFailed, ExceptionGroup[JobNotDone]):
     ) -> None:
         self.id, self.task, self.reason, self.error = id, task, reason, error
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.id, self.task, self.reason, self.error, self.exceptions), self.__dict__
+
     def derive(self, excs: Sequence[Any]) -> WorkflowFailed:  # type: ignore[override]  # of our own kind of member
         """A group of the same kind with some of the failures: for `split`, `subgroup` and `except*`."""
         return WorkflowFailed(self.id, self.task, self.reason, self.error, excs)

@@ -159,8 +159,7 @@ class Defer(TreadleError):
 
     seconds  from now, or `until` an aware datetime
     limit    a limit to pause for the same time: after a 429, no job that names it starts before the time is over. With
-    a
-             partition ("tenant:42"), only this partition is paused.
+             a partition ("tenant:42"), only this partition is paused.
     Raises BadOption.
     """
 

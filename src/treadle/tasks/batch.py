@@ -18,7 +18,9 @@ R = TypeVar("R")
 class BatchTask(Task[[X], R, Any], Generic[X, R]):
     """A batch task: `embed.enqueue("hi")` is a job for one item. Calling the task calls the function with a list."""
 
-    _core: BatchCore
+    def __init__(self, core: BatchCore) -> None:
+        super().__init__(core)
+        self._core: BatchCore = core  # an annotation of the class would be one of each task
 
     def __call__(self, items: Sequence[X], /) -> Any:  # type: ignore[override]  # a call takes a list, a job one item
         """Call the function with a list of items."""

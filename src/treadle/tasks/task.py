@@ -6,6 +6,7 @@ Arguments are checked against the function's annotations when a job is made.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Coroutine
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
@@ -95,6 +96,8 @@ class Task(Generic[P, R, C, W]):
     if not TYPE_CHECKING:  # type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
+            if name == "__annotations__":  # read late, because they may name what is defined below the task
+                return _annotations_of(self._core.function)
             hint = f": {FOREIGN[name]}" if name in FOREIGN else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
@@ -115,6 +118,12 @@ class Task(Generic[P, R, C, W]):
 
 
 AnyTask = Task[..., Any, Any]
+
+
+def _annotations_of(function: Callable[..., Any]) -> Any:
+    """The annotations of a call. Those of the class of a callable object describe its attributes."""
+    own = inspect.isroutine(function) or "__annotations__" in getattr(function, "__dict__", ())
+    return getattr(function if own else type(function).__call__, "__annotations__", {})
 
 
 class Bound(Generic[P, R, W]):
