@@ -1,6 +1,6 @@
 """How tests wait. No other test module sleeps or polls, see tests/project/test_waiting.py.
 
-What happens in this process has a signal: an event of the app (`Told`), a call of the storage (`Spy`), a `Signal`.
+Each act of this process has a signal: an event of the app (`Told`), a call of the storage (`Spy`), a `Signal`.
 Only the effects of another process or of a server are polled, with `until` and `until_blocking`.
 """
 

@@ -75,7 +75,7 @@ async def run(pool: ProcessPool, function: Callable[..., Any], *args: Any, **fie
 
 async def appears(path: Path) -> str:
     """The text a child writes there."""
-    text: str = await until(lambda: path.exists() and path.read_text(), f"what a child writes to {path.name}")
+    text: str = await until(lambda: path.exists() and path.read_text(), f"the text that a child writes to {path.name}")
     return text
 
 

@@ -53,9 +53,8 @@ async def listening(*storages: PostgresStorage) -> None:
         for each in storages:
             await each.open()
             assert each._notifier is not None
-            each._notifier._last = dict.fromkeys(
-                each._notifier._last, math.inf
-            )  # nor does it leave a channel, and come back to it
+            last = each._notifier._last
+            last.update(dict.fromkeys(last, math.inf))  # it keeps its channels
         await woken.until(lambda: woken.sent >= len(storages), "the wake-up after listening began")
 
 

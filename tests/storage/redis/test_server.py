@@ -329,7 +329,7 @@ async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatc
         notifier = storage._notifier
         assert notifier is not None
         first = notifier._connection
-        for _ in range(3):  # it was quiet, was asked, and answered
+        for _ in range(3):  # each ping after a silence is answered
             notifier._look()
             notifier._look()
             await until(lambda: not notifier._silent, "the server's answer to PING")

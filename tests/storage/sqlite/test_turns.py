@@ -96,7 +96,7 @@ async def test_an_error_is_its_callers(tmp_path: Path) -> None:
 
 
 async def test_closed_while_one_that_began_at_once_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it waits for is another's lock: closing waits with it, and it is stored."""
+    """The job waits for a lock that another process has: closing waits as well, and the job is stored."""
     async with opened(tmp_path / "jobs.db") as storage:
         other = LockFile(storage.path + "-lock")
         assert other.try_lock()
