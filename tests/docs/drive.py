@@ -38,7 +38,7 @@ class Page:
         self.namespace = module.__dict__
 
     def python(self, code: str, line: int) -> None:
-        source = "\n" * (line - 1) + code  # so that tracebacks have the line numbers of the page
+        source = "\n" * (line - 1) + code  # so that tracebacks number lines as the page does
         compiled = compile(source, self.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         made = eval(compiled, self.namespace)
         if inspect.iscoroutine(made):
