@@ -52,7 +52,7 @@ class StorageChoice:
     """The storage of an app: at a url, an object, or made of three ports.
 
     clock       for storages that read the time in this process; None: the wall clock
-    by_default  whether nobody has named the url
+    by_default  whether no argument of the app gave the url
     """
 
     url: str | None = None

@@ -113,7 +113,7 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--abandon-counting",
     type=click.Choice(("literal", "claims")),
-    help="queuey: literal counts claims and abandonments as attempts, claims counts only claims. [default: literal]",
+    help="queuey: 'literal' counts claims and abandonments as attempts, 'claims' only claims. [default: literal]",
 )
 @click.option("--verify-addresses", is_flag=True, help="queuey: refuse a job whose blobs are missing.")
 @click.option(

@@ -75,7 +75,9 @@ class RetryAsked(Struct, frozen=True, forbid_unknown_fields=True):
 class WhenAsked(Struct, frozen=True, forbid_unknown_fields=True):
     """How many of the jobs in `after` must have ended. With `of` as done, failed and cancelled ones count too."""
 
-    required: Annotated[Annotated[int, Meta(ge=1)] | None, about("Number of jobs; null: all.", "all")] = None
+    required: Annotated[
+        Annotated[int, Meta(ge=1)] | None, about("Number of jobs that must have ended; null: all.", "all")
+    ] = None
     of: Literal["succeeded", "done"] = "succeeded"
 
 
@@ -99,7 +101,8 @@ class JobOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
     timeout: Annotated[Span | UnsetType | None, about("Seconds that one attempt may take.", "no limit")] = UNSET
     retry: Annotated[
-        RetryAsked | UnsetType, about("When a failed attempt is retried.", f"{defaults.RETRY_ATTEMPTS} attempts")
+        RetryAsked | UnsetType,
+        about("Number of attempts and the delays between them.", f"{defaults.RETRY_ATTEMPTS} attempts"),
     ] = UNSET
     lease: Annotated[
         Span | UnsetType,

@@ -131,7 +131,7 @@ class WorkerSession:
                     self.config.name,
                 )
             self.outage.answered("declared")
-            await asyncio.sleep(min(defaults.DECLARED_LEAST, defaults.DECLARED_EVERY))  # many jobs may be lost at once
+            await asyncio.sleep(min(defaults.DECLARED_LEAST, defaults.DECLARED_EVERY))  # once for many lost jobs
 
     def on_wait(self, seconds: float) -> None:
         """Claimed jobs will wait for this many seconds before they run."""

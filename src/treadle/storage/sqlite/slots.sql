@@ -4,7 +4,7 @@ INSERT OR REPLACE INTO slot (key, job, live, cost) SELECT ?1, value, 1, ?2 FROM 
 -- name: give_back
 DELETE FROM slot WHERE key = ?1 AND job IN (SELECT value FROM json_each(?2));
 
--- Jobs that run under the named version and that no job waits for and hold no key, so they may end on the bulk path.
+-- Running jobs that have the named version, hold no key and have no waiting jobs: they may end on the bulk path.
 
 -- name: running
 SELECT j.seq, j.flags, CASE WHEN j.flags & 24 THEN b.body END

@@ -126,7 +126,7 @@ async def test_law11_a_lifted_pause_is_heard(storage: Storage, speaks: bool) -> 
 
 @pytest.mark.parametrize("ending", [SUCCEEDED, FAILED, CANCELLED])
 async def test_law11_an_ending_is_heard(storage: Storage, speaks: bool, ending: State) -> None:
-    """It wakes those who wait for the job's result."""
+    """It wakes the callers that wait for the job's result."""
     only_if(speaks)
     await storage.enqueue(jobs("a b"))
     a = await claim_one(storage)

@@ -206,8 +206,8 @@ for _, id in ipairs(ask.running) do holds[id] = true end
 
 local hot_ids, hot_set, hot_due, hot = {}, {}, {}, 0
 local HEAD = struct.pack('>BBI4i4i4I4I4I4', RUNNING, PLAIN, 1, 0, 0, 0, 0, 0)
-local moments = {}                       -- by lease: due_at to expires_at as bytes, the score, the time
-local versions = {}                      -- by version as bytes: the start of a row with the next version
+local moments = {}                       -- lease -> due_at to expires_at as bytes, the score, the time
+local versions = {}                      -- version as bytes -> the start of a row with the next version
 
 local function moments_of(task)
   local seconds = lease_of(task)

@@ -8,7 +8,7 @@ local function line_of(queue, rank)
   return { queue = queue, rank = rank, list = ns .. ':line:' .. rank .. ':' .. queue, kinds = {} }
 end
 
--- lane, stride and limits of the jobs of a queue that have this head
+-- The lane, stride and limits of a job, read once for all jobs of the queue whose bodies begin alike.
 local function kind_of(body, line, lanes)
   local tl, ql, hl = struct.unpack('>HHI4', body, 20)
   local head = sub(body, 28 + tl + ql, 27 + tl + ql + hl)
