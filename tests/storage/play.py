@@ -26,7 +26,8 @@ class Play:
         self.ids: list[str] = []
         self.rows: dict[str, Any] = {}
         few = self.dice.random
-        self.taste = {name: few() ** 2 for name in ("after", "key", "limits", "lane", "delay", "root", "aging", "rest")}
+        names = ("after", "key", "limits", "lane", "delay", "root", "aging", "rest", "reach")
+        self.taste = {name: few() ** 2 for name in names}
         # Some storages apply the acts of one call together, which shows in the order of a lane: many acts in a call, or
         # lanes.
         self.acts_at_once = [1] if self.dice.random() < 0.5 else [1, 8, 32]
@@ -79,6 +80,8 @@ class Play:
                 "task": dice.choice(["t", "t", "u", ""]),
                 "queue": dice.choice(["default", "default", "other"]),
             }
+        if self.some("reach"):
+            options["reach"] = tuple({options.get("queue", "default"): 0, dice.choice(["default", "other"]): 0})
         return NewJob(id=id, **{"task": "t", **options})
 
     def enqueue(self) -> Callable[[Storage], Any]:
@@ -140,6 +143,8 @@ class Play:
                 "function_done": dice.random() < 0.5,
                 "delay": dice.choice([0.0, 0.0, 5.0]),
             }
+        if self.some("reach"):
+            options["reach"] = (dice.choice(["default", "default", "other"]),)
         version = row.version - (dice.random() < 0.05)
         return Outcome(id=row.job.id, version=version, state=state, **options)
 
