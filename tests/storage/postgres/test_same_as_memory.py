@@ -29,7 +29,7 @@ async def play(kind: type[Play], seed: int, schema: str, steps: int) -> None:
         # shows.
         game.taste["aging"] = 0.0
         # Of several faults in one call, it reports unknown upstreams before those outside the reach.
-        game.taste["reach"] = 0.0
+        game.bound = 0.0
         # Slots that a call frees admit blocked jobs at its end, because limits are locked last; the memory storage does
         # it before an ending releases jobs. The first job of an empty lane is queued at the head of the queue, where
         # the difference shows.
