@@ -27,6 +27,8 @@ class Play:
         self.rows: dict[str, Any] = {}
         few = self.dice.random
         self.taste = {name: few() ** 2 for name in ("after", "key", "limits", "lane", "delay", "root", "aging", "rest")}
+        self.reaches = random.Random(f"reach {seed}")  # of their own: without them the other calls are the same
+        self.bound = self.reaches.random() ** 2  # how often a call has a reach
         # Some storages apply the acts of one call together, which shows in the order of a lane: many acts in a call, or
         # lanes.
         self.acts_at_once = [1] if self.dice.random() < 0.5 else [1, 8, 32]
@@ -79,6 +81,8 @@ class Play:
                 "task": dice.choice(["t", "t", "u", ""]),
                 "queue": dice.choice(["default", "default", "other"]),
             }
+        if self.reaches.random() < self.bound:
+            options["reach"] = tuple({options.get("queue", "default"): 0, self.reaches.choice(["default", "other"]): 0})
         return NewJob(id=id, **{"task": "t", **options})
 
     def enqueue(self) -> Callable[[Storage], Any]:
@@ -140,6 +144,8 @@ class Play:
                 "function_done": dice.random() < 0.5,
                 "delay": dice.choice([0.0, 0.0, 5.0]),
             }
+        if self.reaches.random() < self.bound:
+            options["reach"] = (self.reaches.choice(["default", "default", "other"]),)
         version = row.version - (dice.random() < 0.05)
         return Outcome(id=row.job.id, version=version, state=state, **options)
 
@@ -230,7 +236,9 @@ class Play:
         if what < 0.82:
             return self.beat()
         if what < 0.88:
-            rules = [self.limit() for _ in range(self.dice.randint(1, 2))]
+            # One rule a name: PostgreSQL and Redis queue blocked jobs again also after a rule that the call removes.
+            found = [self.limit() for _ in range(self.dice.randint(1, 2))]
+            rules = list({rule.name: rule for rule in found}.values())
             return lambda storage: storage.set_limits(rules)
         if what < 0.92:
             limit = self.dice.choice([1, 3, 100])

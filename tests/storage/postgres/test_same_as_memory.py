@@ -28,6 +28,8 @@ async def play(kind: type[Play], seed: int, schema: str, steps: int) -> None:
         # The plain jobs of a call are queued before those in lanes get positions; where aging changes positions, this
         # shows.
         game.taste["aging"] = 0.0
+        # Of several faults in one call, it reports unknown upstreams before those outside the reach.
+        game.bound = 0.0
         # Slots that a call frees admit blocked jobs at its end, because limits are locked last; the memory storage does
         # it before an ending releases jobs. The first job of an empty lane is queued at the head of the queue, where
         # the difference shows.

@@ -29,6 +29,7 @@ async def play(seed: int, plainly: bool, steps: int) -> None:
         game = Play(seed, clock)
         if plainly:
             game.taste |= dict.fromkeys(("after", "key", "delay", "root", "aging", "rest"), 0.0)
+            game.bound = 0.0
         await same(game, clock, redis, memory, steps)
     finally:
         await redis.close()

@@ -61,8 +61,7 @@ def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
         if new.after or new.reach:
             found.naming.append(new)
     if found.naming:
-        _check_known(rows, found.naming, answers)
-        _check_reach(rows, jobs, found.naming)
+        _check_named(rows, jobs, found.naming, answers)
     return found
 
 
@@ -89,19 +88,15 @@ def _jobs_of(rows: Rows, ids: Sequence[str]) -> dict[str, NewJob]:
     return {id: row.job for id in ids if (row := rows.get(id)) is not None}
 
 
-def _check_known(rows: Rows, fresh: Sequence[NewJob], answers: dict[str, str]) -> None:
+def _check_named(rows: Rows, jobs: Sequence[NewJob], fresh: Sequence[NewJob], answers: Mapping[str, str]) -> None:
+    """Raise the error of the first job that names a job it may not name, or that is not stored."""
     ups = {up for new in fresh if new.wait_timeout is None for up in new.after if up not in answers}
     unknown = ups - rows.stored(ups) if ups else ups
-    for new in fresh if unknown else ():
+    bound = [id for new in fresh if new.reach for id in named_by(new)]
+    found = {job.id: job for job in reversed(jobs)} | _jobs_of(rows, bound) if bound else {}
+    for new in fresh if unknown or bound else ():
+        if new.reach:
+            check_reach(new, found.get)
         for up in new.after if new.wait_timeout is None else ():
             if up in unknown:
                 raise UnknownUpstream(up, new.id)
-
-
-def _check_reach(rows: Rows, jobs: Sequence[NewJob], fresh: Sequence[NewJob]) -> None:
-    bound = [new for new in fresh if new.reach]
-    if bound:
-        found = {job.id: job for job in reversed(jobs)}
-        found |= _jobs_of(rows, [id for new in bound for id in named_by(new)])
-        for new in bound:
-            check_reach(new, found.get)
