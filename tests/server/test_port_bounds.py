@@ -356,7 +356,7 @@ def test_more_connections_than_descriptors_are_refused_at_once() -> None:
 
 # --- TLS
 
-TLS = {"certificate": str(FOLDER / "server.pem"), "key": str(FOLDER / "server.key")}
+TLS = {"tls": (str(FOLDER / "server.pem"), str(FOLDER / "server.key"))}
 
 
 async def test_half_a_handshake_is_ended() -> None:

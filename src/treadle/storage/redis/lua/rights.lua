@@ -19,10 +19,10 @@ end
 
 for _, verb in ipairs({ 'HGETALL', 'HKEYS', 'HVALS', 'SMEMBERS', 'ZCARD', 'ZPOPMAX' }) do try(verb, TEXT) end
 for _, verb in ipairs({ 'GET', 'GETDEL', 'DEL', 'EXISTS' }) do try(verb, NONE_SUCH) end
-for _, verb in ipairs({ 'HDEL', 'HEXISTS', 'HGET', 'HMGET', 'SADD', 'SISMEMBER', 'SMISMEMBER', 'SREM', 'ZRANK', 'ZREM', 'ZSCORE' }) do
+for _, verb in ipairs({ 'HDEL', 'HEXISTS', 'HGET', 'HMGET', 'SADD', 'SISMEMBER', 'SMISMEMBER', 'SREM', 'ZMSCORE', 'ZRANK', 'ZREM', 'ZSCORE' }) do
   try(verb, TEXT, 'a')
 end
-for _, verb in ipairs({ 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'ZREMRANGEBYSCORE', 'ZREMRANGEBYRANK', 'ZREVRANGE' }) do
+for _, verb in ipairs({ 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'ZREMRANGEBYSCORE', 'ZREVRANGE' }) do
   try(verb, TEXT, 0, 0)
 end
 for _, verb in ipairs({ 'HSET', 'HSETNX' }) do try(verb, TEXT, 'a', '') end
