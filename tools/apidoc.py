@@ -20,6 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("treadle", "treadle.errors", "treadle.testing", "treadle.testing.conformance", "treadle.storage.contract")
+RETURNED = ("BatchTask", "Job", "Task")  # users get them from a decorator or a call, and construct none
 LONG = 100  # a longer signature gets one line per parameter
 
 
@@ -93,7 +94,7 @@ def section(name: str, thing: object) -> str:
         elif getattr(thing, "_is_protocol", False):
             parts.append(f"```text\nclass {name}(Protocol)\n```\n")
         elif "__init__" in vars(thing) or not issubclass(thing, BaseException):
-            parts.append(f"```text\nclass {signature(thing, name)}\n```\n")
+            parts.append(f"```text\nclass {name if name in RETURNED else signature(thing, name)}\n```\n")
         bases = [base.__name__ for base in thing.__bases__ if base.__module__.startswith("treadle")]
         bases += [
             base.__name__ for base in thing.__bases__ if issubclass(base, Exception) and base.__name__ not in bases

@@ -279,8 +279,8 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
 
 def _run(it: Scene, row: Record, version: int) -> RunningJob:
     record = replace(row, version=version)
-    rules = judge.rules_for(record, it.double.retry, None, 3)
-    return RunningJob(record, it.double, JobRun(record, "w", lambda: None), rules, 0.0)
+    rules = judge.rules_for(record, it.double._core.retry, None, 3)
+    return RunningJob(record, it.double._core, JobRun(record, "w", lambda: None), rules, 0.0)
 
 
 async def test_an_inline_claim_whose_answer_is_lost(scene: Make) -> None:

@@ -61,6 +61,7 @@ class TaskCore:
         return f"<core of task {self.name}>"
 
     def spec_or_late(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnySpec:
+        """See `Task.job`. A spec whose first argument is left out says in `lacks` why it cannot be sent as it is."""
         try:
             return self.spec(options, args, kwargs)
         except BadArgument as error:
@@ -77,6 +78,7 @@ class TaskCore:
             return spec
 
     def spec(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnySpec:
+        """A job with these options over those of the task. Raises BadArgument, BadOption and TooLarge."""
         signature, decode = self.signature, self.signature.decode_result
         make = self.factory.spec
         if not options and self._template is not None:
