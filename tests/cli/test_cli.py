@@ -500,6 +500,16 @@ def test_doctor_needs_no_package_of_the_server(cli: Run, here: Path) -> None:
         assert "own rows" in doctor.stdout
 
 
+def test_tokens_are_made_and_listed_without_the_packages_of_the_server(here: Path) -> None:
+    (here / "sitecustomize.py").write_text("import sys\nsys.modules |= {'starlette': None, 'uvicorn': None}\n")
+    with Command("token", "web", "--scope", "read", cwd=here, PYTHONPATH=str(here)) as made:
+        assert made.ended() == 0, made.stderr
+        assert made.stdout.startswith("trd_")
+    with Command("token", cwd=here, PYTHONPATH=str(here)) as listed:
+        assert listed.ended() == 0, listed.stderr
+        assert "web" in listed.stdout
+
+
 def test_doctor_fails_on_what_is_not_there_or_not_ours(cli: Run, here: Path) -> None:
     assert checked(cli) == (1, {"file": "fail"})
     (here / "treadle.db").write_text("hello, this is a text")
