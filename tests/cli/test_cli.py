@@ -113,7 +113,10 @@ def test_version(cli: Run) -> None:
         (["jobs", "list", "--limit", "x"], "treadle jobs list --help"),
         (["jobs", "cancel"], "at least one filter"),
         (["jobs", "cancel", "an-id", "--queue", "q"], "at least one filter"),
-        (["jobs", "list", "--before", "soon"], "found 'soon'"),
+        (
+            ["jobs", "list", "--before", "soon"],
+            "expected a time such as 2027-01-31T12:00, or a duration before now such as 5m, 2h or 1d; found 'soon'",
+        ),
         (["jobs", "list", "--url", "sqlite:///a.db", "--app", "a:b"], "not both"),
         (["jobs", "list", "--url", "bogus://x"], "bogus://x"),
         (["enqueue", "t", "{bad"], "begins like JSON"),

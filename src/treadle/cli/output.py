@@ -227,7 +227,11 @@ def long_ago(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
-        return moment(wall() - seconds(text))
+        try:
+            return moment(wall() - seconds(text))
+        except click.BadParameter:
+            expected = "a time such as 2027-01-31T12:00, or a duration before now such as 5m, 2h or 1d"
+            raise click.BadParameter(f"expected {expected}; found {text!r}") from None
     return found if found.tzinfo is not None else found.astimezone()
 
 
