@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -43,8 +44,9 @@ def complain(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note to stderr."""
-    click.echo(visible(text), err=True)
+    """Print a note to stderr. A closed stderr (`2>&1 | head`) is ignored: a worker must still stop at a signal."""
+    with contextlib.suppress(OSError):
+        click.echo(visible(text), err=True)
 
 
 def data(text: str) -> None:
