@@ -74,7 +74,10 @@ async function run(row) {
 
 async function beat() {
   const renewals = [...running].map(([id, { version }]) => ({ id, version }));
-  const worker = { worker: name, host: hostname(), pid: process.pid, tasks: Object.keys(tasks), slots, running: renewals.length };
+  // `queues` and `tasks`: without them `treadle jobs explain` says that no worker can run the job.
+  const worker = {
+    worker: name, host: hostname(), pid: process.pid, queues: ["default"], tasks: Object.keys(tasks), slots, running: renewals.length,
+  };
   const { ids } = await call("heartbeat", { worker, renewals, lease });
   for (const id of ids) if (running.has(id)) running.get(id).lost = true; // cancelled, or given to somebody else
 }

@@ -1,23 +1,23 @@
 #!/bin/sh
-# A runner of plain curl: claims jobs of the task "shout", does them, says what became of them.
+# A runner of plain curl: claims jobs of the task "shout", runs them and reports their outcomes.
 #
 #   TREADLE_SERVER=http://127.0.0.1:7373 sh runner.sh [JOBS]
 #
-# It asks for one job at a time and waits for it up to 20 s. Each claim has a ticket of its own ("name#number"): asked
-# again under the same ticket after a lost answer, the server hands out the same job. A job that takes longer than its
-# lease needs heartbeats; this one is quick. Without jq, `sed` picks what is needed: ids and versions hold no quotes.
+# It claims one job at a time and waits for it up to 20 s. Each claim has a claim id of its own ("name#number"): a claim
+# that is repeated under the same claim id after a lost answer returns the same job. A job that takes longer than its
+# lease needs heartbeats; this one is quick. `sed` reads the answer, so jq is not needed: ids and versions have no quotes.
 set -eu
 
 server=${TREADLE_SERVER:-http://127.0.0.1:7373}
 jobs=${1:-1000000}
 name="curl-$$"
 
-secrets() { # secrets BODY: token and body for curl on stdin; process lists show what stands on its command line
+secrets() { # secrets BODY: token and body for curl on stdin, because process lists show its command line
     printf 'header = "Authorization: Bearer %s"\ndata = "%s"\n' "${TREADLE_TOKEN:-none}" \
         "$(printf '%s' "$1" | sed 's/[\\"]/\\&/g')"
 }
 
-call() { # call VERB BODY: one request; tried again, after a pause, until the server answers
+call() { # call VERB BODY: one request; repeated, after a pause, until the server answers
     until secrets "$2" | curl --config - --silent --fail-with-body --max-time 60 \
         -H 'Content-Type: application/json' "$server/v1/work/$1"; do
         echo >&2 " ($1: trying again)"

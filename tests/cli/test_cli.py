@@ -113,7 +113,10 @@ def test_version(cli: Run) -> None:
         (["jobs", "list", "--limit", "x"], "treadle jobs list --help"),
         (["jobs", "cancel"], "at least one filter"),
         (["jobs", "cancel", "an-id", "--queue", "q"], "at least one filter"),
-        (["jobs", "list", "--before", "soon"], "found 'soon'"),
+        (
+            ["jobs", "list", "--before", "soon"],
+            "or a duration before now such as 5m, 2h or 1d; found 'soon'",
+        ),
         (["jobs", "list", "--url", "sqlite:///a.db", "--app", "a:b"], "not both"),
         (["jobs", "list", "--url", "bogus://x"], "bogus://x"),
         (["enqueue", "t", "{bad"], "begins like JSON"),
@@ -498,6 +501,16 @@ def test_doctor_needs_no_package_of_the_server(cli: Run, here: Path) -> None:
     with Command("doctor", "--url", "sqlite:///jobs.db", cwd=here, PYTHONPATH=str(here)) as doctor:
         assert doctor.ended() == 0, doctor.stderr
         assert "own rows" in doctor.stdout
+
+
+def test_tokens_are_made_and_listed_without_the_packages_of_the_server(here: Path) -> None:
+    (here / "sitecustomize.py").write_text("import sys\nsys.modules |= {'starlette': None, 'uvicorn': None}\n")
+    with Command("token", "web", "--scope", "read", cwd=here, PYTHONPATH=str(here)) as made:
+        assert made.ended() == 0, made.stderr
+        assert made.stdout.startswith("trd_")
+    with Command("token", cwd=here, PYTHONPATH=str(here)) as listed:
+        assert listed.ended() == 0, listed.stderr
+        assert "web" in listed.stdout
 
 
 def test_doctor_fails_on_what_is_not_there_or_not_ours(cli: Run, here: Path) -> None:

@@ -105,6 +105,20 @@ def workers(here: Path) -> list[dict[str, Any]]:
     return found
 
 
+def test_a_worker_stops_although_nothing_reads_its_output(here: Path) -> None:
+    command = [sys.executable, "-m", "treadle", "worker", "jobs:app"]
+    with subprocess.Popen(command, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as worker:
+        assert worker.stderr is not None
+        try:
+            while b"claiming" not in worker.stderr.readline():
+                assert worker.poll() is None
+            worker.stderr.close()
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(30) == 0
+        finally:
+            worker.kill()
+
+
 def test_it_says_where_and_what_runs_jobs_and_ends_with_0(here: Path) -> None:
     with Command("worker", "jobs:app", "--concurrency", "7", "--queues", "default=3,slow", cwd=here) as worker:
         worker.wait_for("claiming")

@@ -80,6 +80,7 @@ async def test_a_job_is_stored_until_it_is_due_and_its_payload_arrives_as_it_was
     ("body", "words"),
     [
         ({"payload": "x", "dueTime": NOW - 1}, "Job due time must be in future"),
+        ({"payload": "x", "dueTime": 1_800_000}, "Job due time must be in future: 1800000 has passed"),
         ({"payload": "x", "dueTime": int(NOW)}, "Job due time must be in future"),
         ({"payload": "x"}, "dueTime"),
         ({"payload": "x", "dueTime": None}, "dueTime"),

@@ -208,5 +208,9 @@ def test_the_words_of_other_libraries(shop: App) -> None:
         greet.delay("x")
     with pytest.raises(AttributeError, match=r"'apply_async': use \.options\(\.\.\.\)\.enqueue\("):
         greet.apply_async(("x",))
+    with pytest.raises(AttributeError, match=r"no attribute 's': use \.job\("):
+        greet.s("x")
+    with pytest.raises(AttributeError, match="no attribute 'retry': raise an exception"):
+        greet.retry()
     with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
         _ = greet.other

@@ -397,6 +397,11 @@ def test_too_many_and_unknown() -> None:
         CallCodec("few", few).encode_call((1,), {"d": 4})
 
 
+def test_a_mistyped_name_is_reported_instead_of_the_parameter_that_it_leaves_out() -> None:
+    with pytest.raises(BadArgument, match=r"'d' is not one of its parameters \(a, b, c\)"):
+        CallCodec("few", few).encode_call((), {"d": 4})
+
+
 def test_the_first_argument_may_come_later() -> None:
     task = CallCodec("few", few)
     text = task.encode_call((), {"b": 5}, first_later=True)

@@ -55,6 +55,8 @@ async def test_a_runner_of_node() -> None:
             bad = await app.stub("text.fail", retry=Retry(attempts=2, base=0.01)).enqueue()
             assert [await job.result(30) for job in shouts] == [f"A{n}" for n in range(20)]
             assert await total.result(30) == 6
+            [listed] = (await app.queues.stats()).workers
+            assert (listed.queues, "text.shout" in listed.tasks) == (("default",), True)  # `explain` reads both
             assert await (await app.stub("text.shoutAll").enqueue("a", "b", "c")).result(30) == "A B C"
             assert await (await app.stub("text.shoutLater").enqueue("d")).result(30) == "D"
             with pytest.raises(JobFailed, match="no luck"):

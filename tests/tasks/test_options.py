@@ -335,6 +335,7 @@ def test_a_limit_that_means_nothing_is_refused(rule: Any) -> None:
     [
         ("max_retries", r"Retry\(attempts=\.\.\.\), which also counts the first attempt"),
         ("countdown", "delay="),
+        ("bind", r"current\(\)"),
         ("queu", "queue="),
     ],
 )

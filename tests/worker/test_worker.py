@@ -171,6 +171,15 @@ async def test_a_task_it_should_run_must_be_there(app: App) -> None:
         await Worker(app, tasks=["nope"]).start()
 
 
+async def test_a_mistyped_task_names_the_nearest_one(app: App) -> None:
+    app.task(name="mail.send")(print_nothing)
+    with pytest.raises(UnknownTask, match=r"did you mean 'mail\.send'\?"):
+        await Worker(app, tasks=["mail.sned"]).start()
+
+
+async def print_nothing() -> None: ...
+
+
 # --- stopping
 
 

@@ -193,9 +193,9 @@ def greet(hello: Hello, processes: int) -> None:
     note(f"  tasks   {tasks}")
     note(f"  slots   {hello.slots} in each of {plural(processes, 'process')}")
     for task, jobs in hello.strangers.items():
-        note(
-            f"  note    {plural(jobs, 'job')} of task {task!r} wait for another worker: this app does not have the task"
-        )
+        wait = "waits" if jobs == 1 else "wait"
+        of = f"{plural(jobs, 'job')} of task {task!r}"
+        note(f"  note    {of} {wait} for another worker: this app does not have the task")
     note(f"treadle: claiming jobs; press Ctrl-C to stop after at most {hello.grace:g} s, twice to stop at once")
 
 

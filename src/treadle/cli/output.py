@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -43,8 +44,9 @@ def complain(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note to stderr."""
-    click.echo(visible(text), err=True)
+    """Print a note to stderr. A closed stderr (`2>&1 | head`) is ignored: a worker must still stop at a signal."""
+    with contextlib.suppress(OSError):
+        click.echo(visible(text), err=True)
 
 
 def data(text: str) -> None:
@@ -227,7 +229,11 @@ def long_ago(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
-        return moment(wall() - seconds(text))
+        try:
+            return moment(wall() - seconds(text))
+        except click.BadParameter:
+            expected = "a time such as 2027-01-31T12:00, or a duration before now such as 5m, 2h or 1d"
+            raise click.BadParameter(f"expected {expected}; found {text!r}") from None
     return found if found.tzinfo is not None else found.astimezone()
 
 

@@ -116,11 +116,11 @@ class Parameters:
             if param.name not in named or param.name not in self.named:
                 break
             given.append(named.pop(param.name))
-        for param in (*self.positional[len(given) :], *self.needed):
-            if param.required and not (param.name in named and param.name in self.named):
-                raise BadArgument(task, param.name, f"is missing: expected {param.shape.says}")
-        for name in named:
+        for name in named:  # before those that are missing: a mistyped name is the cause
             if name not in self.named and self.rest is None:
                 known = ", ".join(dict.fromkeys([*(p.name for p in self.positional), *self.named])) or "none"
                 raise BadArgument(task, name, f"is not one of its parameters ({known})")
+        for param in (*self.positional[len(given) :], *self.needed):
+            if param.required and not (param.name in named and param.name in self.named):
+                raise BadArgument(task, param.name, f"is missing: expected {param.shape.says}")
         return given, named

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from treadle.core.clock import moment, wall
 from treadle.errors import TreadleError
 from treadle.server.auth.tokens import ANYBODY, Token, holder
 from treadle.server.errors import Refused, refusal, response_of
@@ -181,10 +182,16 @@ class RequestGuard:
                 del self._under_way[caller]
 
     def _holder(self, heads: Heads) -> Token | None:
+        """The token of the request, or None. Raises Refused (401) for an expired token."""
         if not self._settings.tokens:
             return ANYBODY
         kind, _, secret = heads.get(b"authorization", "").partition(" ")
-        return holder(secret.strip(), self._settings.tokens) if kind.lower() == "bearer" else None
+        token = holder(secret.strip(), self._settings.tokens) if kind.lower() == "bearer" else None
+        if token is not None and token.ended(wall()):
+            at = f"{moment(token.expires or 0.0):%Y-%m-%d %H:%M} UTC"
+            words = f"the token {token.name!r} expired on {at}: request a new one"
+            raise Refused(401, "expired", words, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
+        return token
 
 
 def path_of(scope: Scope) -> str:

@@ -57,7 +57,7 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
         shared = options.pop("shared", "false")
         if shared not in ("true", "false"):
             raise BadUrl(f"shared: expected true or false, found {shared!r} in {shown(url)!r}")
-        _no_others(url, options)
+        _no_others(url, options, "synchronous or shared")
         return SqliteStorage(path, now=now or clock.wall, synchronous=synchronous, shared=shared == "true")
     if parts.scheme in REDIS:
         return _redis(url, now)
@@ -117,6 +117,7 @@ def _postgres(url: str, now: clock.Clock | None) -> Storage:
     return PostgresStorage(url, now=now)
 
 
-def _no_others(url: str, options: dict[str, str]) -> None:
+def _no_others(url: str, options: dict[str, str], known: str = "none") -> None:
     if options:
-        raise BadUrl(f"{', '.join(options)}: no such option for this storage, found in {shown(url)!r}")
+        names = ", ".join(options)
+        raise BadUrl(f"{names}: no such option for this storage (expected {known}), found in {shown(url)!r}")

@@ -330,6 +330,8 @@ ELSEWHERE: Final = {
     "task_id": "id=",
     "tenant": "lane=",
     "depends_on": "after=",
+    "bind": "current(), called inside the task",
+    "autoretry_for": "on_error= (every exception is retried by default)",
 }
 
 

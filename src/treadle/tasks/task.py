@@ -32,7 +32,14 @@ else:
 P = ParamSpec("P")
 C = TypeVar("C")
 
-FOREIGN = {"delay": "use .enqueue(...)", "apply_async": "use .options(...).enqueue(...)"}  # names of other libraries
+FOREIGN = {  # names of other libraries
+    "delay": "use .enqueue(...)",
+    "apply_async": "use .options(...).enqueue(...)",
+    "s": "use .job(...)",
+    "si": "use .job(...)",
+    "signature": "use .job(...)",
+    "retry": "raise an exception to retry, or Defer(seconds) to run later uncounted",
+}
 _OF_THE_FUNCTION = ("__module__", "__name__", "__qualname__", "__doc__")
 
 

@@ -59,7 +59,8 @@ class WorkerCore:
             raise BadOption("worker", "it is already running")
         for name in self.config.tasks or ():
             if name not in self.app.tasks:
-                raise UnknownTask(name, tuple(self.app.tasks))
+                close = difflib.get_close_matches(name, self.app.tasks, 1)
+                raise UnknownTask(name, tuple(self.app.tasks), close[0] if close else None)
         outage = StorageOutage(self.config.name, self.config.recovery, self.app.chance, self._tell)
         storage = await self._open(outage)
         try:

@@ -255,6 +255,11 @@ def test_a_bad_url(url: str) -> None:
         connect(url)
 
 
+def test_an_unknown_option_names_those_that_exist() -> None:
+    with pytest.raises(BadUrl, match=r"nss: no such option for this storage \(expected ns, shards, .*\bdb\b"):
+        connect("redis://h?nss=shop")
+
+
 def test_a_password_is_not_shown() -> None:
     with pytest.raises(BadUrl) as caught:
         connect("redis+cluster://me:secret@h:1,h:2/7")

@@ -31,6 +31,7 @@ from tests.storage.sqlite.support import (
 from tests.waiting import Signal
 from treadle.core.model import State
 from treadle.errors import BadUrl, NotADatabase, SchemaTooNew, StorageError, StorageFull, StorageUnavailable
+from treadle.storage import connect
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.migrate import APPLICATION_ID, known
 from treadle.storage.sqlite.shared_transaction import SharedTransactions
@@ -72,6 +73,19 @@ async def test_memory_is_refused() -> None:
     await refused(Path(":memory:"), BadUrl, "memory://")
     with pytest.raises(BadUrl, match="synchronous"):
         SqliteStorage("x.db", synchronous="perhaps")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///x.db?synchronus=full", "synchronus: .*expected synchronous or shared"),
+        ("http://host?max_answers=9", "max_answers: .*expected ca, max_answer, token"),
+        ("memory://?shared=true", "shared: .*expected none"),
+    ],
+)
+def test_an_unknown_option_of_a_url_names_those_that_exist(url: str, expected: str) -> None:
+    with pytest.raises(BadUrl, match=expected):
+        connect(url)
 
 
 async def test_not_a_database(tmp_path: Path) -> None:

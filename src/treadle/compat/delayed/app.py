@@ -167,7 +167,7 @@ class DelayedApi:
         if not math.isfinite(due):
             raise Refused(422, "wrong", f"dueTime: expected seconds since 1970 as a number, found {found!r:.100}")
         if due <= math.floor(now):
-            raise Refused(422, "past", f"Job due time must be in future: {due:g} has passed, it is {now:.0f}")
+            raise Refused(422, "past", f"Job due time must be in future: {due:.15g} has passed, it is {now:.0f}")
         if due > now + LATEST:
             raise Refused(
                 422, "far", f"dueTime {due:g} is more than a hundred years ahead: give seconds, not milliseconds"

@@ -81,7 +81,11 @@ class HttpStorage:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         others = sorted(options.keys() - OPTIONS)
         if others or parts.fragment:
-            what = f"{', '.join(others)}: no such option" if others else "expected http://host:port"
+            what = (
+                f"{', '.join(others)}: no such option (expected {', '.join(sorted(OPTIONS))})"
+                if others
+                else "expected http://host:port"
+            )
             raise BadUrl(f"{what}, found {shown(url)!r}")
         host = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{host}{parts.path.rstrip('/')}/v1/work/"

@@ -214,7 +214,10 @@ def place_of(url: str, tag: str) -> Place:
     allowed = OPTIONS | (frozenset(WATCHERS) if how == "sentinel" else frozenset())
     others = sorted({name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - allowed)
     if others:
-        raise BadUrl(f"{', '.join(others)}: no such option for this storage, found in {shown(url)!r}")
+        known = "ns, shards, " + ", ".join(sorted(allowed))
+        raise BadUrl(
+            f"{', '.join(others)}: no such option for this storage (expected {known}), found in {shown(url)!r}"
+        )
     if not how:
         return Place(url, *_read(url, url))
     who, _, where = parts.netloc.rpartition("@")
