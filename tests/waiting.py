@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -36,6 +37,11 @@ def until_blocking(seen: Callable[[], Any], what: str, patience: float = PATIENC
         assert time.monotonic() < end, f"not within {patience:g} s: {what}"
         time.sleep(PAUSE)
     return found
+
+
+async def random_moment(chance: random.Random, least: float, most: float) -> None:
+    """Let so many seconds pass, before a fault whose moment must be random: it is not waited for anything."""
+    await asyncio.sleep(chance.uniform(least, most))
 
 
 async def turn(number: int) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from tests.faults.stages import PostgresStage, staged
 from tests.faults.test_outages import WITHIN, Shop
+from tests.waiting import until
 from treadle import Event, current
 
 ATTEMPTS = 40  # the server has to find the deadlock before our call has waited for its second: chance, under load
@@ -47,9 +48,11 @@ def undone(stage: PostgresStage, verb: str) -> int:
 
 async def until_it_waits(looking: psycopg.AsyncConnection[Any], verb: str) -> None:
     ask = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ %s AND datname = current_database()"
-    async with asyncio.timeout(WITHIN):
-        while not (await looking.execute(ask, (rf"\.{verb}_",))).rowcount:  # noqa: ASYNC110 - nothing says so
-            await asyncio.sleep(0.005)
+
+    async def waits() -> int:
+        return (await looking.execute(ask, (rf"\.{verb}_",))).rowcount
+
+    await until(waits, f"a {verb} that waits for a lock", WITHIN)
 
 
 async def deadlock(
