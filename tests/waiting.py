@@ -22,6 +22,10 @@ PATIENCE = 60.0  # s until a wait fails; only a defect takes so long
 PAUSE = 0.005  # s between two looks at another process or a server
 
 
+class NotSeen(AssertionError):
+    """What a test has waited for did not happen in time."""
+
+
 async def until(seen: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
     """Poll another process, its files or a server until `seen` (async or not) returns something true; return that."""
     async with patient(what, patience):
@@ -34,7 +38,8 @@ def until_blocking(seen: Callable[[], Any], what: str, patience: float = PATIENC
     """The same without an event loop."""
     end = time.monotonic() + patience
     while not (found := seen()):
-        assert time.monotonic() < end, f"not within {patience:g} s: {what}"
+        if time.monotonic() > end:
+            raise NotSeen(f"not within {patience:g} s: {what}")
         time.sleep(PAUSE)
     return found
 
@@ -151,7 +156,7 @@ async def patient(what: str, patience: float = PATIENCE) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         if limit.expired():
-            raise AssertionError(f"not within {patience:g} s: {what}") from None
+            raise NotSeen(f"not within {patience:g} s: {what}") from None
         raise
 
 
