@@ -20,6 +20,7 @@ from tests.soak.fleet import Fleet
 from tests.soak.full_disk import SmallDiskStage
 from tests.soak.moving import MovingStage
 from tests.soak.tasks import LEASE
+from tests.waiting import random_moment
 
 Fault = Callable[[], Awaitable[None]]
 STAGES: dict[str, type[Stage]] = {
@@ -79,7 +80,7 @@ class Nemesis:
 
     async def _go_on(self, chance: random.Random, faults: dict[str, Fault]) -> None:
         while faults:
-            await asyncio.sleep(chance.uniform(0.2, 2.5))
+            await random_moment(chance, 0.2, 2.5)
             name = chance.choice(sorted(faults))
             self._fleet.history.add("note", text=name)
             await faults[name]()
@@ -136,7 +137,7 @@ class Nemesis:
     async def _slow(self) -> None:
         self._stage.proxy.delay = self._around.uniform(0.01, 0.15)
         try:
-            await asyncio.sleep(self._around.uniform(0.5, 2.0))
+            await random_moment(self._around, 0.5, 2.0)
         finally:
             self._stage.proxy.delay = 0.0
         self._fleet.done["slow"] += 1
@@ -184,7 +185,7 @@ class Nemesis:
         """As a statement timeout ends them: whatever runs at some moment."""
         for _ in range(15):
             self._fleet.done["cancelled"] += await self._on_backends("pg_cancel_backend", 0.7)
-            await asyncio.sleep(self._around.uniform(0.0, 0.05))
+            await random_moment(self._around, 0.0, 0.05)
 
 
 async def _finished(work: Awaitable[Any]) -> None:

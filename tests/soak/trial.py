@@ -23,6 +23,7 @@ from tests.soak.nemesis import Nemesis
 from tests.soak.producer import give
 from tests.soak.tasks import TABLES, make
 from tests.soak.verdict import judge, summary
+from tests.waiting import NotSeen, until
 from treadle import App, StorageError
 from treadle.testing.history import History, Violation, read
 
@@ -168,11 +169,15 @@ async def _drain(app: App, history: History, fleet: Fleet, say: Callable[[str], 
 
 async def _again(act: Callable[[], Any]) -> None:
     """Once more as long as the storage is away: a server that was killed may still recover."""
-    for _ in range(100):
+
+    async def acted() -> bool:
         with contextlib.suppress(StorageError):
             await act()
-            return
-        await asyncio.sleep(0.2)
+            return True
+        return False
+
+    with contextlib.suppress(NotSeen):
+        await until(acted, "an answer of the storage", 20)
 
 
 # --- users' own tables
