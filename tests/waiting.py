@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # s until a wait fails; only a defect takes so long
 PAUSE = 0.005  # s between two looks at another process or a server
+
+
+class NotSeen(AssertionError):
+    """What a test has waited for did not happen in time."""
 
 
 async def until(seen: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
@@ -33,9 +38,15 @@ def until_blocking(seen: Callable[[], Any], what: str, patience: float = PATIENC
     """The same without an event loop."""
     end = time.monotonic() + patience
     while not (found := seen()):
-        assert time.monotonic() < end, f"not within {patience:g} s: {what}"
+        if time.monotonic() > end:
+            raise NotSeen(f"not within {patience:g} s: {what}")
         time.sleep(PAUSE)
     return found
+
+
+async def random_moment(chance: random.Random, least: float, most: float) -> None:
+    """Let so many seconds pass, before a fault whose moment must be random: it is not waited for anything."""
+    await asyncio.sleep(chance.uniform(least, most))
 
 
 async def turn(number: int) -> None:
@@ -145,7 +156,7 @@ async def patient(what: str, patience: float = PATIENCE) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         if limit.expired():
-            raise AssertionError(f"not within {patience:g} s: {what}") from None
+            raise NotSeen(f"not within {patience:g} s: {what}") from None
         raise
 
 

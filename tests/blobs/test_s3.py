@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as TheirCredentials
 
 from tests.blobs.free import free_port
+from tests.waiting import until_blocking
 from treadle.blobs import S3Blobs
 from treadle.blobs.bucket import Bucket, Place, read_url
 from treadle.blobs.signing import NOTHING, Credentials, sign
@@ -39,15 +40,15 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        until = time.monotonic() + 60
-        while True:
-            try:
+
+        def answers() -> bool:
+            assert process.poll() is None, (folder / "log").read_text()
+            with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"{url}/moto-api/data.json", timeout=5).close()
-                break
-            except OSError:
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < until, "the server does not answer"
-                time.sleep(0.1)
+                return True
+            return False
+
+        until_blocking(answers, "an answer of the server")
         yield url
     finally:
         process.terminate()

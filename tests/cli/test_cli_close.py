@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import Signal
 from treadle.storage.sqlite import SqliteStorage
 
 
 async def test_a_look_that_was_given_up_ends_before_its_connection(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, go, read = SqliteStorage(str(tmp_path / "jobs.db")), threading.Event(), list[object]()
     await storage.open()
@@ -23,8 +24,12 @@ async def test_a_look_that_was_given_up_ends_before_its_connection(
     await asyncio.sleep(0)
     look.cancel()
     await asyncio.gather(look, return_exceptions=True)
-    asyncio.get_running_loop().call_later(0.05, go.set)
-    await storage.close()
+    waits = Signal().around(monkeypatch, storage._file._searches, "shutdown")
+    closing = asyncio.create_task(storage.close())
+    await waits.until(lambda: waits.sent, "a close that waits for the look")
+    assert not closing.done()
+    go.set()
+    await closing
     gc.collect()
     assert read == [(1,)]
     assert "never retrieved" not in caplog.text

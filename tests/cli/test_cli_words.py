@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.kit import Spy, presences
 from treadle import App, Retry, Worker, current
 from treadle.cli.logs import Json, Plain
 from treadle.cli.root import run
 from treadle.compat.delayed.ids import shown
+from treadle.storage import connect
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -183,12 +185,11 @@ def test_a_mistyped_module_is_told_the_nearest(cli: Run, tmp_path: Path) -> None
 
 def test_doctor_names_a_task_that_no_worker_of_its_queue_has(cli: Run) -> None:
     assert cli("enqueue", "mail.send")[0] == 0
-    app = App("sqlite:///treadle.db")
+    app = App(storage=(spy := Spy(connect("sqlite:///treadle.db"))))
 
     async def beside_a_worker() -> tuple[int, str, str]:
         async with app, Worker(app):
-            while not (await app.queues.stats()).workers:  # noqa: ASYNC110  # until its first heartbeat is stored
-                await asyncio.sleep(0.01)
+            await spy.until(lambda: presences(spy), "the worker's first heartbeat")
             return await asyncio.to_thread(cli, "doctor")
 
     assert (

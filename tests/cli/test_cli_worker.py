@@ -52,9 +52,9 @@ async def until(name: str) -> str:
 @app.task(queue="slow")
 def stuck() -> None:
     say("job runs")
-    import time
+    import threading
 
-    time.sleep(600)
+    threading.Event().wait()
 
 
 @app.task

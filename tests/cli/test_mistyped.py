@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from tests.kit import Told
 from tests.served import host
 from treadle import App, Limit, UnknownName, Worker, current
 from treadle.admin import known_names
@@ -143,10 +144,11 @@ async def seed(url: str) -> None:
         async def release() -> object:
             return await current().wait_for("approved")
 
+        told = Told(app)
         await release.options(id="waiting").enqueue()
         async with Worker(app, queues=["default"]):
-            while not await app.jobs.signals_of("waiting"):  # noqa: ASYNC110  # no event of this process says it
-                await asyncio.sleep(0.01)
+            await told.until("waiting")
+        assert await app.jobs.signals_of("waiting")
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.waiting import until_blocking
+
 PATIENCE = 40.0  # s until something that must happen counts as never happening
 
 
@@ -109,10 +111,5 @@ def alive(session: int) -> list[int]:
 
 
 def gone(session: int) -> bool:
-    """Whether all of them end in time."""
-    until = time.monotonic() + PATIENCE
-    while alive(session):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
-    return True
+    """Until all of them have ended."""
+    return bool(until_blocking(lambda: not alive(session), "the end of all processes of a session", PATIENCE))

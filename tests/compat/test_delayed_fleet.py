@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.server.fleet_kit import HANDLER, answer, booked, command, handled, leader, post
+from tests.waiting import until
 from treadle.cli import delivery_options
 from treadle.cli.output import Stop
 from treadle.cli.root import run as treadle
@@ -105,9 +105,8 @@ async def test_thirty_jobs_within_ten_seconds(tmp_path: Path) -> None:
         print(f"the longest pause of the flow after the leader was killed: {longest:.2f} s")
         assert longest < 6
         await leader(tmp_path, "--app", "shop.py:app", but=found["pid"])
-        async with asyncio.timeout(90):
-            while {id for _, id, _ in booked(tmp_path)} != {id_of(name) for name in sent + more}:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        wanted = {id_of(name) for name in sent + more}
+        await until(lambda: {id for _, id, _ in booked(tmp_path)} == wanted, "a start of each job", 90)
 
 
 @shows("`REDIS_HOST`, `REDIS_PORT` and `REDIS_DB` name the storage")

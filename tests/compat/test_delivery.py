@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.waiting import until
 from treadle import App, BadOption, Job, JobFailed, Retry, State, Worker
 from treadle.cli.delivery_options import delivery_of
 from treadle.cli.output import Stop
@@ -63,17 +64,18 @@ async def fails(job: Job[Any, Any], words: str) -> None:
 
 
 class Hook:
-    """A receiver that keeps the requests and returns the given answers in order, then the last one again and again."""
+    """A receiver that keeps the requests, and returns the given answers in order, the last one for ever. It does not
+    answer the request for which it is given None."""
 
-    def __init__(self, *answers: web.Response | float) -> None:
+    def __init__(self, *answers: web.Response | None) -> None:
         self.answers, self.got = list(answers), list[tuple[bytes, dict[str, str]]]()
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         self.got.append((await request.read(), dict(request.headers)))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, float):
-            await asyncio.sleep(answer)
-            return web.Response()
+        if answer is None:
+            await asyncio.Event().wait()
+            raise AssertionError
         return web.Response(status=answer.status, text=answer.text, headers=answer.headers)
 
 
@@ -148,7 +150,7 @@ async def test_without_retry_after_it_is_a_failure_like_any_other() -> None:
 
 
 async def test_a_receiver_that_does_not_answer_or_is_not_there() -> None:
-    hook = Hook(60.0, says(200))
+    hook = Hook(None, says(200))
     async with listening(hook) as url, delivering(Delivery(how="webhook", target=(url,), timeout=0.3)) as send:
         await (await send("x")).result(30)
     assert len(hook.got) == 2
@@ -215,12 +217,12 @@ async def test_an_exit_code_is_a_failure_with_what_it_said(tmp_path: Path) -> No
 
 
 FAMILY = """
-import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+import os, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 with open(sys.argv[1] + ".new", "w") as file:
     file.write(f"{os.getpid()} {child.pid}")
 os.rename(sys.argv[1] + ".new", sys.argv[1])
-time.sleep(600)
+signal.pause()
 """
 
 
@@ -229,10 +231,8 @@ def written(file: Path) -> list[int]:
 
 
 async def pids(file: Path) -> list[int]:
-    async with asyncio.timeout(30):
-        while not (found := written(file)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    return found
+    await until(lambda: written(file), "the processes of a command")
+    return written(file)
 
 
 def is_there(pid: int) -> bool:
@@ -244,9 +244,7 @@ def is_there(pid: int) -> bool:
 
 
 async def gone(*each: int) -> None:
-    async with asyncio.timeout(30):
-        while any(map(is_there, each)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not any(map(is_there, each)), "the end of the processes")
 
 
 @shows("a command at its timeout is killed with its whole process group before the attempt fails")

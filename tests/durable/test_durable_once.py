@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import Any
 
 import pytest
 
 from tests.durable.kit import Ledger, error_of
-from tests.kit import work
+from tests.kit import Told, work
 from treadle import (
     App,
     BadOption,
@@ -29,7 +28,7 @@ def ledger() -> Ledger:
 
 
 @shows("`current().once(key)` is true for one of twenty jobs")
-async def test_once_is_won_by_one_of_all(app: App) -> None:
+async def test_once_is_won_by_one_of_all(app: App, told: Told) -> None:
     wins: list[str] = []
 
     @app.task
@@ -46,8 +45,7 @@ async def test_once_is_won_by_one_of_all(app: App) -> None:
 
     await app.enqueue([t.job() for _ in range(10)] + [in_a_thread.job() for _ in range(10)])
     async with work(app, concurrency=4), work(app, concurrency=4):
-        while (await app.jobs.list(state="succeeded", limit=50)).records.__len__() < 20:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await told.until("succeeded", 20)
     assert len(wins) == 1
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.durable.kit import AGAIN, Ledger, Receipt, error_of
 from tests.kit import Spy, Told, work
+from tests.waiting import Signal
 from tests.worker import process_tasks
 from treadle import (
     App,
@@ -32,6 +33,7 @@ from treadle.execution.context import NotRunning
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
+from treadle.worker.state import WorkerState
 
 
 @pytest.fixture
@@ -380,8 +382,8 @@ async def test_a_step_that_was_not_saved_is_sent_again(app: App, spy: Spy, ledge
     assert sum(sent) == 3
 
 
-async def test_steps_of_many_jobs_share_a_call(app: App, spy: Spy) -> None:
-    sent: list[int] = []
+async def test_steps_of_many_jobs_share_a_call(app: App, spy: Spy, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, ends = list[int](), Signal().after(monkeypatch, WorkerState, "end")
     heartbeat = spy.heartbeat
     meeting = asyncio.Barrier(10)
 
@@ -397,8 +399,7 @@ async def test_steps_of_many_jobs_share_a_call(app: App, spy: Spy) -> None:
 
     await app.enqueue([t.job() for _ in range(10)])
     async with work(app, concurrency=10) as worker:
-        while worker.running or sum(sent) < 10:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await ends.until(lambda: not worker.running and sum(sent) >= 10, "the end of all runs")
     assert sum(sent) == 10
     assert len([checkpoints for checkpoints in sent if checkpoints]) <= 2
 
@@ -538,21 +539,23 @@ async def test_a_parent_takes_steps_before_it_fans_out(app: App, clock: HandCloc
 
 
 async def test_what_a_cut_off_branch_remembers_goes_with_the_plan(storage: Storage, ledger: Ledger) -> None:
-    """The storage refuses the step, the branch is cancelled, and the function returns a flow: both are stored with
-    it."""
-    spy = Spy(storage)
+    """The storage takes no step, the branch is given up, and the function returns a flow: both are stored with it."""
+    spy, done = Spy(storage), asyncio.Event()
     async with App(storage=spy, random=lambda: 0.0) as app:
 
         @app.task
         async def child() -> int:
             return 1
 
+        async def do() -> str:
+            done.set()
+            return await ledger.do("a")
+
         @app.task
         async def parent() -> Any:
             spy.away["heartbeat"] = 1_000_000
-            branch = asyncio.ensure_future(current().step("a", ledger.do, "a"))
-            while not ledger.function_done["a"]:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            branch = asyncio.ensure_future(current().step("a", do))
+            await done.wait()
             await asyncio.sleep(0)
             branch.cancel()
             return flow(child.job(), child.job(), when=at_least(1))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.durable.kit import AGAIN, Ledger, Receipt, error_of
 from tests.kit import Spy, Told, work
+from tests.waiting import turn
 from treadle import (
     App,
     BadOption,
@@ -449,10 +450,9 @@ async def test_a_signal_that_races_with_the_wait(app: App) -> None:
 
     async with work(app, concurrency=8):
         jobs = await app.enqueue([t.job() for _ in range(40)])
-        for turn, job in enumerate(jobs):
-            for _ in range(turn % 7):
-                await asyncio.sleep(0)
-            await app.jobs.signal(job, "go", turn)
+        for number, job in enumerate(jobs):
+            await turn(number % 7)
+            await app.jobs.signal(job, "go", number)
         assert [await job.result(30) for job in jobs] == list(range(40))
 
 

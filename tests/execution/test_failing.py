@@ -297,13 +297,20 @@ async def test_a_timeout_tells_a_thread_and_waits_until_it_has_really_ended(app:
 
 
 async def test_a_timeout_of_one_job_is_its_own(app: App, told: Told) -> None:
+    go = asyncio.Event()
+
     @app.task(timeout=0.01, retry=Retry(attempts=1))
     async def t() -> str:
-        await asyncio.sleep(0.05)
+        await go.wait()
         return "slow but fine"
 
     async with work(app):
-        assert await (await t.options(timeout=None).enqueue()).result(timeout=30) == "slow but fine"
+        slow = await t.options(timeout=None).enqueue()
+        await told.until("started")
+        await t.enqueue()  # later, and its time is over before that of the other one
+        await told.until("failed")
+        go.set()
+        assert await slow.result(timeout=30) == "slow but fine"
 
 
 @shows("a job that is still delayed at its deadline expires")

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from tests.kit import Told
+from tests.waiting import Signal
 from treadle import App, JobFailed, Retry, Stale, StorageUnavailable, Worker, current, flow
 from treadle.core.job import Job
 from treadle.core.model import Claim, Limit
 from treadle.errors import BadSession, NestedTransaction
 from treadle.execution.job_run import running_here
+from treadle.execution.transaction import Open
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.run_transaction import RunTransaction
 from treadle.tasks.options import Key
@@ -290,18 +292,17 @@ async def test_what_cannot_be_nested(app: App, path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_block_that_takes_too_long(app: App, path: Path, kind: str) -> None:
-    """Everything is rolled back, the connection refuses further statements, and other writers continue. The function
-    gets the error at the end of the block."""
-    told: list[BaseException] = []
+async def test_a_block_that_takes_too_long(app: App, path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is rolled back, the connection refuses, others go on; the function gets the error at the end of the block."""
+    told, undone = list[BaseException](), Signal().after(monkeypatch, RunTransaction, "_undo")
 
     async def in_coroutine() -> None:
         try:
             async with current().transaction(timeout=0.05) as tx:
                 try:
-                    while True:
-                        tx.execute("SELECT 1")
-                        await asyncio.sleep(0.005)
+                    tx.execute("SELECT 1")
+                    await undone.until(lambda: undone.sent, "the rollback")
+                    tx.execute("SELECT 1")
                 except sqlite3.Error as error:
                     told.append(error)
         except TimeoutError as error:
@@ -330,7 +331,11 @@ async def test_a_block_that_takes_too_long(app: App, path: Path, kind: str) -> N
     assert ledger(path) == []
 
 
-async def test_a_function_that_takes_too_long_after_the_block(app: App, path: Path) -> None:
+async def test_a_function_that_takes_too_long_after_the_block(
+    app: App, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired = Signal().after(monkeypatch, Open, "_expire")
+
     @app.task
     async def slow() -> None:
         async with current().transaction(timeout=0.05) as tx:
@@ -339,9 +344,7 @@ async def test_a_function_that_takes_too_long_after_the_block(app: App, path: Pa
         assert run is not None
         opened = run.transaction
         assert opened is not None
-        async with asyncio.timeout(30):
-            while opened.over is None:  # noqa: ASYNC110 - what a slow function does
-                await asyncio.sleep(0.005)
+        await expired.until(lambda: opened.over is not None, "the end of the transaction")
 
     async with Worker(app):
         with pytest.raises(JobFailed, match=r"open for more than 0\.05 s"):
@@ -357,8 +360,8 @@ async def test_a_run_that_is_cut_short_leaves_nothing(app: App, path: Path) -> N
         async with current().transaction() as tx:
             tx.execute(WRITE, ("paid",))
             if inside:
-                await asyncio.sleep(60)
-        await asyncio.sleep(60)
+                await asyncio.Event().wait()
+        await asyncio.Event().wait()
 
     async with Worker(app):
         for inside in (True, False):
@@ -439,13 +442,13 @@ async def pay():
         await app.enqueue(pay.options(id="child").job(), within=tx)
         if sys.argv[2] == "inside":
             print("now", flush=True)
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
     print("now", flush=True)
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 async def main():
     async with Worker(app, lease=1):
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
 asyncio.run(main())
 """
@@ -483,13 +486,12 @@ async def test_the_storage_alone_begins_and_lets_go(tmp_path: Path) -> None:
     first = await storage.begin(sync=False)
     second = asyncio.create_task(storage.begin(sync=False))
     other = SqliteStorage(str(tmp_path / "x.db"), synchronous="off")
-    third = asyncio.create_task(other.open())
-    await asyncio.wait([second, third], timeout=0.02)
+    await other.open()  # meanwhile the second one has begun to wait
+    assert not second.done()
     second.cancel()
     await asyncio.wait([second], timeout=30)
     assert second.cancelled()
     await first.close()
-    await third
     fourth = await other.begin(sync=True)
     await fourth.close()
     assert (await storage.claim(Claim(worker="w#1"))).records == ()

@@ -13,7 +13,10 @@ from pathlib import Path
 
 from tests.faults.stages import Stage
 from tests.faults.workload import make
+from tests.waiting import Signal, random_moment, until
 from treadle import State, Worker
+
+PATIENCE = 280.0  # s: starting Python takes long on a busy machine
 
 
 class Found:
@@ -74,7 +77,7 @@ async def kill_rounds(
             await start(role)
         for turn in range(rounds):
             await _at_work(ledgers.values())
-            await asyncio.sleep(chance.uniform(0.01, 0.6))  # until the random time of the kill
+            await random_moment(chance, 0.01, 0.6)
             roles = chance.choice(SERVER if stage.server and turn % 2 else CLIENTS)
             if "server" in roles:
                 await stage.kill_server()
@@ -99,10 +102,9 @@ async def kill_rounds(
 
 
 async def _at_work(ledgers: Iterable[Path]) -> None:
-    """Wait until each process has done something: an earlier kill would show nothing."""
-    async with asyncio.timeout(280):  # starting Python takes long on a busy machine
-        while not all(path.exists() and path.stat().st_size for path in ledgers):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    """Wait until each process has done something: a kill before that would show nothing."""
+    at_work = "the first line of each process"
+    await until(lambda: all(path.exists() and path.stat().st_size for path in ledgers), at_work, PATIENCE)
 
 
 def _read(folder: Path, found: Found) -> None:
@@ -120,11 +122,14 @@ def _read(folder: Path, found: Found) -> None:
 async def _drain_and_compare(url: str, folder: Path, found: Found) -> None:
     """Let a last worker finish the remaining jobs, then compare the rows with the ledgers."""
     book = os.open(folder / "last.ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    app = make(url, book)
+    app, events = make(url, book), Signal()
+    app.on("*")(events.send)
+
+    async def all_ended() -> bool:
+        return not (await app.jobs.list(state=("ready", "running", "waiting"), limit=1)).records
+
     async with app, Worker(app, concurrency=64, lease=5, poll=0.2):
-        async with asyncio.timeout(280):
-            while (await app.jobs.list(state=("ready", "running", "waiting"), limit=1)).records:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        await events.until(all_ended, "the end of all jobs", PATIENCE)
     _read_settled(folder / "last.ledger", found)
     async with app:
         for row in [row async for row in app.jobs.iterate()]:

@@ -20,6 +20,7 @@ import pytest
 
 from tests.faults.stages import PostgresStage, staged
 from tests.faults.test_outages import WITHIN, Shop
+from tests.waiting import until
 from treadle import Event, current
 
 # the server must find the deadlock before the call has waited for its second lock; under load that is chance
@@ -50,9 +51,11 @@ def undone(stage: PostgresStage, verb: str) -> int:
 
 async def until_it_waits(looking: psycopg.AsyncConnection[Any], verb: str) -> None:
     ask = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ %s AND datname = current_database()"
-    async with asyncio.timeout(WITHIN):
-        while not (await looking.execute(ask, (rf"\.{verb}_",))).rowcount:  # noqa: ASYNC110 - no notification is sent
-            await asyncio.sleep(0.005)
+
+    async def waits() -> int:
+        return (await looking.execute(ask, (rf"\.{verb}_",))).rowcount
+
+    await until(waits, f"a {verb} that waits for a lock", WITHIN)
 
 
 async def deadlock(

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit import Told
+from tests.waiting import Signal
 from treadle import App, Retry, State, Worker, current
 from treadle.core.model import Claim, LeaseRenewal, Outcome, Presence
 from treadle.storage import connect
@@ -20,6 +22,7 @@ from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle.testing.faults import Fault, Faulty, before, bursts, lost, twice
 from treadle.testing.shows import shows
+from treadle.worker.state import WorkerState
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 
@@ -33,6 +36,12 @@ def clock() -> HandClock:
 def inner(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> Storage:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal"
     return connect(url, now=clock)
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Signal:
+    """Sent after each run."""
+    return Signal().after(monkeypatch, WorkerState, "end")
 
 
 class Scene:
@@ -117,9 +126,10 @@ class Stalled(Faulty):
 
 @shows("a stalled worker whose job another one took over can store no step and no outcome")
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_who_wakes_up_after_his_lease_was_taken_is_refused(inner: Storage, clock: HandClock, kind: str) -> None:
-    """The first worker stalls in its step and another one runs the job; then the first continues, with another
-    value."""
+async def test_who_wakes_up_after_his_lease_was_taken_is_refused(
+    inner: Storage, clock: HandClock, kind: str, ends: Signal
+) -> None:
+    """The first worker stalls in its step; another one runs the job; then the first goes on, with another value."""
     stalled = Stalled(inner)
     stalled.gate = asyncio.Event()
     stalled.gate.set()
@@ -168,8 +178,7 @@ async def test_who_wakes_up_after_his_lease_was_taken_is_refused(inner: Storage,
         assert await job.result(0) == "of the other one"
         stalled.gate.set()
         go.set()
-        while first.running:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await ends.until(lambda: not first.running, "the end of the first run")
         await first.stop()
         row = await apps[1].jobs.get(job)
     assert after == []  # the code after the step did not run twice
@@ -217,7 +226,7 @@ async def test_what_a_step_found_is_not_lost_with_a_run_that_is_cut_short(inner:
         return Fault("before", verb, call) if verb == "heartbeat" and away[0] else None
 
     app = App(storage=Faulty(inner, script), random=lambda: 0.0)
-    ran: Counter[str] = Counter()
+    told, ran = Told(app), Counter[str]()
 
     async def step() -> int:
         ran["step"] += 1
@@ -239,17 +248,17 @@ async def test_what_a_step_found_is_not_lost_with_a_run_that_is_cut_short(inner:
             away[0] = False
             await drain(app)
         else:
-            while (await app.jobs.get(job)).attempt < 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await told.until("retrying")
             away[0] = False
         assert await job.result() == 1
         await worker.stop()
     assert ran["step"] == 1
 
 
-async def test_a_mark_is_held_by_the_row_and_not_by_who_asks_late(inner: Storage, clock: HandClock) -> None:
-    """A worker without its lease wants the mark that its job may still win: the error is raised here, not
-    afterwards."""
+async def test_a_mark_is_held_by_the_row_and_not_by_who_asks_late(
+    inner: Storage, clock: HandClock, ends: Signal
+) -> None:
+    """A worker without its lease asks for the mark its job may still win: the error comes here, not afterwards."""
     app = App(storage=inner, random=lambda: 0.0)
     began, go, effects = asyncio.Event(), asyncio.Event(), list[bool]()
 
@@ -269,8 +278,7 @@ async def test_a_mark_is_held_by_the_row_and_not_by_who_asks_late(inner: Storage
         clock.advance(31)
         [row] = (await inner.claim(Claim(worker="other#1", ids=(job.id,)))).records
         go.set()
-        while stalled.running:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await ends.until(lambda: not stalled.running, "the end of the stalled run")
         assert effects == []
         await stalled.stop()
         await inner.settle([Outcome(id=job.id, version=row.version, state=State.READY)])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.waiting import Signal
 from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker
 from treadle.core.model import Claim, Claimed, NewJob, Outcome
 from treadle.execution.job_run import JobRun
@@ -230,13 +231,14 @@ class SecondClaimAway(Faulty):
         super().__init__(storage, script, fused=fused)
         self.first: str | None = None
         self.asked: list[tuple[str, ...]] = []
-        self.again = asyncio.Event()
+        self.again, self.more = asyncio.Event(), Signal()
 
     async def claim(self, ask: Claim) -> Claimed:
         self.first = self.first or ask.worker
         if ask.worker == self.first or self.again.is_set():
             return await super().claim(ask)
         self.asked.append(ask.running)
+        self.more.send()
         raise StorageUnavailable("the second one is not answered")
 
 
@@ -248,8 +250,7 @@ async def test_a_claim_asked_again_says_what_is_held_by_then(inner: Storage) -> 
     async with asyncio.timeout(30), it.app:
         job = await it.patient.enqueue(7)
         async with it.worker(2):
-            while not (away.asked and job.id in away.asked[-1]):  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await away.more.until(lambda: away.asked and job.id in away.asked[-1], "a claim that names the job")
             away.again.set()
             await it.app.jobs.cancel(job)
 
@@ -303,18 +304,20 @@ async def test_an_inline_claim_that_is_asked_again_while_the_app_closes(scene: M
 
 
 async def test_an_outcome_that_cannot_be_settled_keeps_its_lease(inner: Storage) -> None:
-    away = True
+    away, refused = True, asyncio.Event()
 
     def script(verb: str, call: int) -> Fault | None:
-        return Fault("before", verb, call) if away and verb in ("settle", "settle_claim") and it.runs[7] else None
+        if not (away and verb in ("settle", "settle_claim") and it.runs[7]):
+            return None
+        refused.set()
+        return Fault("before", verb, call)
 
     asked: Script = script
     it = Scene(inner, asked)
     clock = inner._now  # type: ignore[attr-defined]
     async with asyncio.timeout(30), it.app, it.worker(1, lease=LEASE), it.worker(1, lease=LEASE):
         job = await it.double.enqueue(7)
-        while not it.storage.faults:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await refused.wait()
         for _ in range(6):
             clock.advance(LEASE / 2)
             await it.storage.reached("heartbeat", it.storage.calls["heartbeat"] + 3)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.faults.scheduled import EVERY, make
 from tests.fixtures import LASTING, a_url
+from tests.waiting import random_moment, until
 from treadle import App, Worker
 from treadle.testing.shows import shows
 
@@ -33,8 +34,18 @@ async def test_each_moment_has_one_job_for_long(tmp_path: Path, kind: str) -> No
     await each_moment_has_one_job(kind, tmp_path, 200)
 
 
-async def many(app: App) -> int:
-    return sum(count.jobs for count in (await app.queues.stats()).counts if count.task == "beat")
+async def enough(app: App, jobs: int) -> bool:
+    return sum(count.jobs for count in (await app.queues.stats()).counts if count.task == "beat") >= jobs
+
+
+async def all_back(app: App) -> bool:
+    """What the dead left half done comes back when their leases end."""
+    left = await app.jobs.list(task="beat", state=("ready", "running", "waiting"), limit=1)
+    [schedule] = await app.schedules.list()
+    assert schedule.next_at is not None
+    [row] = await app.storage.get([schedule.id])
+    assert row is not None
+    return not left.records and row.due_at is not None and row.state == "ready"
 
 
 async def each_moment_has_one_job(kind: str, folder: Path, rounds: int) -> None:
@@ -52,10 +63,8 @@ async def ticking_and_killed(url: str, rounds: int) -> None:
                 workers.append(
                     await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.faults.scheduled", url)
                 )
-            async with asyncio.timeout(60):
-                while await many(app) < 3 * turn:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-            await asyncio.sleep(chance.uniform(0.1, 0.5))  # until the random time of the kill
+            await until(lambda turn=turn: enough(app, 3 * turn), "three more ticks")  # type: ignore[misc]
+            await random_moment(chance, 0.1, 0.5)
             for worker in chance.sample(workers, chance.choice((1, 2, 5))):
                 os.kill(worker.pid, signal.SIGKILL)
                 await worker.wait()
@@ -67,16 +76,8 @@ async def ticking_and_killed(url: str, rounds: int) -> None:
             await worker.wait()
         await app.release()
     async with app:
-        async with Worker(app, poll=0.1), asyncio.timeout(60):
-            while True:  # work of killed workers is claimed again when their leases expire
-                left = await app.jobs.list(task="beat", state=("ready", "running", "waiting"), limit=1)
-                [schedule] = await app.schedules.list()
-                assert schedule.next_at is not None
-                [row] = await app.storage.get([schedule.id])
-                assert row is not None
-                if not left.records and row.due_at is not None and row.state == "ready":
-                    break
-                await asyncio.sleep(0.05)
+        async with Worker(app, poll=0.1):
+            await until(lambda: all_back(app), "the leases of the dead are over")
         made = [row async for row in app.jobs.iterate(task="beat")]
     moments = [datetime.fromisoformat(dict(row.job.headers)["treadle-moment"]).timestamp() for row in made]
     assert kills

@@ -16,6 +16,7 @@ import pytest
 from tests.faults.stages import STAGES, Stage, staged
 from tests.faults.workflows import gives_up, make, total
 from tests.faults.workload import ledger
+from tests.waiting import random_moment
 from treadle import App, Record, State
 from treadle.testing.shows import shows
 
@@ -55,7 +56,7 @@ class Fleet:
         """Wait until all work is done; meanwhile kill some of the workers this many times."""
         async with asyncio.timeout(250):
             while (await app.jobs.list(state=UNFINISHED, limit=1)).records:
-                await asyncio.sleep(self._chance.uniform(0.05, 0.5))  # until the random time of the kill
+                await random_moment(self._chance, 0.05, 0.5)
                 if kills:
                     kills -= 1
                     await self.kill_some()

@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 
 from tests.kit import work
+from tests.waiting import Signal
 from treadle import App, BadOption, JobCancelled, Limit, Pipeline, Retry, State, Step, WorkflowFailed, current_batch
 from treadle.testing.shows import shows
-
-
-async def settled(pipeline: Pipeline, condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():  # noqa: ASYNC110  # no event tells that a job is scheduled
-            await asyncio.sleep(0.01)
 
 
 @shows(
@@ -88,11 +83,9 @@ async def test_children_run_on_queues_of_their_own_and_the_next_step_gets_what_t
 @shows("`on_child_failure=` fails the run, or also cancels the other children")
 @pytest.mark.parametrize("policy", ["fail", "cancel"])
 async def test_a_failed_child_may_fail_the_run(app: App, policy: Any) -> None:
-    p = Pipeline(
-        "p",
-        [Step("check", children=["a", "slow"], on_child_failure=policy, retry=Retry(attempts=1)), Step("logic")],
-        app=app,
-    )
+    failed, never = asyncio.Event(), asyncio.Event()
+    app.on("failed")(lambda event: failed.set())
+    p = Pipeline("p", [Step("check", children=["a", "slow"], on_child_failure=policy), Step("logic")], app=app)
 
     @p.handler("check:a")
     async def a() -> int:
@@ -100,7 +93,7 @@ async def test_a_failed_child_may_fail_the_run(app: App, policy: Any) -> None:
 
     @p.handler("check:slow")
     async def slow() -> None:
-        await asyncio.sleep(0.05 if policy == "fail" else 60)
+        await (failed if policy == "fail" else never).wait()
 
     @p.handler("logic")
     async def logic() -> None:
@@ -224,7 +217,8 @@ async def test_runs_are_found_by_their_values_and_no_more_when_they_are_gone(app
 @shows("`pipeline.stats()` counts the waiting, processing, blocked and delayed jobs of each step")
 async def test_figures_of_each_step(app: App) -> None:
     p = Pipeline("p", [Step("a", children=["x"]), Step("b", delay=3600)], app=app)
-    begun, go = asyncio.Event(), asyncio.Event()
+    begun, go, events = asyncio.Event(), asyncio.Event(), Signal()
+    app.on("*")(events.send)
 
     @p.handler("a")
     async def a(n: int) -> dict[str, Any]:
@@ -249,7 +243,7 @@ async def test_figures_of_each_step(app: App) -> None:
         async def delayed() -> bool:
             return (await p.stats())["b"].delayed == 1
 
-        await settled(p, delayed)
+        await events.until(delayed, "a delayed job of the last step")
 
 
 @shows("a limit named after a field of the run counts each value by itself")
@@ -257,12 +251,13 @@ async def test_limits_by_a_field_of_the_run(app: App) -> None:
     p = Pipeline("p", [Step("a", limits=["discord:{guild}"])], app=app)
     running: dict[int, int] = {}
     most: dict[int, int] = {}
+    both = asyncio.Barrier(2)  # a run of each guild: each waits for one that its limit does not hold back
 
     @p.handler("a")
     async def a(guild: int) -> None:
         running[guild] = running.get(guild, 0) + 1
         most[guild] = max(most.get(guild, 0), running[guild])
-        await asyncio.sleep(0.01)
+        await both.wait()
         running[guild] -= 1
 
     await app.limits.set(Limit("discord", slots=1))

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit import Told
+from tests.waiting import Signal
 from treadle import App, BadOption, Retry, Worker, chain, flow
 from treadle.ports import MemoryPubSub, MemoryQueue, MemoryStore, memory_backend
 from treadle.ports.contract import Listener
@@ -18,18 +20,15 @@ from treadle.testing.shows import shows
 PATIENCE = 60.0  # seconds, on a machine that is busy with other things
 
 
-async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = holds()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.002)
+@pytest.fixture
+def queued(monkeypatch: pytest.MonkeyPatch) -> Signal:
+    """Sent after each change of a queue in memory."""
+    return Signal().after(monkeypatch, MemoryQueue, "push", "pop", "ack", "release", "dead_letter")
 
 
 def fleet(backend: Any, size: int, ran: Counter[str]) -> list[App]:
-    """Apps with the same tasks, like the processes of one deployment."""
-    apps = []
+    """Apps with the same tasks, as processes of one deployment have them."""
+    apps, met = [], Signal()
     for n in range(size):
         app = App(ports=backend, retry=Retry(base=0.01))
 
@@ -53,7 +52,8 @@ def fleet(backend: Any, size: int, ran: Counter[str]) -> list[App]:
         @app.task(name="meet")
         async def meet(of: int, n: int = n) -> int:
             ran["here"] += 1
-            await until(lambda: ran["here"] >= of)
+            met.send()
+            await met.until(lambda: ran["here"] >= of, f"{of} runs at once")
             return n
 
         apps.append(app)
@@ -118,9 +118,11 @@ async def test_nobody_listens_and_the_queue_wakes_all_the_same() -> None:
     queue, _, store = memory_backend()
     ran: Counter[str] = Counter()
     one, other = fleet((queue, Deaf(), store), 2, ran)
+    told = Told(other)
     async with one, Worker(other, poll=0.05):
         jobs = await one.enqueue([one.tasks["add"].job(n, 0) for n in range(20)])
-        await until(lambda: ran["app1"] == 20)
+        await told.until("succeeded", 20)
+        assert ran["app1"] == 20
         assert await jobs[0].result(PATIENCE) == 0
 
 
@@ -138,26 +140,27 @@ async def test_namespaces_are_apart_and_prefix_every_key() -> None:
         await one.tasks["t"].options(id="same").enqueue("one")
         await other.tasks["t"].options(id="same").enqueue("other")
         assert [row.id for row in (await one.jobs.list()).records] == ["same"]
+        told = Told(other)
         async with Worker(other):
-            await until(lambda: heard["other"])
+            await told.until("succeeded")
         assert heard == {"other": 1}
     assert {key.partition(":")[0] for key in backend.store._values} == {"one", "other"}
 
 
-async def test_the_queue_is_empty_when_all_is_done() -> None:
+async def test_the_queue_is_empty_when_all_is_done(queued: Signal) -> None:
     backend, ran = memory_backend(), Counter[str]()
     [app] = fleet(backend, 1, ran)
     async with app:
         jobs = await app.enqueue([app.tasks["add"].job(n, 0) for n in range(100)])
-        await until(lambda: _is(backend.queue.size, 100))
+        await queued.until(lambda: _is(backend.queue.size, 100), "a message for each job")
         async with Worker(app, poll=0.02):
             await asyncio.gather(*(job.result(PATIENCE) for job in jobs))
-            await until(lambda: _is(backend.queue.size, 0))
+            await queued.until(lambda: _is(backend.queue.size, 0), "an empty queue")
     assert backend.queue.dead == []
 
 
 @shows("a message that cannot be read becomes a dead letter with the reason")
-async def test_a_message_that_cannot_be_read_is_set_aside_with_the_reason() -> None:
+async def test_a_message_that_cannot_be_read_is_set_aside_with_the_reason(queued: Signal) -> None:
     backend, ran = memory_backend(), Counter[str]()
     [app] = fleet(backend, 1, ran)
     await backend.queue.push("{half a me")
@@ -165,13 +168,13 @@ async def test_a_message_that_cannot_be_read_is_set_aside_with_the_reason() -> N
     async with app, Worker(app, poll=0.02):
         job = await app.tasks["add"].enqueue(1, 1)
         assert await job.result(PATIENCE) == 2
-        await until(lambda: len(backend.queue.dead) == 2)
+        await queued.until(lambda: len(backend.queue.dead) == 2, "two dead letters")
     assert {dead.body for dead in backend.queue.dead} == {"{half a me", '{"other": "program"}'}
     assert all("expected a wake-up" in dead.reason for dead in backend.queue.dead)
 
 
 @shows("a message that comes twice, or names an unknown job, changes nothing")
-async def test_a_message_twice_or_for_nobody_changes_nothing() -> None:
+async def test_a_message_twice_or_for_nobody_changes_nothing(queued: Signal) -> None:
     backend, ran = memory_backend(), Counter[str]()
     [app] = fleet(backend, 1, ran)
     async with app:
@@ -180,7 +183,7 @@ async def test_a_message_twice_or_for_nobody_changes_nothing() -> None:
             await backend.queue.push(f'{{"job": "{id}"}}')
         async with Worker(app, poll=0.02):
             assert await job.result(PATIENCE) == 2
-            await until(lambda: _is(backend.queue.size, 0))
+            await queued.until(lambda: _is(backend.queue.size, 0), "an empty queue")
     assert ran["app0"] == 1
     assert backend.queue.dead == []
 
@@ -232,7 +235,7 @@ async def test_ten_messages_at_a_time_do_not_slow_a_worker_down() -> None:
 
 
 @shows("an idle worker reads its queue once a poll")
-async def test_an_idle_worker_pops_once_a_poll() -> None:
+async def test_an_idle_worker_pops_once_a_poll(queued: Signal) -> None:
     import time
 
     _, pubsub, store = memory_backend()
@@ -253,12 +256,12 @@ async def test_an_idle_worker_pops_once_a_poll() -> None:
     async def nothing() -> None: ...
 
     async with app, Worker(app, poll=0.02):
-        await until(lambda: calls["claim"] > 10 and queue.pops > 5)
+        await queued.until(lambda: calls["claim"] > 10 and queue.pops > 5, "many polls")
         assert queue.pops <= calls["claim"]
 
 
 @shows("a delay above the maximum of the queue is kept and counts no attempt")
-async def test_a_delay_beyond_what_the_queue_can_bounces_and_costs_no_attempt() -> None:
+async def test_a_delay_beyond_what_the_queue_can_bounces_and_costs_no_attempt(queued: Signal) -> None:
     from treadle.testing import HandClock
 
     clock = HandClock()
@@ -275,7 +278,7 @@ async def test_a_delay_beyond_what_the_queue_can_bounces_and_costs_no_attempt() 
             for _ in range(3):
                 clock.advance(901)
                 pops = queue.pops
-                await until(lambda pops=pops: queue.pops > pops + 1)  # type: ignore[misc]
+                await queued.until(lambda pops=pops: queue.pops > pops + 1, "two polls")  # type: ignore[misc]
                 assert (await app.jobs.get(job.id)).state == "ready"  # type: ignore[union-attr]
             clock.advance(901)
             assert await job.result(PATIENCE) == "done"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import each_turn
 from treadle import StorageError
 from treadle.core.model import NewJob, Query
 from treadle.errors import EventLoopError
@@ -148,8 +149,8 @@ async def _goes_on(port: Any, answered: set[str]) -> None:
 async def test_cancelled_before_its_first_step(port: Any) -> None:
     await port.put("a")
     call, other = _put(port, "b"), _put(port, "c")
-    while not _cancel_others(call, other):  # noqa: ASYNC110 (in the turn in which the task is made)
-        await asyncio.sleep(0)
+    async for _ in each_turn(lambda: not _cancel_others(call, other)):
+        pass  # in the turn in which the task is made
     await _goes_on(port, await _ended(call, other) | {"a"})
 
 
@@ -178,7 +179,7 @@ def test_the_event_loop_ends_in_the_middle(port: Any, gate: Gate) -> None:
 
     async def last() -> None:
         try:
-            await asyncio.sleep(LONG)
+            await asyncio.Event().wait()
         finally:
             gate.shut = False
             gate.go.set()

@@ -307,14 +307,14 @@ def test_killed_in_the_middle_of_a_push_it_has_all_that_was_said(tmp_path: Path)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 async def test_a_forked_child_does_not_keep_the_queue_of_a_killed_parent(tmp_path: Path) -> None:
     script = """
-import asyncio, os, sys, time
+import asyncio, os, signal, sys
 from treadle.ports import file_queue
 async def main(path):
     queue = file_queue(path)
     await queue.push("a")
     if not os.fork():
         print(os.getpid(), flush=True)
-    time.sleep(60)
+    signal.pause()
 asyncio.run(main(sys.argv[1]))
 """
     path = tmp_path / "q"

@@ -13,6 +13,7 @@ import boto3
 import pytest
 
 from tests.servers import moto, valkey
+from tests.waiting import until
 from treadle import App, BadOption, Worker, flow
 from treadle.blobs import DirectoryBlobs
 from treadle.ports import memory_queue
@@ -93,9 +94,11 @@ async def test_sqs_with_redis_as_its_users_run_it() -> None:
         await queue.push("not a wake-up")
         job = await fan.enqueue(30)
         assert await job.workflow.result(60) == sum(range(1, 31))
-        async with asyncio.timeout(60):
-            while await queue.size():  # noqa: ASYNC110 - a server elsewhere sends no notification
-                await asyncio.sleep(0.05)
+
+        async def empty() -> bool:
+            return not await queue.size()
+
+        await until(empty, "an empty queue")
 
 
 @shows("a body that is too large for SQS is stored as a file and comes back whole")

@@ -18,6 +18,7 @@ from django.db import connections, transaction
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tests.django_alias import django_alias
+from tests.waiting import Signal
 from treadle import (
     App,
     BadOption,
@@ -32,6 +33,7 @@ from treadle import (
     chain,
     flow,
 )
+from treadle.storage.sqlite.shared_transaction import SharedTransactions
 from treadle.tasks.options import Key
 from treadle.testing.shows import shows
 
@@ -368,14 +370,15 @@ async def test_calls_that_cannot_be(app: App, path: Path) -> None:
     await memory.close()
 
 
-async def test_others_wait_for_it_and_go_on(app: App, path: Path) -> None:
-    """A worker waits while a user's transaction is open; neither loses anything."""
+async def test_others_wait_for_it_and_go_on(app: App, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker meets an open transaction of the user's; nothing is lost of either."""
+    waits = Signal().around(monkeypatch, SharedTransactions, "_begin_patiently")
     async with Worker(app):
         with closing(sqlite3.connect(path)) as db:
             first = await app.enqueue(spec(app, "first"), within=db)
             second = asyncio.create_task(app.enqueue(spec(app, "second")))
-            done, _ = await asyncio.wait([second], timeout=0.05)
-            assert not done
+            await waits.until(lambda: waits.sent, "a call that waits for the user's commit")
+            assert not second.done()
             db.commit()
         assert await first.result(30) == "first"
         assert await (await second).result(30) == "second"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.kit import Spy, Told, work
+from tests.kit import Spy, Told, presences, work
 from treadle import App, BadOption, JobSpec, Record, Retry, UnknownSchedule
 from treadle.core.model import Claim, NewJob, Presence, State
 from treadle.policy.cron import stamp
@@ -499,13 +498,12 @@ async def test_a_worker_starts_when_it_is_told(app: App, spy: Spy) -> None:
         assert [each.name for each in await app.schedules.list()] == ["beat"]
 
 
-async def test_presence_names_the_queues_of_users_only(app: App, storage: Storage) -> None:
+async def test_presence_names_the_queues_of_users_only(app: App, spy: Spy) -> None:
     @app.task(name="f", queue="mine")
     async def f() -> None: ...
 
     async with work(app, name="w"):
-        while not (found := (await storage.stats()).workers):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        found = await spy.until(lambda: presences(spy), "the worker's first heartbeat")
         assert found[0].queues == ("mine",)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import atexit
 import functools
-import time
-from collections.abc import Callable, Sequence
 from typing import Self
 
-from tests.servers.process import PATIENCE, ServerFailed
+from tests.servers.process import PATIENCE
 from tests.servers.valkey import Fsync, Valkey, fields
+from tests.waiting import until_blocking
 
 SLOTS = 16_384
 NODES = 3
@@ -49,7 +48,7 @@ class Cluster:
                 node.do("CLUSTER", "ADDSLOTS", *range(number * SLOTS // NODES, (number + 1) * SLOTS // NODES))
             for node in self.nodes[1:]:
                 node.do("CLUSTER", "MEET", "127.0.0.1", first.port)
-        until(self.whole, "the nodes did not find each other")
+        until_blocking(self.whole, "the nodes of the cluster find each other", PATIENCE)
         return self
 
     def whole(self) -> bool:
@@ -90,15 +89,6 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def until(true: Callable[[], bool], otherwise: str) -> None:
-    """Wait for a change that another process makes. Raises ServerFailed."""
-    give_up = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > give_up:
-            raise ServerFailed(f"{otherwise} within {PATIENCE:g} s")
-        time.sleep(0.02)
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from typing import Any
 import psycopg
 
 from tests.servers.process import VERSIONS, free_port
+from tests.waiting import NotSeen, until_blocking
 
 FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
 ALWAYS = ("max_connections=200", "max_prepared_transactions=10", "listen_addresses=127.0.0.1", "shared_buffers=64MB")
@@ -100,18 +101,24 @@ class Postgres:
         """Start it and wait until it answers. A server that was killed may first recover, and wait for its last
         backends to end."""
         end = time.monotonic() + UP
-        while True:
-            self._launch()
-            if self._answers(end):
-                self._known = True
-                return self
-            said = (self.folder / "log").read_text(errors="replace")[-3_000:]
-            if time.monotonic() > end:
-                self.close()
-                raise RuntimeError(f"PostgreSQL did not start: {said}")
-            if "could not bind" in said and not self._known:
-                self.port = free_port()  # another process took the port first
-            time.sleep(0.1)
+        try:
+            until_blocking(lambda: self._launched(end), "an answer of PostgreSQL", UP)
+        except NotSeen:
+            said = self._said()
+            self.close()
+            raise RuntimeError(f"PostgreSQL did not start: {said}") from None
+        return self
+
+    def _launched(self, end: float) -> bool:
+        """Start it once."""
+        self._launch()
+        self._known = self._answers(end) or self._known
+        if self._server is None and "could not bind" in self._said() and not self._known:
+            self.port = free_port()  # another process was faster
+        return self._server is not None
+
+    def _said(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-3_000:]
 
     def stop(self) -> None:
         """Stop it as an administrator does: connections are cut, data is written."""
@@ -214,17 +221,21 @@ class Postgres:
             )
 
     def _answers(self, end: float) -> bool:
-        """Wait for the server that was just launched. False if it ended, or the time is over."""
-        assert self._server is not None
-        while time.monotonic() < end:
-            if self._server.poll() is not None:
-                self._server = None
-                return False
-            with contextlib.suppress(psycopg.OperationalError):
-                psycopg.connect(self.url, connect_timeout=2).close()
-                return True
-            time.sleep(0.02)
-        self._end(signal.SIGQUIT)
+        """Whether the server just launched comes up; False when it ended, or the time is over."""
+        server = self._server
+        assert server is not None
+        try:
+            until_blocking(lambda: server.poll() is not None or self._connects(), "an answer", end - time.monotonic())
+        except NotSeen:
+            self._end(signal.SIGQUIT)
+        if server.poll() is not None:
+            self._server = None
+        return self._server is not None
+
+    def _connects(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(self.url, connect_timeout=2).close()
+            return True
         return False
 
     def _end(self, how: signal.Signals) -> None:

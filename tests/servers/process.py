@@ -5,6 +5,7 @@ All kinds of servers wait for a port and clean up in the same way.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import signal
@@ -12,13 +13,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-VERSIONS: set[str] = set()  # of servers started in this process; shown at the end of the run's report
-PATIENCE = 60.0  # seconds until a server must answer
+from tests.waiting import NotSeen, until_blocking
+
+VERSIONS: set[str] = set()  # what has been started in this process; the report of the run ends with it
+PATIENCE = 60.0  # s until a server must be there
 
 # Runs next to each server, with a pipe from us: it stops the server when our process has ended in any way.
 GUARD = 'cat >/dev/null; kill -9 "$1"; rm -rf "$2"'
@@ -106,15 +108,14 @@ class Process:
             )
         guard = ["/bin/sh", "-c", GUARD, "guard", str(self._child.pid), str(self.folder)]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
-        give_up = time.monotonic() + self.patience
-        while not self.answers():
-            code = self._child.poll()
-            if code is not None or time.monotonic() > give_up:
-                said = self.said()
-                self.kill()
-                raise ServerFailed(f"{' '.join(self.command())} (exit code {code}) did not start:\n{said}")
-            time.sleep(0.01)
-        return self
+        child = self._child
+        with contextlib.suppress(NotSeen):
+            until_blocking(lambda: child.poll() is not None or self.answers(), "an answer", self.patience)
+            if child.poll() is None:
+                return self
+        code, said = child.poll(), self.said()
+        self.kill()
+        raise ServerFailed(f"{' '.join(self.command())} (exit code {code}) did not start:\n{said}")
 
     def stop(self) -> None:
         """Stop it as an operator does; its data stays."""

@@ -9,9 +9,9 @@ from typing import Self
 
 import redis
 
-from tests.servers.cluster import until
-from tests.servers.process import Process
+from tests.servers.process import PATIENCE, Process
 from tests.servers.valkey import Fsync, Valkey, binary
+from tests.waiting import until_blocking
 
 MASTER = "main"  # the Sentinels' name of the pair
 
@@ -78,12 +78,14 @@ class Sentinels:
         for server in self.servers:
             server.start()
         replica.do("REPLICAOF", "127.0.0.1", primary.port)
-        until(lambda: replica.info("replication")["master_link_status"] == "up", "the replica did not find its primary")
+        until_blocking(
+            lambda: replica.info("replication")["master_link_status"] == "up", "the replica finds its primary", PATIENCE
+        )
         for watcher in self.watchers:
             if not watcher.config.exists():
                 watcher.watch(primary, replica, [each for each in self.watchers if each is not watcher])
             watcher.start()
-        until(self.agreed, "the Sentinels did not agree")
+        until_blocking(self.agreed, "the Sentinels agree", PATIENCE)
         return self
 
     def agreed(self) -> bool:
@@ -112,7 +114,7 @@ class Sentinels:
             except (redis.RedisError, KeyError):  # one of them is starting, or still believes that it is the primary
                 return False
 
-        until(well, "the Sentinels did not agree on a primary with a replica")
+        until_blocking(well, "the Sentinels agree on a primary with a replica", PATIENCE)
 
     def settled(self) -> None:
         """Wait until the replica has all that the primary has acknowledged."""
@@ -122,7 +124,7 @@ class Sentinels:
             info = primary.info("replication")
             return f"offset={info['master_repl_offset']}," in info.get("slave0", "") + ","
 
-        until(same, "the replica did not catch up")
+        until_blocking(same, "the replica catches up", PATIENCE)
 
     def fail_over(self) -> None:
         """Make the replica the primary, as before maintenance. Return when every Sentinel knows it."""
@@ -134,7 +136,7 @@ class Sentinels:
             except redis.ResponseError:  # a fail-over is in progress, or ended a moment ago
                 return False
 
-        until(agreed, "no Sentinel wanted to fail over")
+        until_blocking(agreed, "a Sentinel fails over", PATIENCE)
         self.promoted(new)
 
     def promoted(self, new: Valkey) -> None:
@@ -149,7 +151,7 @@ class Sentinels:
             except redis.ConnectionError:  # a server that changes its role closes all connections
                 return False
 
-        until(all_know, "the replica was not promoted")
+        until_blocking(all_know, "the replica is promoted", PATIENCE)
 
     def close(self) -> None:
         everybody: list[Process] = [*self.watchers, *self.servers]

@@ -8,8 +8,9 @@ from typing import Any, LiteralString, Self
 
 import psycopg
 
-from tests.servers.cluster import until
 from tests.servers.postgres import Postgres
+from tests.servers.process import PATIENCE
+from tests.waiting import until_blocking
 
 # Every commit waits for a standby's disk, also between a promotion and the start of a new standby.
 SETTINGS = ("synchronous_standby_names=*", "wal_retrieve_retry_interval=100ms", "recovery_init_sync_method=syncfs")
@@ -62,7 +63,7 @@ class Pair:
         """Make a copy of the new primary its standby, in place of the server that was killed."""
         if self.standby is None:
             self._add_standby()
-        until(self.in_step, "the standby did not catch up")
+        until_blocking(self.in_step, "the standby catches up", PATIENCE)
 
     def in_step(self) -> bool:
         """Whether the standby is synchronous and has everything that was written before this call."""
@@ -91,7 +92,7 @@ class Pair:
 
     def _add_standby(self) -> None:
         self.standby = Standby(self.primary).start()
-        until(self.in_step, "the standby did not begin to follow")
+        until_blocking(self.in_step, "the standby begins to follow", PATIENCE)
 
     def _one(self, statement: LiteralString, *values: Any) -> Any:
         with psycopg.connect(self.primary.url, autocommit=True, connect_timeout=2) as connection:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from tests.servers.postgres import Postgres, binaries
+from tests.waiting import until_blocking
 
 
 def test_a_durable_server_keeps_its_data_through_a_kill() -> None:
@@ -36,10 +36,7 @@ def test_it_goes_when_its_process_is_killed() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     url, folder = ended.stdout.split()
-    end = time.monotonic() + 60
-    while Path(folder).exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until_blocking(lambda: not Path(folder).exists(), "the server's folder is removed")
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg
@@ -16,6 +15,7 @@ from tests.servers.process import ServerFailed
 from tests.servers.sentinel import Sentinels
 from tests.servers.standby import Pair
 from tests.servers.valkey import Valkey, binary
+from tests.waiting import until_blocking
 
 
 def test_a_server_keeps_its_data_through_a_kill() -> None:
@@ -42,10 +42,7 @@ def test_it_goes_when_its_process_is_killed() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     port, folder = ended.stdout.split()
-    end = time.monotonic() + 60
-    while Path(folder).exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until_blocking(lambda: not Path(folder).exists(), "the server's folder is removed")
     with pytest.raises(redis.ConnectionError):
         redis.Redis(port=int(port)).ping()
 

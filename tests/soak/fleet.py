@@ -4,15 +4,15 @@ own."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 import sys
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from tests.soak.skew import MachineClock
+from tests.waiting import NotSeen, until
 from treadle.core.clock import wall
 from treadle.testing.history import History
 
@@ -74,12 +74,15 @@ class Fleet:
                 stdout=log,
                 stderr=log,
             )
-        until = time.monotonic() + BEGIN
-        while not (path.exists() and path.stat().st_size):
-            if self._processes[role].returncode is not None or time.monotonic() > until:
-                self._note_death(role)
-                return
-            await asyncio.sleep(0.02)
+        process = self._processes[role]
+
+        def begun() -> bool:
+            return path.exists() and path.stat().st_size > 0
+
+        with contextlib.suppress(NotSeen):
+            await until(lambda: begun() or process.returncode is not None, "the first line of a process", BEGIN)
+        if not begun():
+            self._note_death(role)
 
     def _program(self) -> tuple[str, ...]:
         """The module, and what it takes before the arguments of a process."""

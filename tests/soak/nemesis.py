@@ -21,6 +21,7 @@ from tests.soak.full_disk import SmallDiskPostgresStage, SmallDiskStage, SmallDi
 from tests.soak.moving import MovingStage
 from tests.soak.set_clock import SetClockStage
 from tests.soak.tasks import LEASE
+from tests.waiting import random_moment
 
 TIMED_OUT = b"canceling statement due to statement timeout"  # what the server logs
 Fault = Callable[[], Awaitable[None]]
@@ -91,7 +92,7 @@ class Nemesis:
 
     async def _go_on(self, chance: random.Random, faults: dict[str, Fault]) -> None:
         while faults:
-            await asyncio.sleep(chance.uniform(0.2, 2.5))
+            await random_moment(chance, 0.2, 2.5)
             name = chance.choice(sorted(faults))
             self._fleet.history.add("note", text=name)
             await faults[name]()
@@ -148,7 +149,7 @@ class Nemesis:
     async def _slow(self) -> None:
         self._stage.proxy.delay = self._around.uniform(0.01, 0.15)
         try:
-            await asyncio.sleep(self._around.uniform(0.5, 2.0))
+            await random_moment(self._around, 0.5, 2.0)
         finally:
             self._stage.proxy.delay = 0.0
         self._fleet.done["slow"] += 1
@@ -219,7 +220,7 @@ class Nemesis:
         """The running statements are cancelled, as by an administrator."""
         for _ in range(15):
             self._fleet.done["cancelled"] += await self._on_backends("pg_cancel_backend", 0.7)
-            await asyncio.sleep(self._around.uniform(0.0, 0.05))
+            await random_moment(self._around, 0.0, 0.05)
 
 
 async def _finished(work: Awaitable[Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 
 from tests.soak.skew import true
+from tests.waiting import random_moment
 from treadle import App, JobSpec, Key, StorageError, TreadleError, at_least
 from treadle.errors import Signalled, Stale
 from treadle.testing.history import History, facts_of
@@ -60,7 +61,7 @@ class Producer:
                 [act] = self._chance.choices(doing, weights)
                 await act()
             turn += 1
-            await asyncio.sleep(self._chance.random() * 0.02)
+            await random_moment(self._chance, 0.0, 0.02)
 
     async def _wait_for_room(self) -> None:
         while not self.stopping.is_set():

@@ -25,6 +25,7 @@ from tests.soak.producer import give
 from tests.soak.set_clock import SetClockStage
 from tests.soak.tasks import TABLES, make
 from tests.soak.verdict import judge, summary
+from tests.waiting import NotSeen, until
 from treadle import App, StorageError
 from treadle.testing.history import History, Violation, read
 
@@ -170,12 +171,16 @@ async def _drain(app: App, history: History, fleet: Fleet, say: Callable[[str], 
 
 
 async def _again(act: Callable[[], Any]) -> None:
-    """Repeat a call while the storage is unavailable: a server that was killed may still recover."""
-    for _ in range(100):
+    """Once more as long as the storage is away: a server that was killed may still recover."""
+
+    async def acted() -> bool:
         with contextlib.suppress(StorageError):
             await act()
-            return
-        await asyncio.sleep(0.2)
+            return True
+        return False
+
+    with contextlib.suppress(NotSeen):
+        await until(acted, "an answer of the storage", 20)
 
 
 # --- users' own tables

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from treadle.testing.proxy import Proxy, free_port
+from tests.waiting import Signal
+from treadle.testing.proxy import Link, Proxy, free_port
 
 LIMIT = 1 << 20  # bytes of a line
 
@@ -46,6 +47,12 @@ class Echo:
         return self.clients[-1]
 
 
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Signal:
+    """Sent whenever the proxy has read something."""
+    return Signal().after(monkeypatch, Link, "_read")
+
+
 class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -55,9 +62,10 @@ class Client:
         async with asyncio.timeout(30):
             return (await self.reader.readline()).decode().strip()
 
-    async def nothing_comes(self) -> bool:
+    async def has_nothing(self) -> bool:
+        """Whether nothing has arrived yet."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.02):
+            async with asyncio.timeout(0):
                 return not await self.reader.read(1)
         return True
 
@@ -124,24 +132,24 @@ async def test_an_answer_that_nobody_waits_for(echo: Echo) -> None:
         await cut.happened()
 
 
-async def test_two_answers_that_are_lost_together(echo: Echo) -> None:
+async def test_two_answers_that_are_lost_together(echo: Echo, reads: Signal) -> None:
     client = await echo.link()
     cuts = [echo.proxy.lose_answer(b"one"), echo.proxy.lose_answer(b"two")]
     client.writer.write(b"one")
     await client.writer.drain()
-    await asyncio.sleep(0.02)  # sent as a packet of its own
+    await reads.until(lambda: reads.sent, "the first packet")
     with pytest.raises(ConnectionResetError):
         await client.ask(" and two")
     async with asyncio.timeout(30):
         await asyncio.gather(*(cut.happened() for cut in cuts))
 
 
-async def test_what_is_looked_for_may_come_in_two_pieces(echo: Echo) -> None:
+async def test_what_is_looked_for_may_come_in_two_pieces(echo: Echo, reads: Signal) -> None:
     client = await echo.link()
     cut = echo.proxy.lose_request(b"needle")
     client.writer.write(b"hay nee")
     await client.writer.drain()
-    await asyncio.sleep(0.02)  # sent as a packet of its own
+    await reads.until(lambda: reads.sent, "the first packet")
     client.writer.write(b"dle hay\n")
     with pytest.raises(ConnectionResetError):
         await client.ask("")
@@ -149,14 +157,15 @@ async def test_what_is_looked_for_may_come_in_two_pieces(echo: Echo) -> None:
     assert echo.asked in ([], ["hay nee"])
 
 
-async def test_silence_is_of_one_connection(echo: Echo) -> None:
+async def test_silence_is_of_one_connection(echo: Echo, reads: Signal) -> None:
     client = await echo.link()
     cut = echo.proxy.silence(b"one")
     client.writer.write(b"one\n")
-    assert await client.nothing_comes()
+    await reads.until(lambda: reads.sent > 1, "the request and its answer")
     assert cut.done
     assert echo.asked == ["one"]
     assert await (await echo.link()).ask("two") == "TWO"
+    assert await client.has_nothing()
     echo.proxy.links[0].reset()
     with pytest.raises(ConnectionResetError):
         await client.ask("three")
@@ -174,14 +183,17 @@ async def test_refused_and_taken_again(echo: Echo) -> None:
     assert await (await echo.link()).ask("c") == "C"
 
 
-async def test_a_black_hole_keeps_what_it_swallows(echo: Echo) -> None:
+async def test_a_black_hole_keeps_what_it_swallows(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Signal().around(monkeypatch, Proxy, "flowing")
     client = await echo.link()
     assert await client.ask("a") == "A"
     echo.proxy.swallow()
+    before = held.sent
     asking = asyncio.create_task(client.ask("b"))
     fresh = asyncio.create_task((await echo.link()).ask("c"))
-    done, _ = await asyncio.wait([asking, fresh], timeout=0.02)
-    assert not done
+    await held.until(lambda: held.sent >= before + 2, "a request and a connection that are held")
+    assert not asking.done()
+    assert not fresh.done()
     assert echo.asked == ["a"]
     echo.proxy.flow()
     assert [await asking, await fresh] == ["B", "C"]

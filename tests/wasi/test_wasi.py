@@ -15,6 +15,7 @@ import pytest
 from wasmtime import wat2wasm
 
 from tests.served import memory_url
+from tests.waiting import until
 from tests.wasi.modules import module
 from treadle.blobs import DirectoryBlobs
 from treadle.cli.root import run as treadle
@@ -121,12 +122,14 @@ async def running(url: str, bounds: Bounds | None = None, **options: Any) -> Asy
 
 
 async def ended(client: Client, id: str, at: Callable[[QueueJob], bool] | None = None) -> QueueJob:
-    async with asyncio.timeout(60):
-        while True:
-            job = await client.get(id)
-            if at(job) if at is not None else job.completed_at is not None:
-                return job
-            await asyncio.sleep(0.05)
+    found: list[QueueJob] = []
+
+    async def seen() -> bool:
+        found.append(await client.get(id))
+        return at(found[-1]) if at is not None else found[-1].completed_at is not None
+
+    await until(seen, "the state of a job at the server")
+    return found[-1]
 
 
 async def send(client: Client, folder: Path, name: str, content: bytes | None = None) -> str:

@@ -54,6 +54,10 @@ async def test_no_join_of_three_hundred_is_stranded(app: App, round_: int) -> No
     await joins(app, 300)
 
 
+async def is_final(app: App, id: str) -> bool:
+    return (await app.jobs.get(id)).state.final
+
+
 @shows("a workflow ends once while storage calls fail at random")
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_workflow_ends_once_whatever_the_storage_does(seed: int) -> None:
@@ -78,9 +82,7 @@ async def test_a_workflow_ends_once_whatever_the_storage_does(seed: int) -> None
         recovery = Retry(base=0.001, max=0.005, attempts=None)
         async with work(app, concurrency=3, recovery=recovery), work(app, concurrency=3, recovery=recovery):
             for job in jobs:
-                async with asyncio.timeout(30):
-                    while not (await app.jobs.get(job)).state.final:  # noqa: ASYNC110  # its event may be told by now
-                        await asyncio.sleep(0.005)
+                await storage.until(lambda id=job.id: is_final(app, id), "the end of a workflow")  # type: ignore[misc]
             storage.well = True
         rows = [await app.jobs.get(job) for job in jobs]
     assert [row.value for row in rows] == [str(40 * n + 6) for n in range(8)]

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from redis import Redis
 
 from tests.servers import cluster
-from tests.servers.cluster import until
 from tests.servers.valkey import Valkey
+from tests.waiting import until_blocking
 from treadle import App, Limit
 from treadle.cli.doctor.redis import judged
 from treadle.cli.root import treadle
@@ -71,7 +71,7 @@ def test_replicas() -> None:
     """A primary with a replica, with and without a limit on how far the replica may be behind; and the replica
     itself."""
     with Valkey() as primary, Valkey("--replicaof", f"127.0.0.1 {primary.port}") as replica:
-        until(lambda: "state=online" in primary.info("replication").get("slave0", ""), "the replica did not come")
+        until_blocking(lambda: "state=online" in primary.info("replication").get("slave0", ""), "the replica comes")
         assert doctor(primary)["replicas"][0] == "warn"
         primary.do("CONFIG", "SET", "min-replicas-to-write", "1")
         assert doctor(primary)["replicas"][0] == "ok"
