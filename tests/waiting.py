@@ -23,7 +23,7 @@ PAUSE = 0.005  # s between two looks at another process or a server
 
 
 class NotSeen(AssertionError):
-    """What a test has waited for did not happen in time."""
+    """A condition did not come true in time."""
 
 
 async def until(seen: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:

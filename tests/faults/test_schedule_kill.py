@@ -39,7 +39,7 @@ async def enough(app: App, jobs: int) -> bool:
 
 
 async def all_back(app: App) -> bool:
-    """What the dead left half done comes back when their leases end."""
+    """Jobs of killed processes are claimed again when their leases expire."""
     left = await app.jobs.list(task="beat", state=("ready", "running", "waiting"), limit=1)
     [schedule] = await app.schedules.list()
     assert schedule.next_at is not None

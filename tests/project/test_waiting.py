@@ -93,7 +93,7 @@ class Finder(ast.NodeVisitor):
             self.found.append((".".join(self._within), node.lineno, wrong))
 
     def _sleep(self, name: str, node: ast.Call) -> str:
-        """What is wrong with this call; "" if nothing is."""
+        """The fault of this call; "" if there is none."""
         given = node.args[0] if node.args else None
         number = given.value if isinstance(given, ast.Constant) else None
         if name == "sleep" and number != 0:
@@ -153,7 +153,10 @@ def test_no_test_sleeps_or_polls() -> None:
         ("time.sleep(1)", "sleeps"),
         ("for _ in range(200): await asyncio.sleep(0)", "polls in a loop"),
         ("while not done: await asyncio.sleep(0)", "polls in a loop"),
-        ("while not done:\n        for each in some: await each()\n        await asyncio.sleep(0)", "polls in a loop"),
+        (
+            "while not done:\n        with lock:\n            await act()\n        await asyncio.sleep(0)",
+            "polls in a loop",
+        ),
         ("while not done: await turn(n)", "polls in a loop"),
         ("await turn(200)", "waits for a number of turns"),
         ("await asyncio.wait([task], timeout=0.05)", "lets a time pass"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+from collections.abc import Sequence
 from typing import Self
 
 from tests.servers.process import PATIENCE

@@ -12,8 +12,10 @@ from typing import ClassVar
 import redis
 
 from tests.faults.stages import Stage
-from tests.servers.cluster import NODES, Cluster, until
+from tests.servers.cluster import NODES, Cluster
+from tests.servers.process import PATIENCE
 from tests.servers.valkey import Valkey
+from tests.waiting import until_blocking
 from treadle.testing.proxy import Cut, Link, Proxy
 
 _numbers = itertools.count()
@@ -110,7 +112,7 @@ class ClusterStage(Stage):
     async def _start(self) -> None:
         assert self._victim is not None
         await asyncio.to_thread(self._victim.start)
-        await asyncio.to_thread(until, self._whole, "the cluster did not heal")
+        await asyncio.to_thread(until_blocking, self._whole, "the cluster heals", PATIENCE)
 
     def _whole(self) -> bool:
         try:
@@ -125,7 +127,7 @@ class ClusterStage(Stage):
     async def _thaw(self) -> None:
         assert self._victim is not None
         self._victim.thaw()
-        await asyncio.to_thread(until, self._whole, "the cluster did not heal")
+        await asyncio.to_thread(until_blocking, self._whole, "the cluster heals", PATIENCE)
 
     async def _move(self) -> None:
         await asyncio.to_thread(self._move_slot, self.cluster.nodes)

@@ -12,6 +12,7 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from tests.soak.skew import MachineClock
 from tests.waiting import NotSeen, until
 from treadle.core.clock import wall
 from treadle.testing.history import History
