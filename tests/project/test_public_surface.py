@@ -39,8 +39,8 @@ SURFACE = {
         after attempt cancelled deadline error headers id labels lost once parent progress record report sleep step
         step_key sync task transaction upstream version wait wait_for worker workflow
     """,
-    "Task": "enqueue function job kind late name options queue retry",
-    "BatchTask": "enqueue function job kind late max_wait name options queue retry size",
+    "Task": "enqueue function job kind late name options queue",
+    "BatchTask": "enqueue function job kind late max_wait name options queue size",
     "Job": "created ended id result task workflow",
 }
 

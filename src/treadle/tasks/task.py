@@ -15,7 +15,6 @@ from treadle.concurrency.spawn import answers_coroutine
 from treadle.core.job import Job, JobSpec
 from treadle.core.must_await import check_awaited
 from treadle.errors import BadArgument
-from treadle.policy.retry import Retry
 from treadle.tasks.core import NO_OPTIONS, TaskCore
 from treadle.tasks.declaration import Kind
 from treadle.tasks.job_factory import Template
@@ -74,11 +73,6 @@ class Task(Generic[P, R, C, W]):
     def queue(self) -> str:
         """The queue of its jobs, unless their options name another."""
         return self._core.queue
-
-    @property
-    def retry(self) -> Retry:
-        """The retries of its jobs, unless their options say otherwise: those of the app where the task gives none."""
-        return self._core.retry
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
         value: C = self._core.function(*args, **kwargs)
