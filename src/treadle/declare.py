@@ -119,19 +119,17 @@ class Declarations:
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            found, core = self._free_name(function, name), self._core
-            declared = Declaration(
-                name=found,
-                function=function,
+            task = self._new_task(
+                function,
+                name,
+                codec,
                 kind=kind,
                 constants=cast("Options", constants),
                 computed=options,
                 on_error=on_error,
-                codec=self._codec_of(codec),
                 reduce=reduce,
             )
-            task: Task[..., Any, Any] = Task(TaskCore(core.maker, declared))
-            core.register(found, task, concurrency)
+            self._core.register(task.name, task, concurrency)
             return task
 
         return decorate if function is None else decorate(function)
@@ -207,11 +205,23 @@ class Declarations:
 
     def _scheduled(self, timing: crons.Timing, ask: crons.Next | None, *rest: Any) -> Scheduled:
         def decorate(target: Any) -> Task[..., Any, Any]:
-            task: Task[..., Any, Any] = target if isinstance(target, Task) else self.task(target)
+            is_task = isinstance(target, Task)
+            task: Task[..., Any, Any] = target if is_task else self._new_task(target, constants=Options())
             self._core.schedules.declare(task, timing, ask, *rest)
+            if not is_task:  # a function whose schedule is refused becomes no task
+                self._core.register(task.name, task)
             return task
 
         return cast("Scheduled", decorate)
+
+    def _new_task(
+        self, function: Callable[..., Any], name: str | None = None, codec: codecs.Codec | None = None, **given: Any
+    ) -> Task[..., Any, Any]:
+        """A task that is not registered yet. Raises BadTask, BadOption and BadCodec."""
+        declared = Declaration(
+            name=self._free_name(function, name), function=function, codec=self._codec_of(codec), **given
+        )
+        return Task(TaskCore(self._core.maker, declared))
 
     def _codec_of(self, own: codecs.Codec | None) -> codecs.Codec | None:
         """A task's codec: its own, which must restore the values it encodes, or the app's. Raises BadCodec."""

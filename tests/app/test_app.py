@@ -128,6 +128,17 @@ def test_a_refused_declaration_changes_nothing(bare: App, wrong: str) -> None:
     assert bare.limits.declares
 
 
+def test_a_function_whose_schedule_is_refused_becomes_no_task(bare: App) -> None:
+    for options in {"args": ("too many",)}, {"overlap": "never"}, {"name": "a\nb"}:
+        refused: Any = bare.cron("0 3 * * *", **options)
+        with pytest.raises((BadOption, BadArgument)):
+
+            @refused
+            def nightly() -> None: ...
+
+        assert not bare.tasks
+
+
 def test_the_registered_tasks_are_read_only(bare: App) -> None:
     task = bare.task(name="t")(lambda: None)
     tasks: Any = bare.tasks

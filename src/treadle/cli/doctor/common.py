@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Literal
 
@@ -101,8 +102,15 @@ def _unserved(stats: Stats) -> Iterator[Check]:
             yield warn(
                 "queues",
                 f"{plural(number, 'job')} in queue {queue!r}, and no worker serves it{guess}",
-                f"start one: `treadle worker module:app --queues {queue}`",
+                f"start one: `treadle worker {_arguments_for(queue)}`",
             )
+
+
+def _arguments_for(queue: str) -> str:
+    """Of a worker that serves the queue."""
+    if queue == defaults.DELAYED_QUEUE:
+        return "[module:app] --protocol delayed"
+    return "module:app" if queue == defaults.SYSTEM_QUEUE else f"module:app --queues {shlex.quote(queue)}"
 
 
 def _untaken(stats: Stats) -> Iterator[Check]:
