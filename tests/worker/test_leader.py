@@ -263,7 +263,7 @@ async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: p
 
 async def test_the_doctor_tells_how_to_serve_each_queue(app: App) -> None:
     for queue in "delayed", "two words":
-        await app.storage.enqueue([NewJob(id=queue, task="t", queue=queue)])
+        await app.storage.enqueue([NewJob(id=queue.replace(" ", "-"), task="t", queue=queue)])
     await app.schedules.upsert("s", app.stub("t").job(), every=60)
     found = {check.text.split("'")[1]: check.advice async for check in checks(app, False) if check.name == "queues"}
     assert found == {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -44,9 +43,11 @@ def complain(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note to stderr. A closed stderr (`2>&1 | head`) is ignored: a worker must still stop at a signal."""
-    with contextlib.suppress(OSError):
+    """Print a note to stderr. If its reader is gone (`2>&1 | head`), drop it: a worker must still stop at a signal."""
+    try:
         click.echo(visible(text), err=True)
+    except BrokenPipeError:
+        _discard(2)
 
 
 def data(text: str) -> None:
@@ -59,8 +60,15 @@ def _print(text: str) -> None:
     try:
         click.echo(text)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # keep the flush at exit from failing again
+        _discard(1)
         raise Stop(OK) from None
+
+
+def _discard(number: int) -> None:
+    """Discard what is still printed to this descriptor. Python flushes at exit, and ends with 120 if that fails."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
 
 
 def coloured(stream: Any = None) -> bool:
