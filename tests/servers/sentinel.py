@@ -37,7 +37,7 @@ class Sentinel(Valkey):
             f"sentinel myid {self.id}",
             f"sentinel monitor {MASTER} 127.0.0.1 {primary.port} 2",
             f"sentinel down-after-milliseconds {MASTER} 500",
-            f"sentinel failover-timeout {MASTER} 2000",
+            f"sentinel failover-timeout {MASTER} 1000",
             f"sentinel known-replica {MASTER} 127.0.0.1 {replica.port}",
             *(f"sentinel known-sentinel {MASTER} 127.0.0.1 {peer.port} {peer.id}" for peer in peers),
         ]

@@ -12,8 +12,9 @@ from typing import ClassVar
 import redis
 
 from tests.faults.stages import Stage
-from tests.servers.cluster import Cluster, until
+from tests.servers.cluster import Cluster
 from tests.servers.valkey import Valkey
+from tests.waiting import until_blocking
 
 _numbers = itertools.count()
 
@@ -50,7 +51,7 @@ class ClusterStage(Stage):
     async def _start(self) -> None:
         assert self._victim is not None
         await asyncio.to_thread(self._victim.start)
-        await asyncio.to_thread(until, self._whole, "the cluster did not heal")
+        await asyncio.to_thread(until_blocking, self._whole, "the cluster is whole again")
 
     def _whole(self) -> bool:
         try:
@@ -65,7 +66,7 @@ class ClusterStage(Stage):
     async def _thaw(self) -> None:
         assert self._victim is not None
         self._victim.thaw()
-        await asyncio.to_thread(until, self._whole, "the cluster did not heal")
+        await asyncio.to_thread(until_blocking, self._whole, "the cluster is whole again")
 
     async def _move(self) -> None:
         await asyncio.to_thread(self._move_slot, self.cluster.nodes)
