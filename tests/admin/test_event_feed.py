@@ -16,6 +16,12 @@ from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
 
+@pytest.fixture(autouse=True)
+def reads_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every change sends a hint."""
+    monkeypatch.setattr("treadle.core.defaults.RESULT_POLL", 0.02)
+
+
 @shows("`app.events(everywhere=True)` yields the events of each job in their order")
 async def test_another_process_sees_what_becomes_of_jobs(app: App, spy: Spy, clock: HandClock) -> None:
     go = asyncio.Event()

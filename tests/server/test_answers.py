@@ -173,7 +173,7 @@ def test_the_bound_of_an_answer_is_a_number(size: str) -> None:
 async def test_a_client_of_a_queue_reads_a_bounded_answer(
     answer: Send, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in (("ANSWER", 0.5), ("ANSWERS", 2**20), ("TRANSFER", 0.5)):
+    for name, value in (("ANSWER", 0.2), ("ANSWERS", 2**20), ("TRANSFER", 0.2)):
         monkeypatch.setattr(f"treadle.wasi.client.{name}", value)
     file = tmp_path / "blob"
     file.write_bytes(b"module")

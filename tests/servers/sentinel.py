@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.servers.valkey import Fsync, Valkey, binary
 from tests.waiting import until_blocking
 
 MASTER = "main"  # the Sentinels' name of the pair
+PERIODS = {"info-period": 200, "ask-period": 100, "publish-period": 200}  # ms; 10,000, 1,000 and 2,000 by default
 
 
 class Sentinel(Valkey):
@@ -37,7 +39,7 @@ class Sentinel(Valkey):
             f"sentinel myid {self.id}",
             f"sentinel monitor {MASTER} 127.0.0.1 {primary.port} 2",
             f"sentinel down-after-milliseconds {MASTER} 500",
-            f"sentinel failover-timeout {MASTER} 2000",
+            f"sentinel failover-timeout {MASTER} 1000",
             f"sentinel known-replica {MASTER} 127.0.0.1 {replica.port}",
             *(f"sentinel known-sentinel {MASTER} 127.0.0.1 {peer.port} {peer.id}" for peer in peers),
         ]
@@ -85,6 +87,8 @@ class Sentinels:
             if not watcher.config.exists():
                 watcher.watch(primary, replica, [each for each in self.watchers if each is not watcher])
             watcher.start()
+            with contextlib.suppress(redis.ResponseError):  # Redis 6 has no such command
+                watcher.do("SENTINEL", "DEBUG", *(str(word) for pair in PERIODS.items() for word in pair))
         until_blocking(self.agreed, "the Sentinels agree", PATIENCE)
         return self
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.servers.cluster import Cluster
 from tests.servers.process import ServerFailed
@@ -44,7 +46,7 @@ def test_it_goes_when_its_process_is_killed() -> None:
     port, folder = ended.stdout.split()
     until_blocking(lambda: not Path(folder).exists(), "the server's folder is removed")
     with pytest.raises(redis.ConnectionError):
-        redis.Redis(port=int(port)).ping()
+        redis.Redis(port=int(port), retry=Retry(NoBackoff(), 0)).ping()
 
 
 def test_none_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def _declare(app: App) -> asyncio.Event:
     ticked = asyncio.Event()
     app.limits.declare(Limit("one", slots=1))
 
-    @app.every(1)
+    @app.every(0.1)
     @app.task(name="tick")
     async def tick() -> None:
         ticked.set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.kit import Spy, Told, work
 from treadle import App, Event
 from treadle.core.model import Claim
@@ -48,7 +50,11 @@ async def test_a_job_that_came_back_otherwise_had_no_dead_worker(app: App, told:
     assert len(told.of("lease.expired")) == 1
 
 
-async def test_everybody_hears_of_it_before_another_worker_has_the_job(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_everybody_hears_of_it_before_another_worker_has_the_job(
+    app: App, spy: Spy, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.core.defaults.RESULT_POLL", 0.02)  # claims of others send no hint
+
     @app.task(name="f")
     async def f() -> str:
         return "done"

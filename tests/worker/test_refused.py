@@ -86,7 +86,7 @@ async def test_a_storage_that_refuses_everything_for_a_while_costs_no_result(
             choosy.broken = 9
             return "kept"
 
-        async with work(app, concurrency=2, recovery=Retry(attempts=None, base=0.01)):
+        async with work(app, concurrency=2, recovery=Retry(attempts=None, base=0.01, max=0.02)):
             job = await waits.enqueue()
             gate.set()
             await told.until("worker.recovered")

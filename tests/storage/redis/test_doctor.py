@@ -70,7 +70,10 @@ def test_settings(server: Valkey, settings: dict[str, str], name: str, verdict: 
 def test_replicas() -> None:
     """A primary with a replica, with and without a limit on how far the replica may be behind; and the replica
     itself."""
-    with Valkey() as primary, Valkey("--replicaof", f"127.0.0.1 {primary.port}") as replica:
+    with (
+        Valkey("--repl-diskless-sync-delay", "0") as primary,
+        Valkey("--replicaof", f"127.0.0.1 {primary.port}") as replica,
+    ):
         until_blocking(lambda: "state=online" in primary.info("replication").get("slave0", ""), "the replica comes")
         assert doctor(primary)["replicas"][0] == "warn"
         primary.do("CONFIG", "SET", "min-replicas-to-write", "1")

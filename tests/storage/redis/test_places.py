@@ -120,9 +120,10 @@ async def test_while_a_slot_moves_nothing_is_half_seen(
     assert old.do("CLUSTER", "GETKEYSINSLOT", slot, 100) == []
 
 
-async def test_a_node_that_is_killed_and_comes_back() -> None:
+async def test_a_node_that_is_killed_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls raise StorageUnavailable meanwhile. A caller that repeats them can continue, and acknowledged jobs are
     there."""
+    monkeypatch.setattr("treadle.storage.redis.pool.PATIENCE", 0.2)
     with Cluster(fsync="always") as cluster:
         storage = RedisStorage(cluster.url)
         await storage.open()
