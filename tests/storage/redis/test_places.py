@@ -14,12 +14,13 @@ import pytest
 from tests.servers import tls, valkey
 from tests.servers.cluster import Cluster, shared
 from tests.servers.sentinel import MASTER, Sentinels
-from tests.waiting import until
+from tests.waiting import Signal, until
 from treadle.core.model import Claim, NewJob, Outcome, Query, State
 from treadle.errors import BadUrl, StorageUnavailable
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.redis import RedisStorage
+from treadle.storage.redis.pool import Pool
 
 T = TypeVar("T")
 _names = (f"p{os.getpid()}-{n}" for n in itertools.count())
@@ -170,6 +171,32 @@ async def test_a_fail_over_is_found_by_itself(sentinels: Sentinels) -> None:
 
     await until(heard, "a hint")
     await storage.close()
+
+
+async def test_a_primary_that_has_lost_its_replica_is_not_the_last_word(
+    sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `min-replicas-to-write`, a primary that was replaced refuses writes for seconds before it learns it. A call
+    looks for the new one, or succeeds when a replica is back."""
+    monkeypatch.setattr("treadle.storage.redis.pool.PATIENCE", 60.0)
+    refused = Signal().after(monkeypatch, Pool, "_drop_idle")
+    storage = connect(url_of(sentinels))
+    await storage.open()
+    await asyncio.to_thread(sentinels.settled)
+    primary, replica = sentinels.primary, sentinels.replica
+    primary.do("CONFIG", "SET", "min-replicas-to-write", "1")
+    try:
+        replica.do("REPLICAOF", "NO", "ONE")
+        again = asyncio.create_task(refused.again("a second refusal", 2))
+        sent = asyncio.create_task(storage.enqueue(jobs("a", 5)))
+        await again
+        replica.do("REPLICAOF", "127.0.0.1", primary.port)
+        assert len(await sent) == 5
+    finally:
+        primary.do("CONFIG", "SET", "min-replicas-to-write", "0")
+    assert len(await drain(storage, 5)) == 5
+    await storage.close()
+    await asyncio.to_thread(sentinels.whole)
 
 
 async def test_a_primary_that_is_killed(sentinels: Sentinels) -> None:

@@ -155,7 +155,7 @@ def _elsewhere(error: Exception) -> bool:
     """Whether another server may answer, or this one after a pause."""
     if isinstance(error, DENIED):
         return False
-    return isinstance(error, (Broken, OSError, *ELSEWHERE)) or says(error, ("READONLY",))
+    return isinstance(error, (Broken, OSError, *ELSEWHERE)) or says(error, ("READONLY", "NOREPLICAS"))
 
 
 def _packed(call: Call) -> bytes:
