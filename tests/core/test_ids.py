@@ -28,7 +28,6 @@ def test_a_burst_within_a_millisecond_stays_in_order() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_makes_other_ids() -> None:
     """Also while the clock stands still or was set back: parent and child must not both continue the parent's
     counter."""

@@ -157,6 +157,7 @@ def test_they_have_names_and_words(shop: App) -> None:
     assert "coroutine" not in repr(shop.jobs.cancel)
 
 
+@pytest.mark.filterwarnings("ignore::treadle.UnknownName")  # the limits and tasks are only examples
 def test_what_it_says_to_write_works(shop: App) -> None:
     shop.sync.limits.pause("queue:a")
     assert [use.key for use in shop.sync.limits.list()] == ["queue:a"]

@@ -159,6 +159,7 @@ async def until_it_moves(task: Any) -> int:
     raise AssertionError("it never moved")
 
 
+@pytest.mark.filterwarnings("ignore::treadle.OldRows")  # it reads them on purpose
 async def test_who_still_runs_is_told_that_he_has_lost_it(tmp_path: Path) -> None:
     """After the wait is over. The job runs again in its new storage when its lease has expired."""
     went, lost = asyncio.Event(), asyncio.Event()
