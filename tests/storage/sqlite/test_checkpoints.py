@@ -76,7 +76,7 @@ async def test_writers_wait_for_a_disk_that_does_not_keep_up(tmp_path: Path, mon
             await storage.enqueue([job(f"a{number}")])
         waits = Signal().around(monkeypatch, checkpoint.Checkpoints, "finish")
         late = [asyncio.ensure_future(storage.enqueue([job(f"b{number}")])) for number in range(3)]
-        await waits.again("a writer that waits for the disk")
+        await waits.until(lambda: waits.sent, "a writer that waits for the disk")
         assert not any(each.done() for each in late)
         slow.set()
         assert [(await each)[0].job.id for each in late] == ["b0", "b1", "b2"]

@@ -222,8 +222,9 @@ async def test_a_lock_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     async with opened(path) as storage:
         with child(path, body) as process:
             assert line(process) == "locked"
+            before = waits.sent
             asked = [asyncio.ensure_future(storage.enqueue([job(f"a{n}")])) for n in range(3)]
-            await waits.again("a call that waits for the lock")
+            await waits.until(lambda: waits.sent > before, "a call that waits for the lock")
             assert not any(each.done() for each in asked)
             assert await storage.get(["a0"]) == [None]  # reading needs no lock
             tell(process)

@@ -331,8 +331,9 @@ async def test_a_shell_may_look_and_write(tmp_path: Path, monkeypatch: pytest.Mo
         with closing(sqlite3.connect(path, isolation_level=None)) as shell:
             shell.execute("BEGIN IMMEDIATE")
             shell.execute("INSERT INTO meta VALUES ('note', 'by hand')")
+            before = waits.sent
             asked = asyncio.ensure_future(storage.enqueue(jobs(1)))
-            await waits.again("a call that waits for the shell")
+            await waits.until(lambda: waits.sent > before, "a call that waits for the shell")
             assert not asked.done()
             shell.execute("COMMIT")
             assert len(await asked) == 1
