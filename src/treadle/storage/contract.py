@@ -1,4 +1,4 @@
-"""The storage contract: thirteen methods, four of which carry every job.
+"""The storage contract: sixteen methods, four of which carry every job.
 
 Each call is one atomic step on plain data. The storage keeps, counts and orders jobs. It decides nothing: retries,
 timeouts and failure policy arrive as values. `treadle.testing.conformance` is this page as tests.
@@ -90,10 +90,12 @@ from msgspec import Struct
 from treadle.core.model import (
     Claim,
     Claimed,
+    Glance,
     HeartbeatResult,
     LeaseRenewal,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Page,
@@ -204,6 +206,12 @@ class Storage(Protocol):
         `age`; limits and their use."""
         ...
 
+    async def glance(self, most: int = 10_000) -> Glance:
+        """What `stats` shows of queues, workers and limits, for repeated calls: it counts at most `most` queued jobs
+        per queue, and `most` jobs of all queues for each of the other counts. Succeeded and cancelled jobs are not
+        counted. Below the bound each number equals that of `stats`. Does no maintenance."""
+        ...
+
     # operating
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
@@ -220,6 +228,16 @@ class Storage(Protocol):
     async def prune(self, limit: int) -> int:
         """Do maintenance, then delete up to `limit` ended rows past `expires_at`, except those that an unfinished job
         waits for or that belong to its workflow (same root). Returns how many were deleted."""
+        ...
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        """Store these rows, each in place of the one with its identity, and remove others by their identity (their
+        `data` is ignored), in one step. A row in both is stored. Not fenced: metrics are telemetry, no law of jobs
+        depends on them."""
+        ...
+
+    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
+        """The rows whose span overlaps [since, until), by (at, span, source)."""
         ...
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:

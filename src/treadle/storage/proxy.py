@@ -8,10 +8,12 @@ from typing import Any, TypeVar, cast
 from treadle.core.model import (
     Claim,
     Claimed,
+    Glance,
     HeartbeatResult,
     LeaseRenewal,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Page,
@@ -90,6 +92,9 @@ class StorageProxy:
     async def stats(self) -> Stats:
         return await self.around("stats", lambda storage: storage.stats())
 
+    async def glance(self, most: int = 10_000) -> Glance:
+        return await self.around("glance", lambda storage: storage.glance(most))
+
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         return await self.around("limits", lambda storage: storage.limits(use))
 
@@ -98,6 +103,12 @@ class StorageProxy:
 
     async def prune(self, limit: int) -> int:
         return await self.around("prune", lambda storage: storage.prune(limit))
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        await self.around("store_metrics", lambda storage: storage.store_metrics(rows, remove))
+
+    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
+        return await self.around("read_metrics", lambda storage: storage.read_metrics(since, until))
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         return await self.around("watch", lambda storage: storage.watch(topics, timeout))

@@ -14,7 +14,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
+from treadle.core.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, QueueGlance, Record, State
 from treadle.errors import UNREADABLE, BadOption
 from treadle.storage.admission import rule_for
 from treadle.storage.limit_facts import acting
@@ -34,7 +34,18 @@ def sort_key(row: Record, order: str) -> Key:
         return -(row.ended_at or 0.0), row.job.id
     if order == "queue":
         return row.job.queue, -rank(row.job), row.queue_position, row.job.id
-    return row.created_at, row.job.id
+    return moment_of(row, order), row.job.id
+
+
+def moment_of(row: Record, order: str) -> float | None:
+    """The instant by which an order sorts this row; None for "queue"."""
+    if order == "queue":
+        return None
+    if order == "ended":
+        return row.ended_at
+    if order == "due":
+        return row.due_at
+    return row.started_at if order == "started" else row.created_at
 
 
 def cursor_of(row: Record, order: str) -> str:
@@ -42,10 +53,8 @@ def cursor_of(row: Record, order: str) -> str:
     moment."""
     if order == "queue":
         parts: Key = (row.job.queue, -rank(row.job), row.queue_position, row.job.id)
-    elif order == "ended":
-        parts = (row.ended_at, row.job.id)
     else:
-        parts = (row.created_at, row.job.id)
+        parts = (moment_of(row, order), row.job.id)
     return msgspec.json.encode((order, *parts)).hex()
 
 
@@ -84,14 +93,35 @@ def matches(row: Record, query: Query) -> bool:
         and (query.parent is None or job.parent == query.parent)
         and (query.label is None or query.label in job.labels)
         and (query.before is None or row.created_at < query.before)
+        and (query.since is None or row.created_at >= query.since)
         and (not query.ids or job.id in query.ids)
-        and (query.order != "ended" or row.ended_at is not None)
-        and (query.order != "queue" or row.queue_position is not None)
+        and in_order(row, query.order)
+        and (query.ready is None or ready_kind(row) == query.ready)
     )
 
 
+def in_order(row: Record, order: str) -> bool:
+    """Whether a row is part of this order at all."""
+    if order == "ended":
+        return row.ended_at is not None
+    if order == "queue":
+        return row.queue_position is not None
+    if order == "due":
+        return row.due_at is not None and not row.state.final
+    return order != "started" or row.state is State.RUNNING
+
+
+def ready_kind(row: Record) -> str | None:
+    """Whether a ready row is queued, blocked or scheduled; None for a row in another state."""
+    if row.state is not State.READY:
+        return None
+    if row.queue_position is not None:
+        return "queued"
+    return "blocked" if row.blocked_on is not None else "scheduled"
+
+
 def find(rows: Sequence[Record], query: Query) -> Page:
-    found = [row for row in rows if matches(row, query)]
+    found = [row for row in rows if in_order(row, query.order) and (query.scan is not None or matches(row, query))]
     if query.ahead_of is not None:
         own = next((row for row in rows if row.job.id == query.ahead_of and row.queue_position is not None), None)
         mark = sort_key(own, "queue") if own else ()
@@ -103,17 +133,38 @@ def find(rows: Sequence[Record], query: Query) -> Page:
             and row.job.queue == own.job.queue
             and sort_key(row, "queue") < mark
         ]
-    total = len(found) if query.count else None
+    total = len(found) if query.count and query.scan is None else None
     if query.cursor is not None:
         cursor = read_cursor(query.cursor, query.order)
         found = [row for row in found if _after(row, query.order, cursor)]
-    if query.order == "newest":
-        found.sort(key=lambda row: sort_key(row, "newest"), reverse=True)
-    else:
-        found.sort(key=lambda row: sort_key(row, query.order))
+    found.sort(key=lambda row: sort_key(row, query.order), reverse=query.order == "newest")
+    return page_of(found, query, total) if query.scan is None else scanned_page(found, query, query.scan)
+
+
+def page_of(found: Sequence[Record], query: Query, total: int | None) -> Page:
+    """The first page of these rows, which are in order and all match."""
     page = found[: query.limit]
     more = len(found) > len(page) and page
     return Page(tuple(page), cursor_of(page[-1], query.order) if more else None, total)
+
+
+def scanned_page(found: Sequence[Record], query: Query, scan: int) -> Page:
+    """The page of a query with `scan`, from rows that are in order and may match or not: at least `scan` + 1 of them,
+    or all there are."""
+    page: list[Record] = []
+    looked = 0
+    for row in found[:scan]:
+        looked += 1
+        if matches(row, query):
+            page.append(row)
+            if len(page) == query.limit:
+                break
+    if looked == len(found):
+        return Page(tuple(page), None, scanned=looked)
+    last = found[looked - 1] if looked else None
+    if last is None:
+        return Page(tuple(page), query.cursor, scanned=0)
+    return Page(tuple(page), cursor_of(last, query.order), scanned=looked, scanned_to=moment_of(last, query.order))
 
 
 def counts(rows: Iterable[Record], now: float) -> tuple[Count, ...]:
@@ -141,6 +192,39 @@ def counts(rows: Iterable[Record], now: float) -> tuple[Count, ...]:
         )
         for key, number in sorted(jobs.items())
     )
+
+
+KINDS = ("running", "scheduled", "blocked", "waiting", "failed")
+"""The counts of a glance for which one bound holds over all queues."""
+
+
+def glances(rows: Iterable[Record], now: float, most: int) -> tuple[tuple[QueueGlance, ...], tuple[str, ...]]:
+    """The queues of a glance, and the kinds whose count stopped at the bound. For storages that can read all rows."""
+    queued: Counter[str] = Counter()
+    kinds: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    oldest: dict[str, float] = {}
+    capped: list[str] = []
+    for row in rows:
+        kind, queue = ready_kind(row) or str(row.state), row.job.queue
+        if kind == "queued" and row.queue_position is not None:
+            queued[queue] += 1
+            oldest[queue] = min(oldest.get(queue, now), row.queue_position)
+        elif kind in kinds and kind not in capped:
+            if kinds[kind].total() == most:
+                capped.append(kind)
+            else:
+                kinds[kind][queue] += 1
+    names = sorted({*queued, *(queue for counts in kinds.values() for queue in counts)})
+    return tuple(
+        QueueGlance(
+            name=name,
+            queued=min(queued[name], most),
+            queued_capped=queued[name] > most,
+            oldest=max(0.0, now - oldest[name]) if name in oldest else None,
+            **{kind: kinds[kind][name] for kind in KINDS},
+        )
+        for name in names
+    ), tuple(capped)
 
 
 def limit_uses(

@@ -15,10 +15,12 @@ from treadle.core import clock
 from treadle.core.model import (
     Claim,
     Claimed,
+    Glance,
     HeartbeatResult,
     LeaseRenewal,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Page,
@@ -64,6 +66,7 @@ class MemoryStorage:
         self._jobs = self._tables.jobs
         self._workers: dict[str, tuple[Presence, float]] = {}
         self._mark: MoveState | None = None
+        self._metrics: dict[tuple[float, float, str], MetricsRow] = {}
 
     async def open(self) -> None:
         """Does nothing: there is no connection."""
@@ -231,6 +234,22 @@ class MemoryStorage:
         workers = queries.workers(self._workers.values(), now)
         counts = queries.counts(self._jobs.values(), now)
         return Stats(counts=counts, workers=workers, limits=await self.limits())
+
+    async def glance(self, most: int = 10_000) -> Glance:
+        now = self._now()
+        queues, capped = queries.glances(self._jobs.values(), now, most)
+        workers = queries.workers(self._workers.values(), now)
+        return Glance(at=now, queues=queues, workers=workers, limits=await self.limits(), capped=capped)
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        self._refuse("closing")
+        for row in remove:
+            self._metrics.pop((row.at, row.span, row.source), None)
+        self._metrics.update(((row.at, row.span, row.source), row) for row in rows)
+
+    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
+        found = [row for row in self._metrics.values() if row.at < until and row.at + row.span > since]
+        return sorted(found, key=lambda row: (row.at, row.span, row.source))
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         tables, now = self._tables, self._now()
