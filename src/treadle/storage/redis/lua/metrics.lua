@@ -1,0 +1,36 @@
+-- The rows of metrics. `metrics` has the lengths of their spans, as text. `metrics:<span>` has "<at>:<source>" sorted by
+-- at, and the hash `metrics:<span>:data` maps them to the data. Both expire when nothing was stored for a while.
+local METRICS = ns .. ':metrics'
+local touched = {}
+
+-- Remove the rows named from ARGV[at] on: their number, then span, at and source of each.
+local function drop_metrics(at)
+  for k = at + 1, at + 3 * ARGV[at], 3 do
+    local list, field = METRICS .. ':' .. ARGV[k], ARGV[k + 1] .. ':' .. ARGV[k + 2]
+    call('ZREM', list, field)
+    call('HDEL', list .. ':data', field)
+  end
+end
+
+-- Store the rows from ARGV[at] on: their number, then span, at, source and data of each.
+local function store_metrics(at)
+  for k = at + 1, at + 4 * ARGV[at], 4 do
+    local list, field = METRICS .. ':' .. ARGV[k], ARGV[k + 1] .. ':' .. ARGV[k + 2]
+    call('ZADD', list, ARGV[k + 1], field)
+    call('HSET', list .. ':data', field, ARGV[k + 3])
+    touched[list] = ARGV[k]
+  end
+end
+
+-- Forget rows that began more than `seconds` ago, of the spans that have got a row; see the contract for how long
+-- metrics are kept.
+local function expire_metrics(seconds)
+  for list, span in pairs(touched) do
+    local edge = num(now - seconds)
+    local old = call('ZRANGEBYSCORE', list, '-inf', '(' .. edge, 'LIMIT', 0, 1000)
+    many('ZREM', list, old)
+    many('HDEL', list .. ':data', old)
+    call('SADD', METRICS, span)
+    for _, key in ipairs({ METRICS, list, list .. ':data' }) do call('PEXPIRE', key, seconds * 1000) end
+  end
+end
