@@ -1,6 +1,7 @@
 -- The rows of metrics. `metrics` has the lengths of their spans, as text. `metrics:<span>` has "<at>:<source>" sorted by
 -- at, and the hash `metrics:<span>:data` maps them to the data. Both expire when nothing was stored for a while.
 local METRICS = ns .. ':metrics'
+local KEPT = 91 * 86400                  -- seconds; the caller removes rows that are older (store_metrics)
 local touched = {}
 
 -- Remove the rows named from ARGV[at] on: their number, then span, at and source of each.
@@ -22,15 +23,10 @@ local function store_metrics(at)
   end
 end
 
--- Forget rows that began more than `seconds` ago, of the spans that have got a row; see the contract for how long
--- metrics are kept.
-local function expire_metrics(seconds)
+-- Let the sets that have got a row expire once no row has been stored for KEPT.
+local function expire_metrics()
   for list, span in pairs(touched) do
-    local edge = num(now - seconds)
-    local old = call('ZRANGEBYSCORE', list, '-inf', '(' .. edge, 'LIMIT', 0, 1000)
-    many('ZREM', list, old)
-    many('HDEL', list .. ':data', old)
     call('SADD', METRICS, span)
-    for _, key in ipairs({ METRICS, list, list .. ':data' }) do call('PEXPIRE', key, seconds * 1000) end
+    for _, key in ipairs({ METRICS, list, list .. ':data' }) do call('PEXPIRE', key, KEPT * 1000) end
   end
 end

@@ -1,11 +1,11 @@
 -- ARGV: now, since, until, how many at most, how many to skip. Returns { span, at, source, data, ... } of the rows whose
--- span overlaps [since, until), each span in the order of at. Changes nothing.
+-- span overlaps [since - 1 s, until): floats round. Changes nothing.
 local since, till, most, past, told = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), {}
 local spans = call('SMEMBERS', METRICS)
 table.sort(spans)
 for _, span in ipairs(spans) do
   local list = METRICS .. ':' .. span
-  local low, high = '(' .. num(since - span), '(' .. num(till)
+  local low, high = '(' .. num(since - span - 1), '(' .. num(till)
   local n = call('ZCOUNT', list, low, high)
   if n <= past then
     past = past - n

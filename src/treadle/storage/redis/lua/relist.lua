@@ -2,8 +2,10 @@
 -- then the name "<kind>:<queue>" of a list, 'system', or '' for the rows themselves.
 -- With '' it checks whether each row is in the list of its kind (kinds.lua), and system jobs in theirs; otherwise
 -- whether each entry of the list is still true. An earlier version wrote no such lists. Returns { score and id of the
--- last entry, or '' '' at the end, then for each entry that was added, or dropped: the name of its list }.
+-- last entry, or '' '' at the end, then for each entry that was added, or dropped: the name of its list }. `listed` says
+-- that all rows were checked once.
 slowly()
+if ARGV[2] ~= '1' then make_way() end
 local look, most, name = ARGV[2] == '1', tonumber(ARGV[3]), ARGV[6]
 local list = name == '' and MADE or name == 'system' and K.SYSTEM or ns .. ':of:' .. name
 local from = 0
@@ -46,5 +48,8 @@ for k, id in ipairs(ids) do
     end
   end
 end
-if not look then many('ZREM', list, drops) end
+if not look then
+  many('ZREM', list, drops)
+  if name == '' and told[1] == '' then call('SET', ns .. ':listed', '1') end
+end
 return told

@@ -6,7 +6,9 @@ local lists, page = {}, #ARGV > 6 and 20 or most
 
 local function turn(list)                -- read the next page of a set if there is none left
   if list.k > #list.page then
-    list.page, list.k = call(backwards and 'ZREVRANGE' or 'ZRANGE', list.name, list.at, list.at + page - 1, 'WITHSCORES'), 1
+    local last = list.at + page - 1
+    list.page, list.k = backwards and call('ZREVRANGE', list.name, list.at, last, 'WITHSCORES')
+      or call('ZRANGE', list.name, list.at, last, 'WITHSCORES'), 1
     list.at = list.at + page
   end
   list.id, list.score = list.page[list.k], tonumber(list.page[list.k + 1])
