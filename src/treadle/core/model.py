@@ -441,7 +441,7 @@ class Glance(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class MetricsRow(Struct, frozen=True, gc=False, kw_only=True):
-    """What one source measured in one span of time. To a storage `data` is opaque.
+    """The measurements of one source in one span of time. To a storage `data` is opaque.
 
     (at, span, source) is its identity: storing it again replaces it.
 

@@ -207,7 +207,7 @@ class Storage(Protocol):
         ...
 
     async def glance(self, most: int = 10_000) -> Glance:
-        """What `stats` shows of queues, workers and limits, for repeated calls: it counts at most `most` queued jobs
+        """The queues, workers and limits of `stats`, for repeated calls: it counts at most `most` queued jobs
         per queue, and `most` jobs of all queues for each of the other counts. Succeeded and cancelled jobs are not
         counted. Below the bound each number equals that of `stats`. Does no maintenance."""
         ...

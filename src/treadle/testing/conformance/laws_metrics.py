@@ -55,7 +55,7 @@ async def test_more_metrics_replace_the_row_of_their_identity(storage: Storage) 
 
 
 async def test_more_metrics_are_removed_by_identity(storage: Storage) -> None:
-    """Whatever their data; a row that is removed and stored in one call is stored."""
+    """The data does not matter; a row that is removed and stored in one call is stored."""
     await storage.store_metrics([measured(0, "w", b"1"), measured(0, "v", b"2"), measured(0, "w", b"3", span=600)])
     await storage.store_metrics([], [measured(0, "w", b"other"), measured(0, "none")])
     assert await everything(storage) == [measured(0, "v", b"2"), measured(0, "w", b"3", span=600)]
