@@ -56,11 +56,13 @@ class Looking(Struct):
     told: list[Sizes] | None = None
 
     async def page(self) -> Page:
-        few = await self._few()
+        query = self.query
+        total = await self._known_total() if query.count else None
+        few = None if query.limit == 0 and total is not None else await self._few()
         if few is not None:
             return self.page_of(few)
-        query = self.query
-        total = await self._total() if query.count else None
+        if query.count and total is None:
+            total = await self._counted()
         if query.limit == 0:
             return Page((), None, total, None if query.scan is None else 0)
         cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
@@ -136,22 +138,26 @@ class Looking(Struct):
 
     # --- many rows
 
-    async def _total(self) -> int:
-        """The number of jobs that match; with `scan`, among the first rows."""
+    async def _known_total(self) -> int | None:
+        """The number of jobs that match, if it is known without reading them; at most `scan`."""
         query, known = self.query, None
-        if plans.is_simple(query):
-            if self.mark is not None and self.kinds == {"queued"}:
+        if not plans.is_simple(query):
+            return None
+        if self.mark is not None:
+            if self.kinds == {"queued"}:
                 words = [self.mark[0], -self.mark[1], repr(self.mark[2]), self.mark[3]]
                 known = sum([await db.call("ahead", *words) for db in self.dbs])
-            elif self.mark is None and plans.has_all(self.kinds, query.order):
-                known = plans.jobs_in(await self._sizes(), self.kinds, query.queue)
-            elif query.order in plans.CREATED and not (query.state or query.ready or query.queue):
-                known = sum([await db.read("ZCARD", "made") for db in self.dbs])
-        if known is not None:
-            return known if query.scan is None else min(known, query.scan)
+        elif plans.has_all(self.kinds, query.order):
+            known = plans.jobs_in(await self._sizes(), self.kinds, query.queue)
+        elif query.order in plans.CREATED and not (query.state or query.ready or query.queue):
+            known = sum([await db.read("ZCARD", "made") for db in self.dbs])
+        return known if known is None or query.scan is None else min(known, query.scan)
+
+    async def _counted(self) -> int:
+        """The number of rows that match; with `scan`, among the first ones."""
         total = looked = 0
         async for row in self._rows(None):
-            if looked == query.scan:
+            if looked == self.query.scan:
                 break
             looked += 1
             total += self._matches(row)
