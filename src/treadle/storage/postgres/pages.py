@@ -37,6 +37,7 @@ READY: Final = {
     "blocked": "j.state = 1 AND j.queue_position IS NULL AND j.blocked_on IS NOT NULL",
 }
 AHEAD: Final = "(SELECT o.{column} FROM {{schema}}.job o WHERE o.id = %s AND o.queue_position IS NOT NULL)"
+TABLES: Final = ("job", "ended")
 LABEL: Final = "j.id IN (SELECT l.id FROM {schema}.label l WHERE l.label = %s)"
 LABEL_OF_ROW: Final = "(SELECT true FROM {schema}.label l WHERE l.label = %s AND l.id = j.id)"
 
@@ -329,9 +330,11 @@ def _indexed(query: Query) -> Iterator[list[_Where]]:
 
 async def _are_few(run: Runner, conditions: Sequence[_Where], most: int) -> bool:
     counts, values = [], []
-    for where, table in itertools.product(conditions, ("job", "ended")):
-        counts.append(f"(SELECT count(*) FROM (SELECT FROM {{schema}}.{table} j WHERE {where} LIMIT {most + 1}) k)")
-        values += where.values
+    for where in conditions:
+        label = str(where) == LABEL  # counted in its own table: the join could read all of its rows
+        for source in ("label l WHERE l.label = %s",) if label else (f"{table} j WHERE {where}" for table in TABLES):
+            counts.append(f"(SELECT count(*) FROM (SELECT FROM {{schema}}.{source} LIMIT {most + 1}) k)")
+            values += where.values
     return await _count(run, f"SELECT {' + '.join(counts)}", values) <= most
 
 

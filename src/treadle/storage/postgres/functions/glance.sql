@@ -20,7 +20,7 @@ END $$;
 -- queue, and beyond the bound one the first job of the next rank.
 CREATE FUNCTION queued_by_queue(most int) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    found json[] := '{}';
+    told json[] := '{}';
     line text := '';
     jobs bigint;
     earliest float8;
@@ -44,9 +44,9 @@ BEGIN
                 earliest := least(earliest, head);
             END LOOP;
         END IF;
-        found := found || json_build_array(line, jobs, earliest);
+        told := told || json_build_array(line, jobs, earliest);
     END LOOP;
-    RETURN array_to_json(found);
+    RETURN array_to_json(told);
 END $$;
 
 -- [kind, queue, jobs, whether there are more than `most` of this kind] for each kind with one bound over all queues.
@@ -83,7 +83,7 @@ $$;
 -- [limit, blocked jobs], counted up to `most` over all limits; beyond that each limit counts one job.
 CREATE FUNCTION blocked_by_limit(most int) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    found json[] := '{}';
+    told json[] := '{}';
     limited text := '';
     jobs bigint;
     rest bigint := most;
@@ -95,7 +95,7 @@ BEGIN
         SELECT count(*) INTO jobs FROM (
             SELECT 1 FROM job WHERE blocked_on = limited AND queue_position IS NULL LIMIT greatest(rest, 1)) AS k;
         rest := rest - jobs;
-        found := found || json_build_array(limited, jobs);
+        told := told || json_build_array(limited, jobs);
     END LOOP;
-    RETURN array_to_json(found);
+    RETURN array_to_json(told);
 END $$;
