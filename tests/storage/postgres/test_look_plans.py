@@ -125,6 +125,10 @@ async def test_a_glance(looks: Looks) -> None:
         ({"task": "none"}, []),
         ({"state": (State.RUNNING,)}, ["run"]),
         ({"order": "started"}, ["run"]),
+        ({"ready": "blocked"}, []),
+        ({"ready": "scheduled"}, []),
+        ({"state": (State.WAITING,)}, []),
+        ({"state": (State.CANCELLED,)}, []),
         ({"order": "ended", "state": (State.FAILED,)}, [f"lost{n:06}" for n in range(BOUND)]),
         ({"order": "ended", "state": (State.FAILED, State.CANCELLED), "queue": "won"}, []),
         ({"order": "ended"}, [f"lost{n:06}" for n in range(BOUND)]),
@@ -155,6 +159,27 @@ async def test_the_next_page_of_a_queue(looks: Looks) -> None:
     page = await looks.storage.find(Query(order="queue", queue="line", limit=1_500))
     read, found = await looks.find(order="queue", queue="line", cursor=page.cursor)
     assert found == [f"line{n:06}" for n in range(500, 500 + BOUND)]
+    assert read < FEW
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"order": "queue"},
+        {"order": "queue", "queue": "line"},
+        {"order": "queue", "ahead_of": "rare"},
+        {"order": "newest"},
+        {"order": "ended", "state": (State.FAILED, State.CANCELLED)},
+        {"order": "due"},
+    ],
+)
+async def test_a_full_page_ends_the_look(looks: Looks, options: dict[str, Any]) -> None:
+    """The bound is far away, and so are the rows behind the page; also with a cursor."""
+    page = await looks.storage.find(Query(limit=BOUND, scan=MANY, **options))
+    assert len(page.records) == BOUND
+    assert (await looks.find(scan=MANY, **options))[0] < FEW
+    read, found = await looks.find(scan=MANY, cursor=page.cursor, **options)
+    assert len(found) == BOUND
     assert read < FEW
 
 
