@@ -218,10 +218,6 @@ def _filter(query: Query, label: str = LABEL) -> _Where:
         where.add("(j.root = %s OR j.id = %s)", said(query.root), said(query.root))
     if query.label is not None:
         where.add(label, said(query.label))
-    if query.before is not None:
-        where.add("j.created_at < %s::float8", query.before)
-    if query.since is not None:
-        where.add("j.created_at >= %s::float8", query.since)
     if query.ready is not None:
         where.add(READY[query.ready])
     if query.ahead_of is not None and query.order != "queue":
@@ -231,6 +227,15 @@ def _filter(query: Query, label: str = LABEL) -> _Where:
             " AND (-j.rank, j.queue_position, j.id) < (-o.rank, o.queue_position, o.id))",
             said(query.ahead_of),
         )
+    return where.and_(_created(query))
+
+
+def _created(query: Query) -> _Where:
+    where = _Where()
+    if query.before is not None:
+        where.add("j.created_at < %s::float8", query.before)
+    if query.since is not None:
+        where.add("j.created_at >= %s::float8", query.since)
     return where
 
 
@@ -306,6 +311,8 @@ def _merged(order: str) -> str:
 async def _narrowed(run: Runner, query: Query, scan: int) -> list[_Part]:
     """The parts of the order; if an index returns few rows for one of the filters, only these rows, to be sorted."""
     parts = _in_order(query)
+    if query.order in ("newest", "oldest"):  # their index begins and ends there
+        parts = [part._replace(where=part.where.and_(_created(query))) for part in parts]
     if query.queue == defaults.SYSTEM_QUEUE:
         own, by_creation = _Where(*_of_system(query)), query.order in ("newest", "oldest")
         return [part._replace(where=part.where.and_(own), sorted=part.sorted or not by_creation) for part in parts]
