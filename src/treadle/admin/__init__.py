@@ -3,6 +3,7 @@
 
 from treadle.admin.dead import Dead
 from treadle.admin.event_feed import EventFeed
+from treadle.admin.job_history import JobAttempt, JobHistory, Signal, Step
 from treadle.admin.jobs import Filter, Jobs
 from treadle.admin.limit_holds import LimitHolds
 from treadle.admin.limits import Limits
@@ -14,10 +15,14 @@ __all__ = [
     "Dead",
     "EventFeed",
     "Filter",
+    "JobAttempt",
+    "JobHistory",
     "Jobs",
     "LimitHolds",
     "Limits",
     "MetricsReader",
     "OrphanedWorkflows",
     "Queues",
+    "Signal",
+    "Step",
 ]
