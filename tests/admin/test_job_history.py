@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.kit import Told, work
-from treadle import Abort, App, Defer, Retry, UnknownJob, current
+from treadle import Abort, App, Defer, Retry, UnknownJob, UnknownName, current, flow
 from treadle.core.model import Claim, LeaseRenewal, Outcome, Presence, State
 from treadle.policy import attempts
 from treadle.testing import HandClock
@@ -21,7 +21,7 @@ async def runs(app: App, job: object) -> list[tuple[int, int, str]]:
 
 @shows("the history of a job has its last runs: worker, times, outcome and error of each")
 async def test_each_run_is_told_with_its_error(app: App, told: Told, clock: HandClock) -> None:
-    @app.task(name="f", retry=Retry(attempts=3, base=10.0, jitter=False))
+    @app.task(name="f", retry=Retry(attempts=3, base=10.0, jitter=0.0))
     async def f() -> str:
         clock.advance(2)
         number = len(told.of("started"))
@@ -160,7 +160,8 @@ async def test_steps_sleeps_marks_and_signals(app: App, told: Told, clock: HandC
         waits = await app.jobs.history(job)
         assert [(each.name, each.given) for each in waits.signals] == [("approved", False)]
         assert [step.done for step in waits.steps if step.kind == "sleep"] == [True]
-        await app.jobs.signal(job, "later", "not yet")
+        with pytest.warns(UnknownName):
+            await app.jobs.signal(job, "later", "not yet")
         await app.jobs.signal(job, "approved", {"by": "ann"})
         await told.until("succeeded")
     found = await app.jobs.history(job)
@@ -179,7 +180,7 @@ async def test_children_are_counted_by_state(app: App, told: Told) -> None:
 
     @app.task(name="parent")
     async def parent() -> object:
-        return [child.job(n) for n in range(3)]
+        return flow(child.job(n) for n in range(3))
 
     job = await parent.enqueue()
     async with work(app):

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from tests.kit import Spy, Told, work
-from treadle import App, Defer, Limit, Retry, Worker
+from treadle import App, Defer, Retry, Worker
 from treadle.core.model import Claim
 from treadle.metrics import Totals
 from treadle.storage.memory import MemoryStorage
@@ -77,12 +77,13 @@ async def test_batches_and_inline_jobs_are_counted_and_treadles_own_are_not(app:
     @app.task(name="single")
     async def single(n: int) -> None: ...
 
+    @app.cron("0 3 * * *", name="nightly")
+    async def nightly() -> None: ...
+
     @app.batch(name="many", size=10, max_wait=0.01)
     async def many(items: list[int]) -> list[int]:
         return items
 
-    app.schedule(single.job(7), every=3_600, name="hourly")
-    await app.limits.set(Limit("x", slots=1))
     job = await single.options(inline=True).enqueue(1)
     await job.ended(timeout=10)
     await app._core.inline.stop()
