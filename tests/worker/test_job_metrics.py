@@ -166,3 +166,16 @@ async def test_the_leader_folds_what_has_come_of_age(app: App, clock: HandClock,
             found = await app.metrics.totals("task", since=0, until=clock() + 60)
             assert found["f"].succeeded == 2
     assert spans == [[(600.0, "")], [(3_600.0, "")], []]
+
+
+async def test_jobs_on_both_sides_of_a_minute_are_counted(app: App, clock: HandClock) -> None:
+    @app.task(name="f")
+    async def f() -> None:
+        clock.advance(60)
+
+    start = clock()
+    async with work(app):
+        for _ in range(3):
+            await (await f.enqueue()).ended(timeout=10)
+    found = await app.metrics.read(since=start - 60, until=clock() + 60, step=60)
+    assert [n for n in found.succeeded if n] == [1, 1, 1]

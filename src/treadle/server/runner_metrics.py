@@ -51,8 +51,10 @@ class RunnerMetrics:
             stored = await self._metrics.store(self._core.storage)
 
     async def _close(self) -> None:
-        if self._storing is not None:
-            self._storing.cancel()
-            await asyncio.wait([self._storing])
-            self._storing = None
-            await self._metrics.store(self._core.storage)
+        storing, self._storing = self._storing, None
+        if storing is None:
+            return
+        if storing.get_loop() is asyncio.get_running_loop():  # otherwise that loop has ended, and the task with it
+            storing.cancel()
+            await asyncio.wait([storing])
+        await self._metrics.store(self._core.storage)
