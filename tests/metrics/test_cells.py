@@ -85,3 +85,18 @@ def test_a_recorder_follows_the_clock_of_the_storage_and_keeps_an_hour() -> None
         recorder.cell("q", "t").succeeded += 1
     rows = recorder.take()
     assert [row.at for row in rows] == [6_000.0 + 60.0 * minute for minute in range(39, 100)]
+
+
+def test_a_clock_that_goes_back_a_little_replaces_no_row() -> None:
+    now = 659.0
+    recorder = Recorder("w", lambda: now)
+    recorder.cell("q", "t").succeeded += 1
+    now = 660.0
+    assert recorder.begin()
+    now = 659.9
+    assert not recorder.begin()
+    recorder.cell("q", "t").succeeded += 1
+    assert [(row.at, decode(row.data)) for row in recorder.take()] == [
+        (600.0, [Cell("q", "t", 1)]),
+        (660.0, [Cell("q", "t", 1)]),
+    ]

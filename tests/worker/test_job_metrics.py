@@ -155,7 +155,8 @@ async def test_the_leader_folds_what_has_come_of_age(app: App, clock: HandClock,
         job = await f.enqueue()
         async with Worker(app, name=name, poll=0.01):
             await job.ended(timeout=10)
-    assert {row.source for row in await app.storage.read_metrics(0, clock() + 60)} == {"one", "two"}
+    rows = await app.storage.read_metrics(0, clock() + 60)
+    assert {row.source.partition("#")[0] for row in rows} == {"one", "two"}
     folder, spans = MetricsFolder(app.storage, lambda: True), list[list[tuple[float, str]]]()
     for pause in (2.5 * 3_600, 4 * 86_400, 91 * 86_400):
         clock.advance(pause)
@@ -179,3 +180,13 @@ async def test_jobs_on_both_sides_of_a_minute_are_counted(app: App, clock: HandC
             await (await f.enqueue()).ended(timeout=10)
     found = await app.metrics.read(since=start - 60, until=clock() + 60, step=60)
     assert [n for n in found.succeeded if n] == [1, 1, 1]
+
+
+async def test_a_worker_that_is_started_again_under_its_name_replaces_nothing(app: App) -> None:
+    @app.task(name="f")
+    async def f() -> None: ...
+
+    for _ in range(2):
+        async with work(app, name="w"):
+            await (await f.enqueue()).ended(timeout=10)
+    assert (await totals(app))["f"].succeeded == 2

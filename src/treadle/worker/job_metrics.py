@@ -31,11 +31,12 @@ _UNSEEN: Final = object()  # no task
 class JobMetrics:
     """The metrics of one worker. Its methods run on the worker's event loop.
 
-    now  the clock of this process
+    source  the name of its rows, which no other start of a worker has
+    now     the clock of this process
     """
 
-    def __init__(self, worker: str, now: Callable[[], float]) -> None:
-        self._recorder, self._now = Recorder(worker, now), now
+    def __init__(self, source: str, now: Callable[[], float]) -> None:
+        self._recorder, self._now = Recorder(source, now), now
         self._second, self._left = 0, A_SECOND
         self._cells: dict[object, tuple[str, Cell]] = {}  # task -> queue and cell of its last job in this minute
         self._uncounted = Cell("", "")  # for Treadle's own jobs
@@ -99,7 +100,7 @@ class JobMetrics:
     def _cell_of(self, run: RunningJob) -> Cell:
         queue, task = run.record.job.queue, _task_of(run)
         known = self._cells.get(task)
-        if known is not None and known[0] == queue and task is not None:
+        if known is not None and known[0] == queue:
             self._recorder.changed = True
             return known[1]
         cell = self._of(run.record)
