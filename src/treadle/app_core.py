@@ -9,11 +9,11 @@ import asyncio
 import difflib
 import logging
 import random as _random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Unpack
 
-from treadle.admin import Dead, Jobs, LimitHolds, Limits, OrphanedWorkflows, Queues
+from treadle.admin import Dead, Jobs, LimitHolds, Limits, MetricsReader, OrphanedWorkflows, Queues
 from treadle.admin.known_names import Names, without_rule
 from treadle.admin.moved_looks import Moved
 from treadle.core import clock as clocks
@@ -99,6 +99,7 @@ class AppCore:
         self.layers: list[middleware.Middleware] = []
         self.retry, self.on_error, self.codec, self.sizes = retry or Retry(), on_error, codec, sizes or Sizes()
         self.when_forked: list[Callable[[], None]] = []  # called in a forked child
+        self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
         self.inline = InlineWorker(self)
         self.life = self.new_life(choice)
         self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)
@@ -119,6 +120,7 @@ class AppCore:
         self.dead = Dead(self.jobs)
         self.limits = Limits(self.opened, names, self.moved)
         self.queues = Queues(self.opened, self.limits, self.moved)
+        self.metrics = MetricsReader(self.opened, self.now, self.moved)
         self.schedules = Schedules(
             self.opened,
             self.client.send,
@@ -259,6 +261,8 @@ class AppCore:
 
     async def _stop_inline(self) -> None:
         await self.inline.stop()
+        for close in self.when_closing:
+            await close()
 
     # --- declarations
 

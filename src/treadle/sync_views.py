@@ -1,4 +1,4 @@
-"""`app.sync.jobs`, `.dead`, `.queues`, `.limits` and `.schedules`: the calls of `app.jobs` etc. without await.
+"""`app.sync.jobs`, `.dead`, `.queues`, `.limits`, `.metrics` and `.schedules`: the calls without await.
 
 Arguments, results, errors and docstrings are those of the async method that each line names.
 """
@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.admin import Dead, Filter, Jobs, Limits, Queues
+from treadle.admin import Dead, Filter, Jobs, Limits, MetricsReader, Queues
 from treadle.core.argument_names import check_spelling
 from treadle.core.model import Record
 from treadle.core.must_await import unchecked
@@ -75,6 +75,7 @@ class SyncJobs(View[Jobs]):
     get = _reads(Jobs.get)
     handle = _reads(Jobs.handle)
     list = _reads(Jobs.list)
+    history = _reads(Jobs.history)
     position = _reads(Jobs.position)
     explain = _reads(Jobs.explain)
     signals_of = _reads(Jobs.signals_of)
@@ -119,6 +120,14 @@ class SyncLimits(View[Limits]):
     change = Waits(Limits.change)
     pause = Waits(Limits.pause)
     resume = Waits(Limits.resume)
+
+
+class SyncMetrics(View[MetricsReader]):
+    """`app.metrics`."""
+
+    read = _reads(MetricsReader.read)
+    each = _reads(MetricsReader.each)
+    totals = _reads(MetricsReader.totals)
 
 
 class SyncSchedules(View[Schedules]):

@@ -11,7 +11,7 @@ from typing import Final
 
 from treadle.core import defaults
 from treadle.core.clock import Clock
-from treadle.core.events import Event, lease_expired
+from treadle.core.events import Event, reaped
 from treadle.core.model import EXPIRED, Query, Record, State
 from treadle.storage.contract import Storage
 
@@ -126,7 +126,7 @@ def _events(row: Record, before: Record) -> list[Event]:
     if row.lost <= before.lost:
         return [_event(row, before)]
     back_in_line = row.state is State.READY and row.version == before.version
-    return [lease_expired(row)] if back_in_line else [lease_expired(row), _event(row, before)]
+    return [reaped(row)] if back_in_line else [reaped(row), _event(row, before)]
 
 
 def _event(row: Record, before: Record | None) -> Event:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from treadle.admin import acts, stored_values
 from treadle.admin.explain import MOST_AHEAD, explain, limits_within, made_by
+from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.known_names import Names, near, warn
 from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
@@ -53,7 +54,9 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     before (an aware datetime; matches jobs created before it).
     """
 
-    looks = frozenset({"get", "handle", "list", "position", "explain", "signals_of", "signal"})  # `signal` stores a row
+    looks = frozenset(
+        {"get", "handle", "list", "history", "position", "explain", "signals_of", "signal"}
+    )  # `signal` stores a row
 
     def __init__(
         self,
@@ -147,6 +150,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             cursor = page.cursor
             if cursor is None:
                 return
+
+    async def history(self, job: HasId | str) -> JobHistory:
+        """The last runs of a job, its steps and signals, and the states of its children. Raises UnknownJob.
+
+        A worker keeps the log lines of a run only with `capture_logs`.
+        """
+        row = await self.get(job)
+        return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)))
 
     async def position(self, job: HasId | str, *, most: int = MOST_AHEAD) -> int | None:
         """The number of queued jobs before this one in its queue, counted up to `most`; None if it is not queued.
