@@ -1,7 +1,7 @@
 """What workers measured in the last minutes, from the rows of metrics: rates, quantiles and sparks by queue. Pure.
 
-A worker stores its current minute anew every 10 s, with larger counts. What has been added since the last look counts in
-the periods since then, so a spark is finer than the minutes of the rows.
+A worker stores its current minute anew every 10 s, with larger counts. The jobs that were added since the last look
+count in the periods since then, so a spark is finer than the minutes of the rows.
 """
 
 from __future__ import annotations
@@ -74,6 +74,11 @@ class Recent:
         if self._read is None or now - self._read > SPAN:
             return now - SPAN - MINUTE
         return self._read - MINUTE - LATE
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anybody has stored metrics in the last minutes."""
+        return bool(self._rows)
 
     def add(self, row: MetricsRow, now: float) -> bool:
         """Count what is new in a row. Returns whether the row could be read."""

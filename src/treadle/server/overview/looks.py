@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from treadle.admin.known_names import heard
 from treadle.core.clock import wall
 from treadle.core.model import Glance
-from treadle.errors import StorageError
-from treadle.server.auth.tokens import ANYBODY, Token
+from treadle.errors import TreadleError
+from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.longpoll import LongPoll
 from treadle.server.overview.activity import Activity, Recent
@@ -84,8 +85,7 @@ class Looks:
     async def overview(self, token: Token) -> Overview:
         """The overview, not older than the pace of the looks."""
         async with self._once:
-            now = asyncio.get_running_loop().time()
-            if self._seen is None or now - self._at >= self._seen.look.every:
+            if self._fresh() <= 0:
                 await self._look()
         assert self._seen is not None
         return compose(self._seen.look, token)
@@ -98,7 +98,7 @@ class Looks:
             words = f"{READERS:,} pages follow the overview already: read /v1/overview now and then"
             raise Refused(503, "too_many", words, {"Retry-After": "5"})
 
-    async def follow(self, token: Token) -> AsyncIterator[bytes]:
+    async def follow(self, token: Token) -> AsyncGenerator[bytes, None]:
         """The events of one reader, until its token has ended or the server stops."""
         reader, shown = _Reader(token), None
         self._readers.add(reader)
@@ -161,11 +161,17 @@ class Looks:
     async def _run(self) -> None:
         """Look while anybody reads."""
         while True:
+            if (left := self._fresh()) > 0:
+                await self._rest(left)
             async with self._once:
                 await self._look()
             self._tell()
-            assert self._seen is not None
-            await self._rest(self._seen.look.every)
+
+    def _fresh(self) -> float:
+        """Seconds until the next look."""
+        if self._seen is None:
+            return 0.0
+        return self._at + self._seen.look.every - asyncio.get_running_loop().time()
 
     async def _look(self) -> None:
         """Look once. A storage that does not answer is a look, too: of the last numbers, with the outage."""
@@ -173,11 +179,14 @@ class Looks:
         began = loop.time()
         try:
             async with asyncio.timeout(TIMEOUT):
-                look = await self._read()
-        except (StorageError, TimeoutError) as error:
+                with heard():  # the overview itself says when the jobs have moved
+                    look = await self._read()
+        except Exception as error:  # also of a fault of ours: the stream goes on
             if self._outage is None:
                 self._outage = began
-                log.warning("overview: storage unavailable (%s); retrying", error or "no answer in time")
+                is_known = isinstance(error, TreadleError | TimeoutError)
+                words = "overview: storage unavailable (%s); retrying"
+                log.warning(words, error or "no answer in time", exc_info=None if is_known else error)
             last = self._seen.look if self._seen is not None else Look(glance=Glance(at=self._core.now()))
             look = msgspec.structs.replace(last, outage=loop.time() - self._outage)
         else:
@@ -210,7 +219,7 @@ class Looks:
             self._recent.add(row, now)
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
-        return self._recent.activity(now)
+        return self._recent.activity(now) if self._recent.has_any else None
 
     async def _read_schedules(self) -> None:
         now = asyncio.get_running_loop().time()
