@@ -275,6 +275,6 @@ async def test_the_compatible_protocols_are_closed_to_it_too(session: aiohttp.Cl
         (delayed, "/stats"),
     ):
         status, answer = await call("GET", path, None, "blind")
-        assert (status, answer["error"]) == (403, "forbidden"), path
+        assert status == 403, (path, answer)
     assert (await queuey("GET", "/v1/openapi.json", None, "blind"))[0] == 200
     host().run(app.close())
