@@ -282,6 +282,18 @@ async def test_schedules_that_failed_are_noticed(stage: Stage) -> None:
     assert first <= 2
 
 
+async def test_a_server_over_a_bound_token_reads_what_the_token_may_read() -> None:
+    """Its storage is another server, which answers 403 for rows of all queues."""
+    inner = App(storage=MemoryStorage())
+    url = host().add(inner, Settings(tokens=(token("mine", *SCOPES, queues=("mine",)), token("all", *SCOPES))))
+    async with App(url, token="mine") as app:
+        await app._core.storage.enqueue([NewJob(id="a", task="t", queue="mine")])
+        found = await Looks(app._core, LongPoll(lambda: app._core.storage)).overview(ANYBODY)
+        assert [(queue.name, queue.queued) for queue in found.queues] == [("mine", 1)]
+        assert [notice.level for notice in found.notices] == ["warning"]  # no worker
+    host().run(inner.close())
+
+
 async def test_pauses_are_in_the_next_look(stage: Stage) -> None:
     await stage.spy.set_limits([Limit("queue:mail", slots=0)])
     overview = await stage.looks.overview(ANYBODY)
