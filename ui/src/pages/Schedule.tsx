@@ -12,7 +12,8 @@ import { useLoad } from "../lib/load";
 import { go, href } from "../lib/route";
 import { canOperate, servesAll } from "../lib/session";
 import { askDeleteSchedule, pauseSchedule, triggerSchedule } from "../parts/acts";
-import { editSchedule, Upcoming } from "../parts/ScheduleDialog";
+import { editSchedule } from "../parts/open";
+import { Upcoming } from "../parts/Upcoming";
 import { PageHead } from "../shell/PageHead";
 import { ScheduleState } from "./Schedules";
 

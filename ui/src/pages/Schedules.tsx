@@ -13,7 +13,7 @@ import { href } from "../lib/route";
 import { canOperate, servesAll } from "../lib/session";
 import { pauseSchedule, refreshAll, triggerSchedule } from "../parts/acts";
 import { Runs } from "../parts/Runs";
-import { editSchedule } from "../parts/ScheduleDialog";
+import { editSchedule } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
 
 const LOOK = 10; // s
@@ -47,7 +47,7 @@ export function Schedules(): JSX.Element {
                   <Rows of={schedules} selection={selection} />
                 </>
               ) : (
-                <Empty title="No schedules" code={'@app.schedule(cron="0 9 * * 1-5", tz="Europe/Berlin")\nasync def report() -> None: ...'}>
+                <Empty title="No schedules" code={'@app.cron("0 9 * * mon-fri", tz="Europe/Berlin")\n@app.task\nasync def report() -> None: ...'}>
                   A schedule enqueues a job at set times. Declare one in code, or add one here.
                 </Empty>
               )

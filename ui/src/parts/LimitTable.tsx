@@ -7,7 +7,7 @@ import { Num, Table } from "../design/Table";
 import { brief, count, duration, plural } from "../lib/format";
 import { canOperate, servesAll } from "../lib/session";
 import { askRemoveLimit, pauseLimit, pauseQueue } from "./acts";
-import { editLimit } from "./LimitDialog";
+import { editLimit } from "./open";
 
 const PER: Record<number, string> = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
 
