@@ -68,7 +68,7 @@ function Known({ job }: { job: Row }): JSX.Element {
       {job.state === "running" && (job.progress !== null || job.note) && <Progress job={job} />}
       <div class="columns">
         <div class="stack">
-          <section class="panel" aria-label="Attempts">
+          <section class="panel" aria-label="Course">
             <Loaded of={history}>
               {(found) => (
                 <>

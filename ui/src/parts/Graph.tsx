@@ -148,14 +148,13 @@ function Node({ node, here, onOpen }: { node: GraphNode; here: boolean; onOpen: 
       <text x={x + 28} y={y + height / 2 + 12} class="note-text">
         {below.length > fits ? `${below.slice(0, fits - 1)}…` : below}
       </text>
-      <title>{`${node.task}: ${below}`}</title>
+      <title>{`${node.task}: ${below}${fold ? ". Unfold" : ""}`}</title>
     </>
   );
   const classes = `node ${node.kind} t-${toneOf(state)}${here ? " here" : ""}${state === "running" ? " running" : ""}`;
-  const label = fold ? `${node.jobs} jobs of ${node.task}: ${below}. Unfold` : `${node.task}: ${below}`;
   if (!fold) {
     return (
-      <a href={href(["jobs", node.id])} class={classes} aria-label={label}>
+      <a href={href(["jobs", node.id])} class={classes}>
         {inside}
       </a>
     );
@@ -166,7 +165,6 @@ function Node({ node, here, onOpen }: { node: GraphNode; here: boolean; onOpen: 
       class={classes}
       role="button"
       tabIndex={0}
-      aria-label={label}
       onClick={open}
       onKeyDown={(event) => {
         if (event.key !== "Enter" && event.key !== " ") return;

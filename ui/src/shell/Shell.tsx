@@ -134,7 +134,7 @@ function Foot(): JSX.Element {
   const found = me.value;
   theme.value; // the icon follows it
   return (
-    <footer class="rail-foot">
+    <div class="rail-foot">
       <div class="wide-only">
         <LinkState />
       </div>
@@ -154,6 +154,6 @@ function Foot(): JSX.Element {
         {found?.auth === "session" && <Button kind="plain" icon="exit" label="Sign out" onClick={signOut} />}
         <span class="quiet small push">{found?.version}</span>
       </div>
-    </footer>
+    </div>
   );
 }
