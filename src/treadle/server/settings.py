@@ -7,6 +7,7 @@ from typing import Final
 from treadle.core.argument_names import Spelled
 from treadle.server.auth.tokens import Token
 from treadle.server.origins import check_hosts, check_origins
+from treadle.server.proxies import networks
 
 PORT: Final = 7373
 PORTS: Final = {"queuey": (1717, 100), "delayed": (8080, 1)}  # first port of each protocol, and number of ports to try
@@ -29,6 +30,7 @@ class Settings(Spelled, frozen=True, kw_only=True):
     origins    origins whose web pages may call it (CORS); none by default
     rate       requests per second of one token, or of one address without tokens; None: no limit
     requests   requests of one token, or of one address without tokens, in progress at once; beyond that 429
+    proxies    addresses and networks of proxies whose X-Forwarded-For, -Proto and -Prefix are believed
     docs       whether to serve /v1/openapi.json and the page that shows it
     """
 
@@ -40,8 +42,10 @@ class Settings(Spelled, frozen=True, kw_only=True):
     origins: tuple[str, ...] = ()
     rate: float | None = None
     requests: int = REQUESTS
+    proxies: tuple[str, ...] = ()
     docs: bool = True
 
     def __post_init__(self) -> None:
         check_hosts(self.hosts, not self.tokens)
         check_origins(self.origins, not self.tokens)
+        networks(self.proxies)
