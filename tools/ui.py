@@ -69,7 +69,9 @@ def check_hash() -> None:
     try:
         built = json.loads((STATIC / "build.json").read_text())
     except (OSError, ValueError) as error:
-        raise Stale(f"there is no build of the dashboard in {STATIC.relative_to(ROOT)} ({error}); run {WORDS}") from None
+        raise Stale(
+            f"there is no build of the dashboard in {STATIC.relative_to(ROOT)} ({error}); run {WORDS}"
+        ) from None
     if built["sources"] != digest_of_sources():
         raise Stale(f"ui/ has changed since {STATIC.relative_to(ROOT)} was built; run {WORDS}, and commit both")
     _compare(built["files"], digests(STATIC), "build.json")

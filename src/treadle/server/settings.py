@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.core.argument_names import Spelled
+from treadle.server.auth.callers import Auth
 from treadle.server.auth.tokens import Token
 from treadle.server.origins import check_hosts, check_origins
 from treadle.server.proxies import networks
@@ -32,6 +33,10 @@ class Settings(Spelled, frozen=True, kw_only=True):
     requests   requests of one token, or of one address without tokens, in progress at once; beyond that 429
     proxies    addresses and networks of proxies whose X-Forwarded-For, -Proto and -Prefix are believed
     docs       whether to serve /v1/openapi.json and the page that shows it
+    redact     keys whose values answers hide, besides those of `treadle.server.redaction`; compared without case
+    reveal     keys whose values answers show although the list of `treadle.server.redaction` has them
+    auth       for a server within another application: the rights of a request, instead of `tokens`
+    app        the name of the app as the dashboard shows it, such as "shop.py:app"
     """
 
     tokens: tuple[Token, ...] = ()
@@ -44,8 +49,13 @@ class Settings(Spelled, frozen=True, kw_only=True):
     requests: int = REQUESTS
     proxies: tuple[str, ...] = ()
     docs: bool = True
+    redact: tuple[str, ...] = ()
+    reveal: tuple[str, ...] = ()
+    auth: Auth | None = None
+    app: str | None = None
 
     def __post_init__(self) -> None:
-        check_hosts(self.hosts, not self.tokens)
-        check_origins(self.origins, not self.tokens)
+        is_open = not self.tokens and self.auth is None
+        check_hosts(self.hosts, is_open)
+        check_origins(self.origins, is_open)
         networks(self.proxies)

@@ -196,13 +196,15 @@ class JobRoutes:
         """Enqueue one job. The status is 200 instead of 201 if a row with its id or key already existed."""
         with call.heard() as said:
             [(row, is_new)] = await self._send(call, [call.body])
-        shown = replace(view(row), warning=said.text) if said.words else view(row)
+        shown = view(row, call.redaction)
+        if said.words:
+            shown = replace(shown, warning=said.text)
         return json(shown, 201 if is_new else 200, {"Location": f"/v1/jobs/{row.id}"})
 
     async def send_many(self, call: Call[JobsAsked, messages.Nothing]) -> JobViews:
         with call.heard() as said:
             rows = await self._send(call, call.body.jobs) if call.body.jobs else []
-        return JobViews(await in_turns(lambda found: view(found[0]), rows), said.text)
+        return JobViews(await in_turns(lambda found: view(found[0], call.redaction), rows), said.text)
 
     async def _send(self, call: Call[Any, Any], asked: Sequence[JobAsked]) -> list[tuple[Record, bool]]:
         check_together([0 if each.after is msgspec.UNSET else len(each.after) for each in asked])
@@ -254,15 +256,18 @@ class JobRoutes:
             page = await self._core.jobs.list(
                 cursor=asked.cursor, limit=asked.limit, count=asked.count, order=asked.order, **asked.filters()
             )
-        return PageView(await in_turns(view, page.records), page.cursor, page.total, said.text)
+        return PageView(
+            await in_turns(lambda row: view(row, call.redaction), page.records), page.cursor, page.total, said.text
+        )
 
     async def get(self, call: Call[None, messages.Nothing]) -> JobView:
-        return view(await self._row(call))
+        return view(await self._row(call), call.redaction)
 
     async def explain(self, call: Call[None, messages.Nothing]) -> Explained:
         row = await self._row(call)
         jobs = self._jobs(call)
-        return Explained(await jobs.explain(row.id), await jobs.position(row.id))
+        text = call.redaction.within(await jobs.explain(row.id), row.error)
+        return Explained(text, await jobs.position(row.id))
 
     async def _row(self, call: Call[Any, Any]) -> Record:
         """The row that the path names. For a token without a right to its queue the job is unknown."""
@@ -275,7 +280,7 @@ class JobRoutes:
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
         async for found in self._follow(row, until):
             row = found
-        return view(row)
+        return view(row, call.redaction)
 
     async def events(self, call: Call[None, messages.Nothing]) -> StreamingResponse:
         """Stream an event at once, at each change, and at the end of the job, which closes the stream."""
@@ -292,7 +297,7 @@ class JobRoutes:
                     continue
                 last = mark
                 name = "ended" if found.state.final else "changed"
-                yield b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(view(found)))
+                yield b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(view(found, call.redaction)))
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
