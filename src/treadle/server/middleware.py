@@ -75,7 +75,7 @@ class RequestGuard:
         self._open_folders = tuple(path for path in open_paths if path.endswith("/"))
         self._limit = settings.timeout + settings.max_wait
         self._border = OriginCheck(settings.hosts, settings.origins)
-        self._callers = Callers(settings.tokens, settings.auth, self._border)
+        self._callers = Callers(settings.accepted, settings.auth, self._border)
         self._bodies = Bodies(settings.max_body)
         self._under_way: dict[str, int] = {}  # requests in progress by caller
         self._rate: Rate | None = None

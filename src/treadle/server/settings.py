@@ -6,6 +6,7 @@ from typing import Final
 
 from treadle.core.argument_names import Spelled
 from treadle.server.auth.callers import Auth
+from treadle.server.auth.link import Link
 from treadle.server.auth.tokens import Token
 from treadle.server.origins import check_hosts, check_origins
 from treadle.server.proxies import networks
@@ -29,6 +30,7 @@ class Settings(Spelled, frozen=True, kw_only=True):
     hosts      names of the server for clients, besides IP addresses, localhost and the name of the machine;
                ".example.org" means every name below example.org
     origins    origins whose web pages may call it (CORS); none by default
+    link       a sign-in link for a browser, besides the tokens
     rate       requests per second of one token, or of one address without tokens; None: no limit
     requests   requests of one token, or of one address without tokens, in progress at once; beyond that 429
     proxies    addresses and networks of proxies whose X-Forwarded-For, -Proto and -Prefix are believed
@@ -45,6 +47,7 @@ class Settings(Spelled, frozen=True, kw_only=True):
     timeout: float = ANSWER
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    link: Link | None = None
     rate: float | None = None
     requests: int = REQUESTS
     proxies: tuple[str, ...] = ()
@@ -59,3 +62,8 @@ class Settings(Spelled, frozen=True, kw_only=True):
         check_hosts(self.hosts, is_open)
         check_origins(self.origins, is_open)
         networks(self.proxies)
+
+    @property
+    def accepted(self) -> tuple[Token, ...]:
+        """The tokens whose sessions are valid: those of the file, and that of the link."""
+        return self.tokens if self.link is None else (*self.tokens, self.link.token)
