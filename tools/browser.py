@@ -41,6 +41,18 @@ FLAGS: Final = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1, EXCLUDE *.localhost",
 )
 
+# The font of the package comes first, so that texts are as wide on every machine; the system has the other signs.
+FONTS: Final = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+  <dir prefix="relative">fonts</dir>
+  <dir>/usr/share/fonts</dir>
+  <cachedir prefix="xdg">fontconfig</cachedir>
+  <alias><family>system-ui</family><prefer><family>Open Sans</family></prefer></alias>
+  <alias><family>sans-serif</family><prefer><family>Open Sans</family></prefer></alias>
+</fontconfig>
+"""
+
 
 class NoBrowser(Exception):
     """There is no browser for the tests. The message gives the reason and what to do."""
@@ -51,11 +63,13 @@ class Browser(NamedTuple):
 
     program    its path
     libraries  a folder for LD_LIBRARY_PATH, or None
-    axe        axe.min.js, or None if the tests did not bring it
+    fonts      a folder with fonts.conf, or None
+    axe        axe.min.js
     """
 
     program: Path
     libraries: Path | None
+    fonts: Path | None
     axe: Path
 
 
@@ -68,7 +82,7 @@ def pinned(package: str) -> str:
 def browser() -> Browser:
     """The browser, made if need be: about 6 s, and 330 MB while it is made. Raises NoBrowser."""
     folder = node.BOOT / "browser" / f"{pinned(PACKAGE)}-axe-{pinned(AXE)}"
-    made = Browser(folder / "chromium", folder / LIBRARIES / "lib", folder / "axe.min.js")
+    made = Browser(folder / "chromium", folder / LIBRARIES / "lib", folder / "fonts", folder / "axe.min.js")
     given = os.environ.get("TEST_CHROME")
     if given and not Path(given).is_file():
         raise NoBrowser(f"TEST_CHROME={given}: there is no such file; name the program of a Chromium")
@@ -76,7 +90,7 @@ def browser() -> Browser:
         with node.locked("browser"):
             if not made.axe.exists():
                 _make(folder, bool(given))
-    return made._replace(program=Path(given), libraries=None) if given else made
+    return made._replace(program=Path(given), libraries=None, fonts=None) if given else made
 
 
 def _make(folder: Path, only_axe: bool) -> None:
@@ -94,6 +108,7 @@ def _make(folder: Path, only_axe: bool) -> None:
     packages = part / "node_modules"
     if not only_axe:
         _unpack(packages / PACKAGE / "bin", part)
+        (part / "fonts/fonts.conf").write_text(FONTS)
     shutil.copy(packages / AXE / "axe.min.js", part / "axe.part")
     shutil.rmtree(packages)
     (part / "axe.part").rename(part / "axe.min.js")  # last: a folder with this file is complete
