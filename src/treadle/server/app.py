@@ -25,10 +25,12 @@ from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
+from treadle.server.overview import Looks
 from treadle.server.proxies import Proxied
 from treadle.server.redaction import Redaction
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.operations import OperatorRoutes
+from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
@@ -50,6 +52,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
     """The operations of the native API and the worker protocol."""
     return [
         *SessionRoutes(core, settings).operations(),
+        *OverviewRoutes(Looks(core, waiting)).operations(),
         *JobRoutes(core, settings, waiting).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),

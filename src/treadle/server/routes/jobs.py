@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
-from starlette.responses import StreamingResponse
 
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
@@ -16,6 +15,7 @@ from treadle.core.model import Record
 from treadle.errors import ForeignRow, IdTaken
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
+from treadle.server.event_stream import EventStream
 from treadle.server.incoming_rows import users_row
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed
@@ -282,11 +282,11 @@ class JobRoutes:
             row = found
         return view(row, call.redaction)
 
-    async def events(self, call: Call[None, messages.Nothing]) -> StreamingResponse:
+    async def events(self, call: Call[None, messages.Nothing]) -> EventStream:
         """Stream an event at once, at each change, and at the end of the job, which closes the stream."""
         row = await self._row(call)
 
-        async def stream() -> AsyncIterator[bytes]:
+        async def stream() -> AsyncGenerator[bytes, None]:
             last: tuple[Any, ...] | None = None
             async for found in self._follow(row, None):
                 if call.token.ended(wall()):
@@ -299,8 +299,7 @@ class JobRoutes:
                 name = "ended" if found.state.final else "changed"
                 yield b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(view(found, call.redaction)))
 
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+        return EventStream(stream())
 
     async def _follow(self, row: Record, until: float | None) -> AsyncIterator[Record]:
         """Yield the row now, at each notification, at least every 15 s, and last when the job has ended."""
