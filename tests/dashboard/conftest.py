@@ -4,7 +4,6 @@ each test."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +18,9 @@ _reports = pytest.StashKey[dict[str, pytest.TestReport]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests here use the loop of the session, which the browser belongs to."""
-    here = Path(__file__).parent
+    """Tests with a browser use the loop of the session, which it belongs to."""
     for item in items:
-        if here in item.path.parents and item.get_closest_marker("asyncio") is not None:
+        if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 

@@ -95,7 +95,9 @@ class Shop:
     async def fill(self) -> None:
         """Store jobs of every kind, and wait until they are in their states."""
         await self.app.limits.set(Limit("smtp", slots=5, rate=1000, per=60), Limit("tenant", slots=1))
-        await self.app.schedules.upsert("nightly", self.task("report").job("nightly"), cron="0 3 * * *", tz="Europe/Paris")
+        await self.app.schedules.upsert(
+            "nightly", self.task("report").job("nightly"), cron="0 3 * * *", tz="Europe/Paris"
+        )
         await self.app.schedules.upsert("pulse", self.task("report").job("pulse"), every=3600)
         mails: list[JobSpec[Any]] = [self.task("send_mail").job(f"user{n}@example.org", n) for n in range(1, 61)]
         sent = await self.app.enqueue(mails)

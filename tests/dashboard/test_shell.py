@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from playwright.async_api import expect
 
-from tests.dashboard.shop import Shop
 from tests.dashboard.visits import Visit
 
 

@@ -105,15 +105,24 @@ async def keep_artefacts(visit: Visit, name: str) -> None:
 
     The folder is TEST_OUT, else one in the folder for temporary files.
     """
-    folder = Path(os.environ.get("TEST_OUT") or Path(tempfile.gettempdir(), "treadle-browser"))
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / re.sub(r"\W+", "-", name.rpartition("/")[2]).strip("-")
+    stem = _artefact(name)
     try:
         await visit.page.screenshot(path=f"{stem}.png", timeout=5_000)
-        Path(f"{stem}.html").write_text(await visit.page.content())
+        _write(f"{stem}.html", await visit.page.content())
         if os.environ.get("TEST_OUT"):
             await visit.context.tracing.stop(path=f"{stem}.trace.zip")
     except Error as error:  # the page is gone
         visit.faults.append(f"no picture: {error}")
-    Path(f"{stem}.txt").write_text(f"{visit.page.url}\n" + "\n".join(visit.faults))
+    _write(f"{stem}.txt", f"{visit.page.url}\n" + "\n".join(visit.faults))
     print(f"what the browser showed: {stem}.*")
+
+
+def _artefact(name: str) -> Path:
+    """The beginning of the paths of a test's artefacts."""
+    folder = Path(os.environ.get("TEST_OUT") or Path(tempfile.gettempdir(), "treadle-browser"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / re.sub(r"\W+", "-", name.rpartition("/")[2]).strip("-")
+
+
+def _write(path: str, text: str) -> None:
+    Path(path).write_text(text)

@@ -59,10 +59,15 @@ def _caller(auth: Auth) -> Callable[[Request], Awaitable[Token | None]]:
     """The user of a request as a token of the server."""
 
     async def caller(request: Request) -> Token | None:
-        found = auth(request)
-        who = await found if inspect.isawaitable(found) else found
-        if who is not None and not isinstance(who, Who):
-            raise TypeError(f"auth= must return treadle.dashboard.Who or None, found {type(who).__name__}")
+        try:
+            found = auth(request)
+            who = await found if inspect.isawaitable(found) else found
+            if who is not None and not isinstance(who, Who):
+                raise TypeError(f"auth= must return treadle.dashboard.Who or None, found {type(who).__name__}")
+        except Exception:
+            log.exception("auth= failed for %s %s", request.method, path_of(request.scope))
+            words = "auth= raised an error; the log of the server has its traceback"
+            raise Refused(500, "fault", words) from None
         return None if who is None else who.token()
 
     return caller
@@ -93,9 +98,6 @@ class Mounted:
         except TreadleError as error:
             log.warning("%s %s: %s", scope["method"], path_of(scope), error)
             response = response_of(error)
-        except Exception:
-            log.exception("%s %s: auth= failed", scope["method"], path_of(scope))
-            response = refusal(Refused(500, "fault", "auth= raised an error; the log of the server has its traceback"))
         else:
             await self._watched(scope, receive, send)
             return
