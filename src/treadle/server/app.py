@@ -29,6 +29,7 @@ from treadle.server.overview import Looks
 from treadle.server.proxies import Proxied
 from treadle.server.redaction import Redaction
 from treadle.server.routes.jobs import JobRoutes
+from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
 from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
@@ -53,6 +54,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
     return [
         *SessionRoutes(core, settings).operations(),
         *OverviewRoutes(Looks(core, waiting)).operations(),
+        *MetricsRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),
