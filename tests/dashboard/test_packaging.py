@@ -57,7 +57,7 @@ def test_the_built_files_name_no_other_host(archives: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         for name in packed.namelist():
             if name.startswith(FOLDER) and name.endswith((".html", ".js", ".css")):
-                for host in re.findall(r"(?:https?:)?//([a-z0-9-]+\.[a-z0-9.-]+)", packed.read(name).decode()):
+                for host in re.findall(r"(?:https?:|[\"'`])//([a-z0-9-]+\.[a-z0-9.-]+)", packed.read(name).decode()):
                     assert host.endswith(ELSEWHERE), f"{name} names {host}"
 
 

@@ -29,6 +29,8 @@ UNUSED: Final = {
     "hosts": (),
     "origins": (),
     "proxies": (),
+    "redact": (),
+    "reveal": (),
     **dict.fromkeys(("rate", "requests", "connections", "max_body", "timeout", "tls_cert", "tls_key"), None),
     "no_docs": False,
 }

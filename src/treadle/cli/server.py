@@ -95,6 +95,20 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Address or network of a proxy whose X-Forwarded-For, -Proto and -Prefix headers are believed; may be "
             "repeated.",
         ),
+        click.option(
+            "--redact",
+            multiple=True,
+            metavar="NAME",
+            envvar="TREADLE_REDACT",
+            help="Key whose values answers hide, besides passwords, tokens and the like; may be repeated.",
+        ),
+        click.option(
+            "--reveal",
+            multiple=True,
+            metavar="NAME",
+            envvar="TREADLE_REVEAL",
+            help="Key whose values answers show although it looks like a secret, such as max_tokens; may be repeated.",
+        ),
         click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="TLS certificate file."),
         click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="TLS key file."),
         click.option("--no-docs", is_flag=True, help="Do not serve /docs and /v1/openapi.json."),
@@ -250,6 +264,8 @@ def _settings(options: dict[str, Any]) -> Settings:
         hosts=hosts,
         origins=options["origins"],
         proxies=options["proxies"],
+        redact=options["redact"],
+        reveal=options["reveal"],
         docs=not options["no_docs"],
         **given,
     )

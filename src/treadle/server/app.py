@@ -28,6 +28,7 @@ from treadle.server.operation import routes as made_of
 from treadle.server.overview import Looks
 from treadle.server.proxies import Proxied
 from treadle.server.redaction import Redaction
+from treadle.server.routes.doctor import DoctorRoutes
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
@@ -55,6 +56,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         *SessionRoutes(core, settings).operations(),
         *OverviewRoutes(Looks(core, waiting)).operations(),
         *MetricsRoutes(core).operations(),
+        *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),

@@ -209,7 +209,7 @@ class ScheduleRoutes:
         timing = when.every(asked.every) if asked.cron is None else when.cron(asked.cron, asked.tz)
         return TimingView(words(timing), upcoming_of(timing, self._core.now()))
 
-    async def _shown(self, schedules: Sequence[Schedule], redaction: Redaction) -> list[ScheduleView]:
+    async def _shown(self, schedules: Sequence[Schedule], redaction: Redaction) -> Sequence[ScheduleView]:
         """The schedules with their last jobs, which one read finds by the ids of their ticks."""
         now = self._core.now()
         about = await in_turns(lambda each: _About(each, now), schedules)
