@@ -1,4 +1,5 @@
-"""Operations on stored jobs, limits and queues: `app.jobs`, `app.dead`, `app.limits`, `app.queues` and `app.events`."""
+"""Operations on stored jobs, limits and queues: `app.jobs`, `app.dead`, `app.limits`, `app.queues`, `app.workflows` and
+`app.events`."""
 
 from treadle.admin.dead import Dead
 from treadle.admin.event_feed import EventFeed
@@ -7,5 +8,6 @@ from treadle.admin.limit_holds import LimitHolds
 from treadle.admin.limits import Limits
 from treadle.admin.orphaned_workflows import OrphanedWorkflows
 from treadle.admin.queues import Queues
+from treadle.admin.workflows import Workflows
 
-__all__ = ["Dead", "EventFeed", "Filter", "Jobs", "LimitHolds", "Limits", "OrphanedWorkflows", "Queues"]
+__all__ = ["Dead", "EventFeed", "Filter", "Jobs", "LimitHolds", "Limits", "OrphanedWorkflows", "Queues", "Workflows"]

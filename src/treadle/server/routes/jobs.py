@@ -250,11 +250,20 @@ class JobRoutes:
                 words = f"the token {call.token.name!r} may read {', '.join(call.token.queues)}: name one with queue="
                 raise Refused(403, "forbidden", words)
             call.allowed([asked.queue])
+        scan = asked.scan
+        if scan is None and not asked.count:
+            scan = self._core.storage.capabilities.scan
         with call.heard() as said:
             page = await self._core.jobs.list(
-                cursor=asked.cursor, limit=asked.limit, count=asked.count, order=asked.order, **asked.filters()
+                cursor=asked.cursor,
+                limit=asked.limit,
+                count=asked.count,
+                order=asked.order,
+                scan=scan,
+                **asked.filters(),
             )
-        return PageView(await in_turns(view, page.records), page.cursor, page.total, said.text)
+        found = await in_turns(view, page.records)
+        return PageView(found, page.cursor, page.total, page.scanned, page.scanned_to, said.text)
 
     async def get(self, call: Call[None, messages.Nothing]) -> JobView:
         return view(await self._row(call))
