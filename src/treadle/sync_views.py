@@ -1,4 +1,4 @@
-"""`app.sync.jobs`, `.dead`, `.queues`, `.workflows`, `.limits` and `.schedules`, without await.
+"""`app.sync.jobs`, `.dead`, `.queues`, `.workflows`, `.limits`, `.metrics` and `.schedules`: the calls without await.
 
 Arguments, results, errors and docstrings are those of the async method that each line names.
 """
@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.admin import Dead, Filter, Jobs, Limits, Queues, Workflows
+from treadle.admin import Dead, Filter, Jobs, Limits, MetricsReader, Queues, Workflows
 from treadle.core.argument_names import check_spelling
 from treadle.core.model import Record
 from treadle.core.must_await import unchecked
@@ -127,6 +127,14 @@ class SyncLimits(View[Limits]):
     change = Waits(Limits.change)
     pause = Waits(Limits.pause)
     resume = Waits(Limits.resume)
+
+
+class SyncMetrics(View[MetricsReader]):
+    """`app.metrics`."""
+
+    read = _reads(MetricsReader.read)
+    each = _reads(MetricsReader.each)
+    totals = _reads(MetricsReader.totals)
 
 
 class SyncSchedules(View[Schedules]):

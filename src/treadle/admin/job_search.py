@@ -29,13 +29,13 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{0,4}){0,4}|[0-9a-f]{8}-[0-9a-f
 _SIMPLE: Final = re.compile(r"[\w .@:+-]+", re.ASCII)  # JSON writes these characters as they are
 
 Hide = Callable[[Any], Any]
-"""Replaces the secrets in decoded arguments."""
+"""Replaces the secrets in decoded arguments, or in the text of an error."""
 
 
 class Search:
     """A text to look for.
 
-    hide      applied to the decoded arguments first, so that a search cannot find what may not be shown
+    hide      applied to arguments and errors first, so that a search cannot find what may not be shown
     payloads  whether arguments and errors are searched
     """
 
@@ -50,7 +50,12 @@ class Search:
             return True
         if len(self.text) >= PREFIX and job.id.startswith(self.text):
             return True
-        return self._payloads and (self._in(row.error or "") or self._in_arguments(job.payload))
+        return self._payloads and (self._in_error(row.error) or self._in_arguments(job.payload))
+
+    def _in_error(self, error: str | None) -> bool:
+        if error is None or not self._in(error):
+            return False
+        return self._hide is None or self._in(self._hide(error))
 
     def _in(self, text: str) -> bool:
         return self._folded in text.casefold()

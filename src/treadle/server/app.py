@@ -25,9 +25,13 @@ from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
+from treadle.server.overview import Looks
+from treadle.server.redaction import Redaction
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.operations import OperatorRoutes
+from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
+from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
 from treadle.server.settings import Settings
 from treadle.storage.move_marks import mark_of
@@ -46,6 +50,8 @@ ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[Operation]:
     """The operations of the native API and the worker protocol."""
     return [
+        *SessionRoutes(core, settings).operations(),
+        *OverviewRoutes(Looks(core, waiting)).operations(),
         *JobRoutes(core, settings, waiting).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),
@@ -92,7 +98,7 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if api:
         operations = operations_of(core, settings, waiting)
-        routes += made_of(operations, settings.max_body, core.moved.words)
+        routes += made_of(operations, settings.max_body, core.moved.words, Redaction(settings.redact, settings.reveal))
         if settings.docs:
             routes += description(operations, bool(settings.tokens))
     for protocol in protocols:  # last, because one of them answers every other path

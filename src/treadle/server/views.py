@@ -15,11 +15,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from treadle.admin import stored_values
 from treadle.core import ids
 from treadle.core.model import Record, State
-from treadle.errors import UNREADABLE, TooLarge
+from treadle.errors import TooLarge
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
+from treadle.server.redaction import Redaction
 from treadle.storage.queries import ready_kind
 from treadle.tasks.json_options import JobOptions, Name, options_of
 
@@ -186,10 +187,10 @@ class JobView(Struct, frozen=True, kw_only=True):
     warning: str | UnsetType = UNSET
 
 
-def view(row: Record) -> JobView:
-    """The row as answers show it."""
+def view(row: Record, redaction: Redaction) -> JobView:
+    """The row as answers show it to a caller with this redaction."""
     job = row.job
-    args, kwargs = _arguments(job.payload)
+    args, kwargs = _arguments(job.payload, redaction)
     progress, note = stored_values.progress(row.note)
     return JobView(
         id=job.id,
@@ -203,15 +204,15 @@ def view(row: Record) -> JobView:
         version=row.version,
         attempt=row.attempt,
         lost=row.lost,
-        result=_plain(row.result),
-        error=row.error,
+        result=_plain(row.result, redaction),
+        error=redaction.error(row.error),
         reason=row.reason,
         progress=progress,
-        note=note,
+        note=redaction.text(note),
         key=None if job.key is None else job.key.partition(" ")[2],
         lane=job.lane,
         labels=job.labels,
-        headers=dict(job.headers),
+        headers=redaction.headers(job.headers),
         after=row.after,
         pending=row.pending,
         workflow=job.root or job.id,
@@ -231,14 +232,17 @@ def view(row: Record) -> JobView:
     )
 
 
-def _arguments(payload: str) -> tuple[Any, Any]:
-    if len(payload) > SMALL and not has_mark(payload):  # unchanged
-        try:
+def _arguments(payload: str, redaction: Redaction) -> tuple[Any, Any]:
+    try:
+        if len(payload) > SMALL and not has_mark(payload):  # not decoded
             found = _large(payload)
-            return found.args or [], found.kwargs or {}
-        except UNREADABLE:
-            return [stored_values.utf8(payload)], {}
-    return stored_values.carried_call(*stored_values.arguments(payload), payload, ENCODE)
+            return redaction.args(found.args or Raw(b"[]")), redaction.kwargs(found.kwargs or Raw(b"{}"))
+        args, kwargs = stored_values.arguments(payload)
+        return [redaction.json(Raw(ENCODE(each))) for each in args], redaction.kwargs(
+            {stored_values.utf8(name): Raw(ENCODE(each)) for name, each in kwargs.items()}
+        )
+    except Exception:  # as in stored_values: constructors and `__repr__` of users may raise anything
+        return [redaction.stored(stored_values.utf8(payload))], {}
 
 
 def _large(payload: str) -> CallAsked:
@@ -248,15 +252,15 @@ def _large(payload: str) -> CallAsked:
     return CallAsked(_any(payload))
 
 
-def _plain(text: str | None) -> Any:
+def _plain(text: str | None, redaction: Redaction) -> Any:
     if text is None:
         return None
-    if len(text) > SMALL and not has_mark(text):
-        try:
-            return _any(text)
-        except UNREADABLE:
-            return stored_values.utf8(text)
-    return stored_values.carried(stored_values.value(text), text, ENCODE)
+    try:
+        if len(text) > SMALL and not has_mark(text):
+            return redaction.json(_any(text))
+        return redaction.json(Raw(ENCODE(stored_values.value(text))))
+    except Exception:  # as in `_arguments`
+        return redaction.stored(stored_values.utf8(text))
 
 
 class PageView(Struct, frozen=True):

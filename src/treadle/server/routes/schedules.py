@@ -176,7 +176,7 @@ class ScheduleRoutes:
 
     async def trigger(self, call: Call[None, messages.Nothing]) -> JobView:
         job = await self._core.schedules.trigger(self._name(call))
-        return view(await self._core.jobs.get(job.id))
+        return view(await self._core.jobs.get(job.id), call.redaction)
 
     @staticmethod
     def _name(call: Call[Any, Any]) -> str:
