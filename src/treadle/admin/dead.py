@@ -23,6 +23,10 @@ class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
     def __init__(self, jobs: Jobs) -> None:
         self._jobs, self._storage = jobs, jobs._storage
 
+    def within(self, queues: tuple[str, ...]) -> Dead:
+        """A view for a caller whose rights cover these queues only; (): all queues."""
+        return Dead(self._jobs.within(queues))
+
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **filters: Any) -> Page:
         """List one page of failed jobs. Rows without a task are left out, so a page may have fewer than `limit`."""
         page = await self._jobs.list(cursor=cursor, limit=limit, order="ended", state=State.FAILED, **filters)
