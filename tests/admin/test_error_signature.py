@@ -12,7 +12,7 @@ SAME = [
     (
         "requests.exceptions.ConnectionError: HTTPConnectionPool(host='api.example.org', port=80): Max retries "
         "exceeded with url: /v1/users/{n}?key=a{n}b (Caused by NewConnectionError('<urllib3.connection."
-        "HTTPConnection object at 0x7f9a1c0b{n}>: Failed to establish a new connection: [Errno 111] Connection refused'))",
+        "HTTPConnection object at 0x7f9a1c0b{n}>: [Errno 111] Connection refused'))",
         "requests.exceptions.ConnectionError: HTTPConnectionPool(host=<text>, port=<n>): Max retries exceeded with "
         "url: <path> (Caused by NewConnectionError(<text>))",
     ),
