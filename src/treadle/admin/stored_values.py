@@ -7,6 +7,7 @@ back to the stored text.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +31,29 @@ def value(text: str | None) -> Any:
         return call_codec.decode_any(text)
     except Exception:
         return text
+
+
+def carried(value: object, text: str, encode: Callable[[object], bytes]) -> Any:
+    """The value as encoded JSON, or its stored text if JSON cannot represent it.
+
+    Each value is encoded on its own, so that one failure does not hide the other rows of a page.
+    """
+    try:
+        return msgspec.Raw(encode(value))
+    except Exception:
+        return utf8(text)
+
+
+def carried_call(
+    args: Sequence[Any], kwargs: Mapping[str, Any], payload: str, encode: Callable[[object], bytes]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call as encoded JSON, or the payload as the only argument."""
+    try:
+        return [msgspec.Raw(encode(each)) for each in args], {
+            utf8(name): msgspec.Raw(encode(each)) for name, each in kwargs.items()
+        }
+    except Exception:
+        return [utf8(payload)], {}
 
 
 def progress(note: str | None) -> tuple[float | None, str | None]:

@@ -32,7 +32,7 @@ COMMANDS = {
     "stats": ("treadle.cli.overview", "Count jobs by task and state."),
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
-    "doctor": ("treadle.cli.doctor.command", "Check the storage and its contents, with advice."),
+    "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
     "demo": (
         "treadle.cli.demo.command",
         "Index the standard library, optionally killing a worker, to show that no job is lost.",

@@ -27,8 +27,10 @@ from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
 from treadle.server.overview import Looks
 from treadle.server.redaction import Redaction
+from treadle.server.routes.doctor import DoctorRoutes
 from treadle.server.routes.failures import FailureRoutes
 from treadle.server.routes.jobs import JobRoutes
+from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
 from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
@@ -54,6 +56,8 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
     return [
         *SessionRoutes(core, settings).operations(),
         *OverviewRoutes(Looks(core, waiting)).operations(),
+        *MetricsRoutes(core).operations(),
+        *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
         *FailureRoutes(core).operations(),
         *WorkflowRoutes(core).operations(),

@@ -118,8 +118,8 @@ class Endpoint:
         operation = self._methods["GET" if request.method == "HEAD" else request.method]
         token = caller(request, operation.scope)
         if operation.bare and not token.payloads:
-            words = f"the token {token.name!r} may not read payloads, which the answers of this call have"
-            raise Refused(403, "forbidden", words)
+            why = f"the token {token.name!r} may not read payloads, which the answers of this call have"
+            raise Refused(403, "forbidden", why)
         query = _query(request, operation.query)
         given: object = None
         if operation.takes is not NO_BODY:

@@ -186,7 +186,7 @@ class Looks:
                 self._outage = began
                 is_known = isinstance(error, TreadleError | TimeoutError)
                 words = "overview: storage unavailable (%s); retrying"
-                log.warning(words, error or "no answer in time", exc_info=None if is_known else error)
+                log.warning(words, str(error) or "no answer in time", exc_info=None if is_known else error)
             last = self._seen.look if self._seen is not None else Look(glance=Glance(at=self._core.now()))
             look = msgspec.structs.replace(last, outage=loop.time() - self._outage)
         else:

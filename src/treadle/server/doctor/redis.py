@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from msgspec.structs import replace
 
-from treadle.cli.doctor.common import Check, fail, ok, warn
-from treadle.cli.output import size
+from treadle.core.words import size
+from treadle.server.doctor.common import Check, fail, ok, warn
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 NEEDED = (6, 2)
