@@ -1,4 +1,4 @@
-"""Operations on stored jobs, limits and queues: `app.jobs`, `app.dead`, `app.limits`, `app.queues`,
+"""Operations on stored jobs, limits and queues: `app.jobs`, `app.dead`, `app.limits`, `app.queues`, `app.workflows`,
 `app.metrics` and `app.events`."""
 
 from treadle.admin.dead import Dead
@@ -9,6 +9,7 @@ from treadle.admin.limits import Limits
 from treadle.admin.metrics import MetricsReader
 from treadle.admin.orphaned_workflows import OrphanedWorkflows
 from treadle.admin.queues import Queues
+from treadle.admin.workflows import Workflows
 
 __all__ = [
     "Dead",
@@ -20,4 +21,5 @@ __all__ = [
     "MetricsReader",
     "OrphanedWorkflows",
     "Queues",
+    "Workflows",
 ]

@@ -29,6 +29,7 @@ from treadle.server.overview import Looks
 from treadle.server.proxies import Proxied
 from treadle.server.redaction import Redaction
 from treadle.server.routes.doctor import DoctorRoutes
+from treadle.server.routes.failures import FailureRoutes
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
@@ -36,6 +37,7 @@ from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
+from treadle.server.routes.workflows import WorkflowRoutes
 from treadle.server.settings import Settings
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import NOT_HERE
@@ -58,6 +60,8 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         *MetricsRoutes(core).operations(),
         *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
+        *FailureRoutes(core).operations(),
+        *WorkflowRoutes(core).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),
         *WorkerProtocol(core, waiting, settings).operations(),
