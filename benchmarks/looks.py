@@ -84,8 +84,7 @@ def looks(app: App, storage: Storage, last: str | None) -> dict[str, Look]:
 
 def cpu(pid: int | None) -> tuple[float, float]:
     """CPU seconds of this process, and of `pid` with its children."""
-    own = os.times()
-    return own.user + own.system, 0.0 if pid is None else sum(map(_spent, _family(pid)))
+    return time.process_time(), 0.0 if pid is None else sum(map(_spent, _family(pid)))
 
 
 def _family(pid: int) -> list[int]:
@@ -115,7 +114,7 @@ async def measure(name: str, look: Look, pid: int | None) -> str:
     assert best is not None
     took, own, server = (1e3 * seconds for seconds in best)
     rows = len(answer.records) if isinstance(answer, Page) else ""
-    return f"| {name} | {took:,.2f} | {own:,.0f} | {'' if pid is None else f'{server:,.0f}'} | {rows} |"
+    return f"| {name} | {took:,.2f} | {own:,.1f} | {'' if pid is None else f'{server:,.0f}'} | {rows} |"
 
 
 async def run(url: str, rows: int, ended: bool, pid: int | None) -> None:

@@ -332,7 +332,8 @@ class Query(Struct, frozen=True, gc=False, kw_only=True):
     limit     rows per page
     scan      rows that the call looks at, at most; the page may then have fewer rows than `limit` and still a cursor,
               and says how far it looked (`scanned`, `scanned_to`). None: as many as it takes. It bounds the cost of
-              filters that no index serves; a storage may look at fewer rows than it could. At least 1.
+              filters that no index serves. A storage may look at fewer rows than it could, and passes over rows that an
+              index excludes. At least 1.
     count     also count all jobs that match (`Page.total`), from the first one on, whatever the cursor. With `scan`
               those among the first `scan` rows: a total that equals `scan` may be too low.
     """

@@ -49,13 +49,16 @@ def moment_of(row: Record, order: str) -> float | None:
 
 
 def cursor_of(row: Record, order: str) -> str:
-    """The cursor of a page that ends with this row. Moments keep full precision; the id separates rows with the same
-    moment."""
+    """The cursor of a page that ends with this row."""
     if order == "queue":
-        parts: Key = (row.job.queue, -rank(row.job), row.queue_position, row.job.id)
-    else:
-        parts = (moment_of(row, order), row.job.id)
-    return msgspec.json.encode((order, *parts)).hex()
+        return cursor_at((row.job.queue, -rank(row.job), row.queue_position, row.job.id), order)
+    return cursor_at((moment_of(row, order), row.job.id), order)
+
+
+def cursor_at(key: Key, order: str) -> str:
+    """The cursor after a row with this key: (instant, id), or (queue, -rank, position, id). Instants keep full
+    precision; the id separates rows with the same instant."""
+    return msgspec.json.encode((order, *key)).hex()
 
 
 _Name = Annotated[str, Meta(max_length=defaults.MAX_NAME, pattern=r"\A[^\0]*\Z")]
