@@ -1,4 +1,4 @@
-"""`app.sync.jobs`, `.dead`, `.queues`, `.limits` and `.schedules`: the calls of `app.jobs` etc. without await.
+"""`app.sync.jobs`, `.dead`, `.queues`, `.workflows`, `.limits`, `.metrics` and `.schedules`: the calls without await.
 
 Arguments, results, errors and docstrings are those of the async method that each line names.
 """
@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.admin import Dead, Filter, Jobs, Limits, Queues
+from treadle.admin import Dead, Filter, Jobs, Limits, MetricsReader, Queues, Workflows
 from treadle.core.argument_names import check_spelling
 from treadle.core.model import Record
 from treadle.core.must_await import unchecked
@@ -99,6 +99,7 @@ class SyncDead(View[Dead]):
     """`app.dead`."""
 
     list = _reads(Dead.list)
+    groups = _reads(Dead.groups)
     retry = Waits(Dead.retry)
     purge = Waits(Dead.purge)
 
@@ -111,6 +112,13 @@ class SyncQueues(View[Queues]):
     resume = Waits(Queues.resume)
 
 
+class SyncWorkflows(View[Workflows]):
+    """`app.workflows`."""
+
+    list = _reads(Workflows.list)
+    graph = _reads(Workflows.graph)
+
+
 class SyncLimits(View[Limits]):
     """`app.limits`."""
 
@@ -119,6 +127,14 @@ class SyncLimits(View[Limits]):
     change = Waits(Limits.change)
     pause = Waits(Limits.pause)
     resume = Waits(Limits.resume)
+
+
+class SyncMetrics(View[MetricsReader]):
+    """`app.metrics`."""
+
+    read = _reads(MetricsReader.read)
+    each = _reads(MetricsReader.each)
+    totals = _reads(MetricsReader.totals)
 
 
 class SyncSchedules(View[Schedules]):

@@ -403,7 +403,8 @@ export interface Schedule {
   words: string;
   cron: string | null;
   every: number | null;
-  tz: string;
+  /** null: the schedule has a function of the code, or counts seconds. */
+  tz: string | null;
   declared: boolean;
   recent: { id: string; state: State; at: number }[];
 }

@@ -1,11 +1,25 @@
-"""Operations on stored jobs, limits and queues: `app.jobs`, `app.dead`, `app.limits`, `app.queues` and `app.events`."""
+"""Operations on stored jobs, limits and queues: `app.jobs`, `app.dead`, `app.limits`, `app.queues`, `app.workflows`,
+`app.metrics` and `app.events`."""
 
 from treadle.admin.dead import Dead
 from treadle.admin.event_feed import EventFeed
 from treadle.admin.jobs import Filter, Jobs
 from treadle.admin.limit_holds import LimitHolds
 from treadle.admin.limits import Limits
+from treadle.admin.metrics import MetricsReader
 from treadle.admin.orphaned_workflows import OrphanedWorkflows
 from treadle.admin.queues import Queues
+from treadle.admin.workflows import Workflows
 
-__all__ = ["Dead", "EventFeed", "Filter", "Jobs", "LimitHolds", "Limits", "OrphanedWorkflows", "Queues"]
+__all__ = [
+    "Dead",
+    "EventFeed",
+    "Filter",
+    "Jobs",
+    "LimitHolds",
+    "Limits",
+    "MetricsReader",
+    "OrphanedWorkflows",
+    "Queues",
+    "Workflows",
+]

@@ -25,10 +25,19 @@ from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
+from treadle.server.overview import Looks
+from treadle.server.proxies import Proxied
+from treadle.server.redaction import Redaction
+from treadle.server.routes.doctor import DoctorRoutes
+from treadle.server.routes.failures import FailureRoutes
 from treadle.server.routes.jobs import JobRoutes
+from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
+from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
+from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
+from treadle.server.routes.workflows import WorkflowRoutes
 from treadle.server.settings import Settings
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import NOT_HERE
@@ -46,18 +55,31 @@ ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[Operation]:
     """The operations of the native API and the worker protocol."""
     return [
+        *SessionRoutes(core, settings).operations(),
+        *OverviewRoutes(Looks(core, waiting)).operations(),
+        *MetricsRoutes(core).operations(),
+        *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
+        *FailureRoutes(core).operations(),
+        *WorkflowRoutes(core).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),
         *WorkerProtocol(core, waiting, settings).operations(),
     ]
 
 
-def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] = (), api: bool = True) -> Starlette:
+def make_site(
+    app: App,
+    settings: Settings,
+    protocols: Sequence[ProtocolRoutes] = (),
+    api: bool = True,
+    open_paths: Sequence[str] = (),
+) -> Starlette:
     """The ASGI application of a server over an app's storage.
 
-    protocols  protocols of other systems to serve, too
-    api        whether to serve the native API and the worker protocol
+    protocols   protocols of other systems to serve, too
+    api         whether to serve the native API and the worker protocol
+    open_paths  paths that anyone may read without a token; one that ends with "/" includes all paths below it
     """
     core = app._core
     waiting = LongPoll(lambda: core.storage)
@@ -92,17 +114,19 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if api:
         operations = operations_of(core, settings, waiting)
-        routes += made_of(operations, settings.max_body, core.moved.words)
+        routes += made_of(operations, settings.max_body, core.moved.words, Redaction(settings.redact, settings.reveal))
         if settings.docs:
             routes += description(operations, bool(settings.tokens))
     for protocol in protocols:  # last, because one of them answers every other path
         routes += protocol(core, settings, waiting)
-    layers = [Middleware(RequestGuard, settings=settings)]
+    layers = [Middleware(RequestGuard, settings=settings, open_paths=open_paths)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]
         layers.insert(
             0, Middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=headers)
         )
+    if settings.proxies:
+        layers.insert(0, Middleware(Proxied, proxies=settings.proxies))
     site = Starlette(routes=routes, middleware=layers, lifespan=life, exception_handlers={HTTPException: _http})
     site.router.redirect_slashes = False  # a redirect would go to the host that the Host header names
     site.state.waiting = waiting

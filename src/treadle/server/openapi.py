@@ -21,6 +21,7 @@ from treadle.storage import messages
 WORDS: Final = {
     200: "Done.",
     201: "Stored.",
+    204: "Done.",
     400: "The body is not JSON, or is incomplete.",
     401: "The token is unknown.",
     403: "The token lacks a right.",
@@ -109,6 +110,8 @@ def _operation(operation: Operation, of: dict[int, Any], components: dict[str, A
 def _response(status: int, operation: Operation, of: dict[int, Any]) -> dict[str, Any]:
     if status >= 400:
         return {"description": WORDS[status], "content": {"application/json": {"schema": of[id(messages.Problem)]}}}
+    if status == 204:
+        return {"description": WORDS[status]}
     schema = of[id(operation.gives)] if operation.media == "application/json" else {"type": "string"}
     return {"description": WORDS[status], "content": {operation.media: {"schema": schema}}}
 

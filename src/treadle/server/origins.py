@@ -19,7 +19,16 @@ from treadle.errors import BadOption
 from treadle.server.errors import Refused
 
 HEADERS: Final = frozenset(
-    {b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"authorization", b"x-request-id"}
+    {
+        b"host",
+        b"origin",
+        b"sec-fetch-site",
+        b"sec-fetch-mode",
+        b"sec-fetch-dest",
+        b"authorization",
+        b"cookie",
+        b"x-request-id",
+    }
 )
 AUTHORITY: Final = re.compile(r"(?:\[([0-9a-f:.]+)(?:%25[\w.~-]+)?\]|([\w.-]+))(?::(\d{0,5}))?", re.ASCII)
 ORIGIN: Final = re.compile(r"(https?)://([^/?#@\s]+)")
@@ -37,7 +46,10 @@ def heads_of(scope: Scope) -> dict[bytes, str]:
         if name in HEADERS:
             if name == b"host" and name in found:
                 raise Refused(400, "malformed", "expected one Host header, found several")
-            found.setdefault(name, bytes(value).decode("latin-1"))
+            text = bytes(value).decode("latin-1")
+            if name == b"cookie" and name in found:  # HTTP/2 may send one header for each cookie
+                found[name] += f"; {text}"
+            found.setdefault(name, text)
     return found
 
 
@@ -50,8 +62,7 @@ def check_origins(origins: Iterable[str], is_open: bool) -> None:
                     "origins", "expected a list of origins: without tokens, '*' lets every web page do everything"
                 )
             continue
-        parts = ORIGIN.fullmatch(origin)
-        if parts is None or AUTHORITY.fullmatch(parts[2]) is None:
+        if not is_origin(origin):
             raise BadOption("origins", f"expected scheme://host[:port] in lower case, found {origin!r}")
 
 
@@ -66,6 +77,12 @@ def check_hosts(hosts: Iterable[str], is_open: bool) -> None:
         elif re.fullmatch(r"\.?[a-z0-9_-]+(\.[a-z0-9_-]+)*", host) is None and _address(host) is None:
             words = "expected a name such as jobs.example.org, or .example.org for all names below it"
             raise BadOption("hosts", f"{words}, in lower case and without a port, found {host!r}")
+
+
+def is_origin(text: str) -> bool:
+    """Whether the text is an origin as browsers write it: scheme://host[:port] in lower case."""
+    parts = ORIGIN.fullmatch(text)
+    return parts is not None and AUTHORITY.fullmatch(parts[2]) is not None
 
 
 class OriginCheck:
@@ -114,17 +131,24 @@ class OriginCheck:
         return "." not in name and not is_loopback(local)
 
     def _is_foreign(self, scope: Scope, heads: Heads) -> bool:
-        """Whether a page of another origin sent the request. Navigation by a link is allowed from any site."""
-        origin, site = heads.get(b"origin"), heads.get(b"sec-fetch-site")
+        """Whether a page of another origin sent the request that none of `origins` is."""
+        origin = heads.get(b"origin")
         if origin is not None and (origin in self._origins or ANY in self._origins):
             return False
+        return not self.is_own(scope, heads)
+
+    @staticmethod
+    def is_own(scope: Scope, heads: Heads) -> bool:
+        """Whether a page of this server, or a person, sent a request that has Origin or Sec-Fetch-Site. A person can
+        follow a link from any site."""
+        origin, site = heads.get(b"origin"), heads.get(b"sec-fetch-site")
         if site is not None:
             if site in ("same-origin", "none"):
-                return False
+                return True
             followed = heads.get(b"sec-fetch-mode") == "navigate" and heads.get(b"sec-fetch-dest") == "document"
-            return not (followed and scope["method"] in ("GET", "HEAD"))
+            return followed and scope["method"] in ("GET", "HEAD")
         # Browsers omit Sec-Fetch-Site for plain http:// names, and old browsers always.
-        return not _is_same(origin or "", heads.get(b"host", ""), scope.get("scheme", "http"))
+        return _is_same(origin or "", heads.get(b"host", ""), scope.get("scheme", "http"))
 
 
 def _is_same(origin: str, host: str, scheme: str) -> bool:

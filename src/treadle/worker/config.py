@@ -45,6 +45,7 @@ class WorkerConfig:
     backlog_after: float = defaults.BACKLOG_AFTER
     backlog_every: float | None = None
     redrive: Redrive | None = None
+    metrics: bool = True
 
     def __post_init__(self) -> None:
         most: object = self.concurrency

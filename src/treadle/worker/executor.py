@@ -51,9 +51,12 @@ class Executor:
         self._runner, self._finisher, self._durable, self._settler = runner, finisher, durable, settler
         self._site = parts.storage, parts.state.loop
         self._rules: dict[str, judge.Rules] = {}
+        self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
     def start_all(self, records: Sequence[Record]) -> None:
         """Run claimed jobs. A job that cannot be started does not hold up the others."""
+        if self._metrics is not None and records:
+            self._to_time = self._metrics.starts(records)
         for record in records:
             try:
                 if self._state.stopping:
@@ -102,9 +105,19 @@ class Executor:
         if isinstance(task, BatchCore):
             run.in_batch = True
             state.slots.release()
-        state.begin(run, self._work(run))
+        if self._to_time:
+            self._to_time -= 1
+            state.begin(run, self._timed(run))
+        else:
+            state.begin(run, self._work(run))
 
-    async def _work(self, run: RunningJob) -> None:
+    async def _timed(self, run: RunningJob) -> None:
+        """Run a job that is part of the sample of metrics."""
+        outcome = await self._work(run)
+        if self._metrics is not None:
+            self._metrics.timed(run, outcome)
+
+    async def _work(self, run: RunningJob) -> Outcome | None:
         outcome: Outcome | None = None
         task, job_run = run.task, run.job_run
         run.begun = True
@@ -137,6 +150,7 @@ class Executor:
             if job_run.transaction is not None:
                 outcome = await commit.undisturbed(self._end_jointly(run, outcome))
             self._state.end(run, outcome)
+        return outcome
 
     def _lost_too_often(self, run: RunningJob) -> Outcome | None:
         outcome = judge.lost_too_often(run.record, run.rules)
@@ -150,7 +164,7 @@ class Executor:
             return await commit.end(run, outcome, self._storage)
         except commit.Committed:
             assert outcome is not None
-            self._settler.ended(run, outcome)
+            self._settler.committed(run, outcome)
             return None
 
     async def _end(self, run: RunningJob, max_lost: int) -> None:

@@ -27,9 +27,11 @@ from treadle.worker.executors.batches import Batches
 from treadle.worker.executors.pools import Executors
 from treadle.worker.handoff import HandOff
 from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
 from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import WorkerHost, WorkerParts
 from treadle.worker.pruner import Pruner
@@ -85,6 +87,7 @@ class WorkerSession:
             self.on_leader_change,
         )
         self.maintains = not storage.capabilities.queues
+        self.metrics = JobMetrics(config.name, app.now) if config.metrics else None
         parts = WorkerParts(
             app=app,
             config=config,
@@ -93,6 +96,7 @@ class WorkerSession:
             state=self.state,
             timeouts=self.timeouts,
             batches=self.batches,
+            metrics=self.metrics,
         )
         settler = Settler(parts, self.lost)
         self.executor = Executor(
@@ -160,10 +164,15 @@ class WorkerSession:
         if self.maintains:
             pruner = Pruner(self.storage, self.election.is_leader)
             loops["prune"] = lambda: pruner.run(answered)
+            folder = MetricsFolder(self.storage, self.election.is_leader)
+            loops["fold"] = lambda: folder.run(answered)
             if self.queues:
                 loops["declared"] = self.restore_declared
             if self.config.role is not None:
                 loops["lead"] = lambda: self.election.run(answered)
+        if self.metrics is not None:
+            metrics = self.metrics
+            loops["metrics"] = lambda: metrics.run(self.storage)
         if throttle is not None:
             throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
             loops["throttle"] = lambda: throttler.run(answered)
@@ -325,6 +334,8 @@ class WorkerSession:
         try:
             async with asyncio.timeout(HURRY if self.hurry.is_set() else None):
                 await self.election.leave()
+                if self.metrics is not None:
+                    await self.metrics.store(self.storage)
                 await self.heartbeat.once(gone=True)
         except (StorageError, TimeoutError):
             log.info("worker %s could not sign off; it stays listed until its lease expires", state.name)

@@ -42,6 +42,7 @@ class Worker:
                  `treadle.worker.leader`; None: this worker always does
     ordered      start jobs strictly in queue order: one claim at a time, not two that overlap
     recovery     delays between retries while the storage is away
+    metrics      store how many jobs end and how long they take, for `app.metrics`
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Worker:
         name: str | None = None,
         role: Role | None = None,
         ordered: bool = False,
+        metrics: bool = True,
     ) -> None:
         config = WorkerConfig(
             name=worker_name(name),
@@ -82,6 +84,7 @@ class Worker:
             backlog_after=seconds(backlog_after, "backlog_after"),
             backlog_every=None if backlog_every is None else seconds(backlog_every, "backlog_every"),
             redrive=redrive,
+            metrics=metrics,
         )
         self._core = WorkerCore(app._core, config)
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tests.servers.process import free_port
 from tests.storage.postgres import support
 from treadle.cli import root
-from treadle.cli.doctor import postgres as words
+from treadle.server.doctor import postgres as words
 from treadle.storage.postgres import Health, PostgresStorage, Table, migrate
 
 
@@ -130,6 +130,20 @@ def test_a_role_that_owns_nothing(url: str, role: str) -> None:
     verdict, said = doctor(url.replace("postgres@", f"{role}@"))[1]["rights"]
     assert verdict == "warn"
     assert "it cannot vacuum or migrate them" in said
+
+
+def test_a_role_that_lacks_the_table_of_a_later_version(url: str, role: str) -> None:
+    """Its rights were granted table by table, before a migration created another one."""
+    run("migrate", "--url", url)
+    execute(
+        url,
+        f"GRANT USAGE ON SCHEMA treadle TO {role}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}",
+        f"REVOKE INSERT ON treadle.metrics FROM {role}",
+    )
+    code, found = doctor(url.replace("postgres@", f"{role}@"))
+    assert code == 1
+    assert found["rights"] == ("fail", "this role may not read and write metrics")
 
 
 def test_what_the_url_asks_for(url: str) -> None:

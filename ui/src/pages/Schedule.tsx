@@ -95,14 +95,14 @@ function Known({ of }: { of: Row }): JSX.Element {
         </div>
         <aside class="stack" aria-label="Facts">
           <Panel title="Next runs" pad>
-            {of.paused ? <p class="quiet">None while it is paused.</p> : <Upcoming at={of.upcoming} tz={of.tz} />}
+            {of.paused ? <p class="quiet">None while it is paused.</p> : <Upcoming at={of.upcoming} tz={of.tz ?? "UTC"} />}
           </Panel>
           <Panel title="Facts" pad>
             <Facts
               rows={[
                 ["timing", of.words || of.timing],
                 of.cron !== null && ["cron", <code>{of.cron}</code>],
-                ["zone", of.tz],
+                of.tz !== null && ["zone", of.tz],
                 ["task", <a href={href(["jobs"], { task: of.task })}>{of.task}</a>],
                 ["after outages", CATCH_UP[of.catch_up]],
                 ["overlap", OVERLAP[of.overlap]],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -137,6 +137,24 @@ class OperatorRoutes:
                 gives=Noted,
             ),
             made(
+                method="POST",
+                path="/v1/limits/{name}/pause",
+                run=self.pause_limit,
+                summary="Start no job that names this limit until it is resumed; its rule is kept",
+                tag="operate",
+                scope="operate",
+                gives=Noted,
+            ),
+            made(
+                method="POST",
+                path="/v1/limits/{name}/resume",
+                run=self.resume_limit,
+                summary="Resume a limit with its current rule",
+                tag="operate",
+                scope="operate",
+                gives=Noted,
+            ),
+            made(
                 method="GET",
                 path="/v1/workers",
                 run=self.workers,
@@ -200,6 +218,18 @@ class OperatorRoutes:
         for_everybody(call.token, "limits")
         with call.heard() as said:
             await self._core.limits.set(Limit(call.part("name")))
+        return Noted(said.text)
+
+    async def pause_limit(self, call: Call[None, messages.Nothing]) -> Noted:
+        return await self._shut_limit(call, self._core.limits.pause)
+
+    async def resume_limit(self, call: Call[None, messages.Nothing]) -> Noted:
+        return await self._shut_limit(call, self._core.limits.resume)
+
+    async def _shut_limit(self, call: Call[None, messages.Nothing], act: Callable[[str], Awaitable[None]]) -> Noted:
+        for_everybody(call.token, "limits")
+        with call.heard() as said:
+            await act(call.part("name"))
         return Noted(said.text)
 
     async def workers(self, call: Call[None, messages.Nothing]) -> Workers:

@@ -44,6 +44,7 @@ from treadle.workflow.finisher import WorkflowFinisher
 ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
 PART: Final = 1_000  # rows per call of the storage, where the rows of a request are independent
 LISTS: Final = (messages.ClaimCall, messages.Ids, Query, messages.Watch)  # requests with names and ids, without rows
+ROWS: Final = (messages.Records, messages.AllSettled, messages.SettledClaimed, Claimed, Page)  # responses with payloads
 IDS: Final = 8 * 2**20  # bytes of such a request: more than 100,000 ids
 
 
@@ -357,4 +358,5 @@ def _verb(
         takes=takes,
         gives=gives,
         most=most,
+        bare=gives in ROWS,
     )

@@ -1,0 +1,79 @@
+"""The command `treadle doctor`: checks the storage and its contents, and prints a verdict for each check."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import click
+
+from treadle.cli.output import FAILED, OK, Stop, as_json, document, verdict
+from treadle.cli.target import Target, targeted
+
+if TYPE_CHECKING:
+    from treadle.server.doctor import Check
+
+
+@click.command()
+@targeted
+@click.option("--full", is_flag=True, help="Also read every page of the database, which takes long if it is large.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Remove rows that faults left behind, cancel invalid rows in Treadle's own queue, correct the counters of "
+    "limits on Redis, and fix file permissions.",
+)
+@as_json
+def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
+    """Check the storage and its contents. Each line shows ok, warn or fail, and how to fix it.
+
+    The exit code is 1 if a check fails. Without --repair the command changes nothing, except that it migrates the
+    storage to the schema of this Treadle.
+    """
+    import asyncio
+    import warnings
+
+    from treadle.errors import OldRows
+
+    found: list[Check] = []
+
+    async def examine() -> None:
+        async for check in _all(target, full, repair):
+            found.append(check)
+            if not json_:
+                verdict(check.verdict, check.name, check.text, check.advice)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OldRows)  # the check `moved` reports it
+        asyncio.run(examine())
+    if json_:
+        document(found)
+    return FAILED if any(check.verdict == "fail" for check in found) else OK
+
+
+async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:
+    from treadle.errors import StorageError
+    from treadle.server.doctor import common, leftovers, sqlite
+    from treadle.server.doctor.examine import is_broken, of_contents, of_file
+
+    url, database = target.app.url or "", target.file
+    schema = sqlite.schema(database) if database is not None else None
+    if database is not None:
+        if repair:
+            for check in leftovers.repair_file(database):
+                yield check
+        checks = of_file(url, database, full)
+        for check in checks:
+            yield check
+        if is_broken(checks):
+            return
+    try:
+        target.check_there()
+        async with target.app as app:
+            now = sqlite.schema(database) if database is not None else None
+            was = f", migrated from {schema}" if now != schema else ""
+            yield common.ok("storage", f"{target.url} answers" + (f"; schema {now}{was}" if now is not None else ""))
+            async for check in of_contents(app._core, target.has_tasks, repair):
+                yield check
+    except (StorageError, Stop) as error:
+        yield common.fail("storage", f"{target.url}: {error}", "check the URL, and whether the server is running")

@@ -1,0 +1,201 @@
+"""The result of a check, and the checks for every storage: clock, workers, queues, limits, lost jobs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.admin.known_names import near, used, without_rule
+from treadle.core import defaults
+from treadle.core.words import lasts, plural
+from treadle.worker.leader import TASK as LEADER
+
+if TYPE_CHECKING:
+    from treadle.app_core import AppCore
+    from treadle.core.model import Stats
+
+YEAR_2024 = 1_704_067_200.0
+AHEAD = 60.0  # s that a stored time may lie ahead of this clock without a warning
+LOOKED_AT = 1_000  # unfinished and failed jobs, each, that the check for lost jobs reads
+
+
+class Check(Struct, frozen=True):
+    """One line of output: the name of the check, what it found, and how to fix it."""
+
+    verdict: Literal["ok", "warn", "fail"]
+    name: str
+    text: str
+    advice: str = ""
+
+
+def ok(name: str, text: str) -> Check:
+    return Check("ok", name, text)
+
+
+def warn(name: str, text: str, advice: str) -> Check:
+    return Check("warn", name, text, advice)
+
+
+def fail(name: str, text: str, advice: str) -> Check:
+    return Check("fail", name, text, advice)
+
+
+async def checks(core: AppCore, has_tasks: bool) -> AsyncIterator[Check]:
+    """The checks of clock, workers, queues, limits and jobs. A token that is bound to queues gets fewer of them."""
+    stats, queues = await core.queues.stats(), core.storage.capabilities.queues
+    if queues:
+        words = f"bound to {', '.join(queues)}: clock, leases, limits and Treadle's own rows cannot be checked"
+        yield warn("token", words, "use a token for every queue, or the URL of the storage itself")
+    else:
+        yield await _clock(core)
+    yield _workers(stats)
+    for check in (*_unserved(stats), *_untaken(stats), *_shut(core, stats)):
+        yield check
+    if has_tasks:
+        for check in (*_strangers(core, stats), *(() if queues else _without_rule(core, stats))):
+            yield check
+    if not queues:
+        yield await _lost(core)
+    failed = sum(count.jobs for count in stats.counts if count.state == "failed")
+    if failed:
+        yield warn("failed", plural(failed, "failed job"), "`treadle jobs list --state failed`; retry or delete them")
+
+
+async def _clock(core: AppCore) -> Check:
+    now = core.now()
+    newest = (await core.jobs.list(limit=1)).records
+    if now < YEAR_2024:
+        return fail("clock", f"this machine's clock is off by years ({now:.0f})", "set the clock, preferably by NTP")
+    ahead = newest[0].created_at - now if newest else 0.0
+    if ahead > AHEAD:
+        return warn(
+            "clock",
+            f"by this clock, the newest job was created {lasts(ahead)} in the future",
+            "one of the clocks is or was wrong: compare this machine's with the storage's",
+        )
+    return ok("clock", "no job was created in the future")
+
+
+def _workers(stats: Stats) -> Check:
+    if stats.workers:
+        slots, running = sum(each.slots for each in stats.workers), sum(each.running for each in stats.workers)
+        return ok("workers", f"{plural(len(stats.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
+    return ok("workers", "no worker has sent a heartbeat recently")
+
+
+def _unserved(stats: Stats) -> Iterator[Check]:
+    served = {queue for worker in stats.workers for queue in worker.queues}
+    if stats.workers:
+        served.add(defaults.SYSTEM_QUEUE)  # every worker serves it, and its heartbeat does not list it
+    jobs: dict[str, int] = {}
+    for count in stats.counts:
+        # The leader's row waits for no worker: it stays when the whole fleet was killed.
+        if count.state in ("ready", "running") and count.task not in ("", LEADER):
+            jobs[count.queue] = jobs.get(count.queue, 0) + count.jobs
+    for queue, number in sorted(jobs.items()):
+        if queue not in served:
+            guess = near(queue, served)
+            yield warn(
+                "queues",
+                f"{plural(number, 'job')} in queue {queue!r}, and no worker serves it{guess}",
+                f"start one: `treadle worker {_arguments_for(queue)}`",
+            )
+
+
+def _arguments_for(queue: str) -> str:
+    """Of a worker that serves the queue."""
+    if queue == defaults.DELAYED_QUEUE:
+        return "[module:app] --protocol delayed"
+    return "module:app" if queue == defaults.SYSTEM_QUEUE else f"module:app --queues {shlex.quote(queue)}"
+
+
+def _untaken(stats: Stats) -> Iterator[Check]:
+    """Queued jobs in served queues whose task none of the queue's workers has."""
+    jobs: dict[tuple[str, str], int] = {}
+    for count in stats.counts:
+        ours = not count.task or count.task.startswith("treadle.")
+        serving = [worker for worker in stats.workers if count.queue in worker.queues]
+        if not ours and count.state == "ready" and serving and not any(count.task in each.tasks for each in serving):
+            jobs[count.queue, count.task] = jobs.get((count.queue, count.task), 0) + count.jobs
+    for (queue, task), number in sorted(jobs.items()):
+        guess = near(task, [each for worker in stats.workers for each in worker.tasks])
+        what = f"{plural(number, 'job')} of task {task!r} in queue {queue!r}, which none of its workers has{guess}"
+        yield warn("tasks", what, "deploy a worker that has it, or cancel them: `treadle jobs cancel --task ...`")
+
+
+def _shut(core: AppCore, stats: Stats) -> Iterator[Check]:
+    pauses = [use for use in stats.limits if use.pauses and use.behind is None and not use.blocked and not use.used]
+    known = used(core.tasks, replace(stats, limits=tuple(use for use in stats.limits if use not in pauses)))
+    for use in stats.limits:
+        if use.rule.slots != 0:
+            continue
+        if use.key.startswith("queue:"):
+            queue = use.key.removeprefix("queue:")
+            held = sum(count.queued for count in stats.counts if count.queue == queue)
+            if held:
+                text = f"queue {queue!r} is paused with {plural(held, 'queued job')}"
+                yield warn("paused", text, f"`treadle queues resume {queue}`")
+            elif not known.has("queue", queue):
+                guess = near(queue, known.queues)
+                yield warn(
+                    "paused",
+                    f"queue {queue!r} is paused, and nothing uses it{guess}",
+                    f"`treadle queues resume {queue}` if the name is mistyped",
+                )
+        elif use.blocked:
+            yield warn(
+                "limits",
+                f"limit {use.key!r} has 0 slots and blocks {plural(use.blocked, 'job')}",
+                f"`treadle limits set {use.rule.name} --slots N`",
+            )
+        elif not known.has("limit", use.key):
+            text = f"limit {use.key!r} is paused, has no rule and blocks no job"
+            yield warn(
+                "limits",
+                f"{text}{near(use.key, known.limits)}",
+                f"`treadle limits resume {use.key}` if the name is mistyped",
+            )
+
+
+def _strangers(core: AppCore, stats: Stats) -> Iterator[Check]:
+    jobs: dict[str, int] = {}
+    for count in stats.counts:
+        ours = not count.task or count.task.startswith("treadle.")
+        if not count.state.final and not ours and count.task not in core.tasks:
+            jobs[count.task] = jobs.get(count.task, 0) + count.jobs
+    for task, number in sorted(jobs.items()):
+        yield warn(
+            "tasks",
+            f"{plural(number, 'unfinished job')} of task {task!r}, which this app does not have"
+            + near(task, core.tasks),
+            "run a worker that has it, or cancel them: `treadle jobs cancel --task ...`",
+        )
+
+
+def _without_rule(core: AppCore, stats: Stats) -> Iterator[Check]:
+    for task, limit, guess in without_rule(core.tasks, frozenset(use.rule.name for use in stats.limits)):
+        yield warn(
+            "limits",
+            f"task {task!r} names the limit {limit!r}, which has no rule{guess}",
+            f"`treadle limits set {limit} --slots N`, or correct the name",
+        )
+
+
+async def _lost(core: AppCore) -> Check:
+    """Jobs whose lease expired more than once, or that failed because of it: they may kill their workers."""
+    unfinished = await core.jobs.list(state=("running", "ready"), order="oldest", limit=LOOKED_AT)
+    ended = await core.jobs.list(state="failed", order="ended", limit=LOOKED_AT)
+    again = [row for row in unfinished.records if row.lost > 1] + [row for row in ended.records if row.reason == "lost"]
+    if again:
+        tasks = ", ".join(sorted({row.job.task for row in again})[:5])
+        their = "its" if len(again) == 1 else "their"
+        return warn(
+            "lost",
+            f"{plural(len(again), 'job')} lost {their} worker more than once ({tasks})",
+            f"the jobs may kill their workers, for example by using too much memory: `treadle jobs show {again[0].id}`",
+        )
+    return ok("lost", "no job lost its worker more than once")

@@ -1,0 +1,155 @@
+"""Checks of a PostgreSQL database for `treadle doctor` and `treadle migrate`: schema, durability, dead rows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+from treadle.core.words import lasts, plural, size
+from treadle.server.doctor.common import Check, fail, ok, warn
+
+if TYPE_CHECKING:
+    from treadle.storage.postgres import Health, PostgresStorage, Table
+
+T = TypeVar("T")
+
+OLD = 600.0  # s that a transaction may be open without a warning: it keeps dead rows from being vacuumed
+DEAD = 50_000  # dead rows of a table above which to warn, if they also outnumber the live ones
+FULL = 0.9  # of max_connections
+
+
+def is_postgres(url: str | None) -> bool:
+    return urlsplit(url or "").scheme in ("postgresql", "postgres")
+
+
+async def schema(url: str) -> int | None:
+    """The schema number of the database; None if it has no tables of Treadle. Raises StorageError."""
+    return await _with(url, lambda storage: storage.schema())
+
+
+async def _with(url: str, act: Callable[[PostgresStorage], Awaitable[T]]) -> T:
+    """Call `act` with a storage that is not opened, so that nothing is migrated."""
+    from treadle.storage.postgres import PostgresStorage
+
+    storage = PostgresStorage(url)
+    try:
+        return await act(storage)
+    finally:
+        await storage.close()
+
+
+async def checks(url: str) -> AsyncIterator[Check]:
+    """The checks of the database. Raises StorageError."""
+    for check in judged(await _with(url, lambda storage: storage.health())):
+        yield check
+
+
+def judged(found: Health) -> tuple[Check, ...]:
+    """The checks of a health report."""
+    return (*_server(found), *_promise(found), *_horizon(found), *_tables(found.tables))
+
+
+def _server(found: Health) -> Iterator[Check]:
+    if found.standby:
+        yield fail(
+            "server",
+            f"PostgreSQL {found.version}, a standby: nothing can be written",
+            "put the primary into the URL, or all servers and target_session_attrs=read-write",
+        )
+    else:
+        yield ok("server", f"PostgreSQL {found.version}")
+    used = f"{found.connections} of {plural(found.max_connections, 'connection')} in use"
+    if found.connections > FULL * found.max_connections:
+        yield warn("connections", used, "use smaller pools (?pool=), fewer processes, or a pooler such as PgBouncer")
+    else:
+        yield ok("connections", used)
+    if found.encoding != "UTF8":
+        yield warn(
+            "encoding",
+            f"the database has the encoding {found.encoding}, so the server does not validate text",
+            "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, then `treadle move`",
+        )
+    if found.isolation != "read committed":
+        yield warn(
+            "isolation",
+            f"the default is {found.isolation}, and jobs need read committed (with prepare=off "
+            "Treadle does not set it)",
+            "ALTER ROLE ... SET default_transaction_isolation = 'read committed'",
+        )
+
+
+def _promise(found: Health) -> Iterator[Check]:
+    if not found.fsync or not found.full_page_writes:
+        off = "fsync" if not found.fsync else "full_page_writes"
+        yield fail("durability", f"{off} is off: a crash of the machine may destroy the database", f"set {off} = on")
+    elif found.synchronous_commit == "off":
+        yield warn(
+            "durability",
+            "synchronous_commit is off: a crash may lose the latest confirmed changes",
+            "ALTER ROLE ... SET synchronous_commit = on, if jobs must not be lost",
+        )
+    else:
+        where = {
+            "local": "on the disk of this server",
+            "remote_write": "also written by the synchronous standbys",
+            "remote_apply": "also applied by the synchronous standbys",
+        }
+        said = where.get(found.synchronous_commit, "on the disks of this server and of the synchronous standbys")
+        yield ok("durability", f"synchronous_commit={found.synchronous_commit}: confirmed changes are {said}")
+
+
+def _horizon(found: Health) -> Iterator[Check]:
+    if found.oldest is not None and found.oldest > OLD:
+        yield warn(
+            "transactions",
+            f"the oldest has been open for {lasts(found.oldest)}: dead rows cannot be vacuumed meanwhile, "
+            "and claims have to skip them",
+            "find it in pg_stat_activity and end it; idle_in_transaction_session_timeout prevents such transactions",
+        )
+    else:
+        yield ok("transactions", "none has been open for long")
+    if found.prepared:
+        yield warn(
+            "prepared",
+            f"{plural(found.prepared, 'transaction')} prepared and not finished",
+            "COMMIT PREPARED or ROLLBACK PREPARED them: see pg_prepared_xacts",
+        )
+    if found.idle_slots:
+        yield warn(
+            "slots",
+            f"{plural(found.idle_slots, 'unused replication slot')} may prevent vacuuming",
+            "drop those that are not needed: see pg_replication_slots",
+        )
+    if not found.autovacuum:
+        yield warn("autovacuum", "it is off: dead rows stay until an operator runs VACUUM", "set autovacuum = on")
+
+
+def _tables(tables: tuple[Table, ...]) -> Iterator[Check]:
+    yield ok("tables", f"{size(sum(table.size for table in tables))} with their indexes")
+    for table in tables:
+        if table.autovacuum_off:
+            yield warn(
+                "autovacuum", f"it is off for {table.name}", f"ALTER TABLE {table.name} RESET (autovacuum_enabled)"
+            )
+        if table.dead > DEAD and table.dead > table.live:
+            yield warn(
+                "dead rows",
+                f"{table.name}: {table.dead:,} dead and {table.live:,} live rows",
+                "end long transactions, which prevent vacuuming; then run VACUUM",
+            )
+    denied = [table.name for table in tables if not table.usable]
+    if denied:
+        yield fail(
+            "rights",
+            f"this role may not read and write {', '.join(denied[:4])}",
+            "as the owner: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ... TO ..., and ALTER DEFAULT "
+            "PRIVILEGES for the tables of later versions",
+        )
+    foreign = [table.name for table in tables if not table.owned]
+    if foreign:
+        yield warn(
+            "rights",
+            f"this role does not own {', '.join(foreign[:4])}: it cannot vacuum or migrate them",
+            "make it a member of the owner's role, or leave vacuum to autovacuum and migrate as the owner",
+        )

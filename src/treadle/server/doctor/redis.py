@@ -1,0 +1,238 @@
+"""Checks of a Redis or Valkey server for `treadle doctor`: eviction, durability, replicas, memory, limit counters.
+
+With `repair` they correct counters of limits that do not match their jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+from urllib.parse import parse_qsl, urlsplit
+
+from msgspec.structs import replace
+
+from treadle.core.words import size
+from treadle.server.doctor.common import Check, fail, ok, warn
+
+SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+NEEDED = (6, 2)
+FULL = 0.8  # of maxmemory; a warning above it
+
+
+class Health(Protocol):
+    """The part of a server's INFO and CONFIG that the storage returns."""
+
+    @property
+    def info(self) -> dict[str, str]: ...
+
+    @property
+    def settings(self) -> dict[str, str] | None: ...
+
+    @property
+    def version(self) -> tuple[int, ...]: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+@runtime_checkable
+class Asked(Protocol):
+    async def health(self) -> Sequence[Health]: ...
+
+    async def recount(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
+
+    async def relist(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
+
+
+async def checks(url: str, repair: bool) -> list[Check]:
+    """The checks of the storage's servers. Raises StorageError if one is unreachable."""
+    from treadle.storage import connect
+
+    storage = connect(url)
+    assert isinstance(storage, Asked)
+    await storage.open()
+    try:
+        found = await storage.health()
+        slots = await storage.recount(correct=repair)
+        lists = await storage.relist(correct=repair)
+    finally:
+        await storage.close()
+    shards = int(dict(parse_qsl(urlsplit(url).query)).get("shards", "1"))
+    first, *others = found
+    told = [*judged(first), *_spread(first, shards, len(found)), *_slots(slots, repair), *_lists(lists, repair)]
+    for number, other in enumerate(others, 2):  # of the other servers, problems only
+        told += [replace(check, name=f"{check.name} {number}") for check in judged(other) if check.verdict != "ok"]
+    return told
+
+
+def judged(health: Health) -> Iterator[Check]:
+    yield _version(health)
+    settings = health.settings
+    if settings is None:
+        yield warn(
+            "settings",
+            "the server does not return its settings (CONFIG is forbidden)",
+            "check them with the provider of the server: maxmemory-policy noeviction, and AOF with fsync",
+        )
+    else:
+        yield _eviction(settings)
+        yield _persistence(health, settings)
+        yield _replicas(health, settings)
+    yield _memory(health)
+    yield from _allocator(health)
+    yield from _trouble(health)
+
+
+def _spread(health: Health, shards: int, nodes: int) -> Iterator[Check]:
+    if health.info.get("cluster_enabled") != "1":
+        return
+    if shards == 1:
+        yield warn(
+            "shards",
+            "1: all jobs of this namespace are on one node of the cluster",
+            "if that is too slow, use `treadle move` to a new ns with ?shards=8",
+        )
+    else:
+        yield ok("shards", f"{shards}, on {nodes} {'node' if nodes == 1 else 'nodes'}")
+
+
+def _slots(found: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
+    said = [f"{key}: {before} in use, {now} by its jobs" for key, before, now in dict.fromkeys(found)]
+    if repair:
+        for each in said:
+            yield ok("repaired", f"corrected the counter of the limit {each}")
+    elif said:
+        yield warn(
+            "slots",
+            f"counters of limits do not match their jobs ({', '.join(said)})",
+            "`treadle doctor --repair` corrects them; some calls were interrupted: check the rights of the server's "
+            "user, and upgrade all programs",
+        )
+
+
+def _lists(found: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
+    said = [f"{name}: {before} in the list, {now} in the rows" for name, before, now in dict.fromkeys(found)]
+    if repair:
+        for each in said:
+            yield ok("repaired", f"corrected the list of jobs {each}")
+    elif said:
+        yield warn(
+            "lists",
+            f"lists of jobs do not match their rows ({', '.join(said)})",
+            "`treadle doctor --repair` corrects them; upgrade all programs: earlier versions do not write these lists",
+        )
+
+
+def _version(health: Health) -> Check:
+    if health.version < NEEDED:
+        return fail("version", f"{health.name}", "use Redis 6.2 or newer, or any Valkey")
+    return ok("version", health.name)
+
+
+def _eviction(settings: dict[str, str]) -> Check:
+    policy, most = settings.get("maxmemory-policy", "?"), settings.get("maxmemory", "0")
+    if policy == "noeviction":
+        return ok("eviction", "noeviction: when memory is full, the server refuses calls and drops nothing")
+    if policy.startswith("volatile-"):
+        return ok("eviction", f"{policy}: the server drops only keys with a time to live, and Treadle's have none")
+    if most == "0":
+        return warn(
+            "eviction",
+            f"{policy}: the server would drop keys if a maxmemory were set",
+            "CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration file",
+        )
+    return fail(
+        "eviction",
+        f"{policy}: when memory is full, the server drops keys, and any number of jobs with them",
+        "CONFIG SET maxmemory-policy noeviction, also in the configuration file; or use a server that is not a cache",
+    )
+
+
+def _persistence(health: Health, settings: dict[str, str]) -> Check:
+    if settings.get("appendonly") == "yes":
+        fsync = settings.get("appendfsync", "?")
+        if fsync == "always":
+            return ok("durability", "appendfsync always: confirmed changes are on the disk")
+        if fsync == "everysec":
+            return ok(
+                "durability",
+                "appendfsync everysec: survives kill -9; a crash of the machine loses about a second of changes",
+            )
+        return warn(
+            "durability",
+            "appendfsync no: a crash of the machine loses up to half a minute of changes",
+            "CONFIG SET appendfsync everysec, or always",
+        )
+    if settings.get("save"):
+        return warn(
+            "durability",
+            "snapshots only: if the server crashes, all changes since the last snapshot are lost "
+            f"({health.info.get('rdb_changes_since_last_save', '?')} changes at present)",
+            "CONFIG SET appendonly yes, and set it in the server's configuration file",
+        )
+    return warn(
+        "durability",
+        "the server writes nothing to disk: when it ends, every job is lost",
+        "CONFIG SET appendonly yes, and set it in the server's configuration file",
+    )
+
+
+def _replicas(health: Health, settings: dict[str, str]) -> Check:
+    info = health.info
+    role, count = info.get("role", "?"), info.get("connected_slaves", "0")
+    if role != "master":
+        return fail(
+            "replicas",
+            f"this server is a replica of {info.get('master_host', '?')}",
+            "give the URL of the primary, or a redis+sentinel:// URL that finds it",
+        )
+    least = settings.get("min-replicas-to-write", "0")
+    if count == "0":
+        if least != "0":
+            return fail(
+                "replicas",
+                f"none is connected, and min-replicas-to-write is {least}: every write is refused",
+                "start a replica, or set min-replicas-to-write 0",
+            )
+        return ok("replicas", "none; if this machine is lost, its jobs are lost")
+    if least == "0":
+        return warn(
+            "replicas",
+            f"{count}, asynchronous: a fail-over may lose the latest changes, and a primary that is cut off "
+            "keeps accepting writes that will be discarded",
+            "set min-replicas-to-write 1 and min-replicas-max-lag 10, which limit the loss to some seconds",
+        )
+    lag = settings.get("min-replicas-max-lag", "?")
+    return ok("replicas", f"{count}; {least} must be less than {lag} s behind, and a fail-over may lose that time")
+
+
+def _memory(health: Health) -> Check:
+    used, most = int(health.info.get("used_memory", 0)), int(health.info.get("maxmemory", 0))
+    if most and used > FULL * most:
+        return warn(
+            "memory",
+            f"{size(used)} of {size(most)} are used",
+            "a full server refuses new jobs: give it more memory, use a shorter retention, or store fewer results",
+        )
+    return ok("memory", f"{size(used)} used" + (f" of {size(most)}" if most else ", no maxmemory"))
+
+
+def _allocator(health: Health) -> Iterator[Check]:
+    if health.info.get("mem_allocator", "").startswith("libc"):
+        yield warn(
+            "allocator",
+            "libc: this server was built without jemalloc, and its calls get slower as it fills",
+            "use a build with jemalloc, such as those of the distributions and the official images",
+        )
+
+
+def _trouble(health: Health) -> Iterator[Check]:
+    info = health.info
+    if info.get("aof_last_write_status", "ok") != "ok" or info.get("rdb_last_bgsave_status", "ok") != "ok":
+        yield fail(
+            "disk",
+            "the server could not write its last snapshot or log",
+            "check whether its disk is full; the server refuses writes until it can save again",
+        )
+    if info.get("loading") == "1":
+        yield warn("loading", "the server is still reading its data", "wait")

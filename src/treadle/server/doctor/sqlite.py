@@ -1,0 +1,244 @@
+"""Checks of a SQLite file for `treadle doctor`: schema, permissions, file system, locks, free space, log.
+
+They open the file read-only, and not as a storage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from treadle.core.words import plural, size
+from treadle.server.doctor.common import Check, fail, ok, warn
+
+NETWORK = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afpfs",
+        "webdav",
+        "davfs",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "fuse.rclone",
+        "9p",
+        "ceph",
+        "fuse.ceph",
+        "glusterfs",
+        "fuse.glusterfs",
+        "lustre",
+        "afs",
+        "ncpfs",
+        "ocfs2",
+        "gpfs",
+        "beegfs",
+    }
+)
+LITTLE, LEAST = 1024**3, 64 * 1024**2  # free bytes below which to warn, to fail
+LONG_LOG = 256 * 1024**2  # bytes of write-ahead log above which to warn: long reads keep it from being truncated
+GUARDED = (3, 51, 3)  # earlier versions may lose writes when two checkpoints overlap
+
+
+def file_of(url: str | None) -> Path | None:
+    """The file of a SQLite URL, which may be relative to the current directory; None for other URLs."""
+    parts = urlsplit(url or "")
+    path = unquote(parts.path.removeprefix("/"))
+    return Path(path) if parts.scheme == "sqlite" and not parts.netloc and path else None
+
+
+@contextlib.contextmanager
+def looking(file: Path) -> Iterator[sqlite3.Connection]:
+    """A read-only connection."""
+    db = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True, timeout=5)
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+def schema(file: Path) -> int | None:
+    """The schema number of the file; None if there is none, or it cannot be read."""
+    if not file.is_file():
+        return None
+    try:
+        with looking(file) as db:
+            found = db.execute("SELECT max(number) FROM migration").fetchone()[0]
+            return found if isinstance(found, int) else None
+    except sqlite3.Error:
+        return None
+
+
+def checks(url: str, file: Path, full: bool) -> Iterator[Check]:
+    """The checks of the file, without opening it as a storage."""
+    file = file.absolute()
+    if not file.is_file():
+        yield fail("file", f"there is no database {file}", "give --url or --app, or create it: `treadle migrate`")
+        return
+    yield _writable(file)
+    yield _permissions(file)
+    yield from _place(file.parent)
+    yield _room(file)
+    yield _log(file)
+    yield _promise(url)
+    yield _library()
+    yield from _inside(file, full)
+
+
+def _writable(file: Path) -> Check:
+    if not os.access(file, os.R_OK | os.W_OK):
+        return fail("file", f"this user cannot read and write {file}", "give the worker's user both rights")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        return fail(
+            "file", f"this user cannot create files in {file.parent}", "make it writable: SQLite keeps its log there"
+        )
+    return ok("file", f"{file}, {size(file.stat().st_size)}; the file and its folder are writable")
+
+
+def _permissions(file: Path) -> Check:
+    """Whether other users can read the files: database and log contain the arguments and results of jobs."""
+    loose = [f"{path.name} ({mode:04o})" for path, mode, _ in loose_files(file)]
+    if loose:
+        return warn(
+            "privacy",
+            f"other users of this machine can read {', '.join(loose)}",
+            f"unless that is intended: `treadle doctor --repair`, or `chmod -R o-rwx {file}*`",
+        )
+    return ok("privacy", "other users of this machine cannot read the jobs")
+
+
+def loose_files(file: Path) -> Iterator[tuple[Path, int, int]]:
+    """Each file of the database that other users may access: path, permissions, and the permissions to set.
+
+    The group keeps its permissions only if they exceed those of others; otherwise they come from the umask, not from a
+    choice.
+    """
+    for path in (file, *(Path(f"{file}{end}") for end in ("-wal", "-shm", "-lock", "-wake"))):
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            mode, others = stat.S_IMODE(found.st_mode), found.st_mode & 0o007
+            group = found.st_mode & 0o070 if (found.st_mode & 0o070) >> 3 & ~others else 0
+            if others and os.name == "posix" and not stat.S_ISLNK(found.st_mode):
+                yield path, mode, mode & 0o700 | group
+
+
+def _place(folder: Path) -> Iterator[Check]:
+    kind = file_system(folder)
+    if kind in NETWORK:
+        yield fail(
+            "file system",
+            f"{kind} is a network file system, where SQLite's locks are unreliable",
+            "put the file on a local disk, or use a storage with a server",
+        )
+    else:
+        yield ok("file system", f"{kind or 'unknown kind'}, not a known network file system")
+    if sys.platform != "win32":
+        import fcntl
+
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            yield ok("locks", "flock works here")
+        except BlockingIOError:
+            yield ok("locks", "flock works here; another process holds a lock")
+        except OSError as error:
+            yield fail("locks", f"flock does not work here: {error}", "put the file on a local disk")
+        finally:
+            os.close(fd)
+
+
+def file_system(folder: Path) -> str:
+    """The type of file system of a folder, by the longest mount point above it; "" if unknown."""
+    try:
+        lines = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    real = f"{folder.resolve()}/".replace("//", "/")
+    for line in lines:
+        parts = line.split(" ")
+        if len(parts) < 3:
+            continue
+        point = parts[1].replace("\\040", " ").rstrip("/") + "/"
+        if real.startswith(point) and len(point) >= len(best):
+            best, kind = point, parts[2]
+    return kind
+
+
+def _room(file: Path) -> Check:
+    free, used = shutil.disk_usage(file.parent).free, file.stat().st_size
+    text = f"{size(free)} free"
+    if free < LEAST:
+        return fail("room", text, "free some space: on a full disk no job can be enqueued or settled")
+    if free < max(LITTLE, used):
+        return warn("room", text, "a vacuum needs as much space as the file has now")
+    return ok("room", text)
+
+
+def _log(file: Path) -> Check:
+    wal = Path(f"{file}-wal")
+    length = wal.stat().st_size if wal.is_file() else 0
+    if length > LONG_LOG:
+        return warn(
+            "log",
+            f"the write-ahead log is {size(length)}",
+            "a program keeps a read transaction open; find and close it",
+        )
+    return ok("log", f"the write-ahead log is {size(length)}")
+
+
+def _promise(url: str) -> Check:
+    synchronous = dict(parse_qsl(urlsplit(url).query)).get("synchronous", "full")
+    promises = {
+        "full": "confirmed changes are on the disk and survive a power failure",
+        "normal": "confirmed changes survive any crash of a process; a power failure may lose the latest ones",
+    }
+    return ok("durability", f"synchronous={synchronous}: {promises.get(synchronous, 'confirmed changes may be lost')}")
+
+
+def _library() -> Check:
+    text = f"SQLite {sqlite3.sqlite_version}"
+    if sqlite3.sqlite_version_info < (3, 35):
+        return fail("library", text, "install a newer Python: SQLite 3.35 or newer is needed")
+    if sqlite3.sqlite_version_info < GUARDED:
+        return ok(
+            "library", f"{text}; its checkpoints may collide (fixed in 3.51.3); Treadle's lock file prevents that"
+        )
+    return ok("library", text)
+
+
+def _inside(file: Path, full: bool) -> Iterator[Check]:
+    try:
+        with looking(file) as db:
+            mode = db.execute("PRAGMA journal_mode").fetchone()[0]
+            if mode != "wal":
+                yield warn(
+                    "journal",
+                    f"journal_mode is {mode}, not wal",
+                    "Treadle sets it when it opens the file; do not change it",
+                )
+            if full:
+                found = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
+                if found == ["ok"]:
+                    yield ok("integrity", "all pages are intact")
+                else:
+                    yield fail(
+                        "integrity",
+                        f"{plural(len(found), 'problem')}: {found[0]}",
+                        "stop all workers, copy the file, and recover it: sqlite3 FILE .recover",
+                    )
+    except sqlite3.Error as error:
+        yield fail(
+            "content",
+            f"the file cannot be read: {error}",
+            "if it is not a Treadle database, give another file as --url",
+        )
