@@ -95,7 +95,7 @@ export function MetricCharts({ queue, task }: { queue?: string; task?: string })
           ]}
         />
       </div>
-      {found?.since != null && found.since > axis.from + step && <p class="small quiet charts-note">There are figures since {moment(found.since)}.</p>}
+      {found?.since != null && found.since > axis.from + found.step && <p class="small quiet charts-note">There are figures since {moment(found.since)}.</p>}
     </section>
   );
 }
