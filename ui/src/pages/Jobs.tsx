@@ -18,6 +18,7 @@ import { canEnqueue, canOperate, epoch } from "../lib/session";
 import { rows } from "../lib/settings";
 import { isFinal, statusOf, STATUSES } from "../lib/status";
 import { askCancel, retryJob, runJobNow } from "../parts/acts";
+import { firstJob } from "../parts/firstJob";
 import { FILTERS, JobFilter } from "../parts/JobFilter";
 import { JobTable, type View } from "../parts/JobTable";
 import { askBulk, openEnqueue } from "../parts/open";
@@ -162,7 +163,7 @@ function Nothing({ page, filter }: { page: Page; filter: Filter }): JSX.Element 
   if (Object.keys(others).length) return <Empty title="No job matches" acts={<Button onClick={() => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])))}>Clear the filter</Button>} />;
   if (status) return <Empty title={`No job is ${status}`}>Other jobs are under the other tabs.</Empty>;
   return (
-    <Empty title="No jobs yet" code={'import treadle\n\napp = treadle.App("sqlite:///jobs.db")\n\n@app.task\nasync def hello(name: str) -> str:\n    return f"Hello {name}"\n\n# in your program\nawait hello("world").enqueue()'}>
+    <Empty title="No jobs yet" code={firstJob("sqlite:///treadle.db")}>
       A job appears here as soon as a program enqueues it.
     </Empty>
   );

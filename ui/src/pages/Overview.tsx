@@ -13,6 +13,7 @@ import { useLoad } from "../lib/load";
 import { link, overview } from "../lib/live";
 import { href } from "../lib/route";
 import { me } from "../lib/session";
+import { firstJob } from "../parts/firstJob";
 import { FailureRows } from "../parts/FailureRows";
 import { MetricCharts, SpanChoice } from "../parts/MetricCharts";
 import { QueueTable } from "../parts/QueueTable";
@@ -144,25 +145,25 @@ function Figures({ of }: { of: Look }): JSX.Element {
   const capped = (name: "queued"): boolean => totals.capped.includes(name);
   const oldest = queues.reduce<number | null>((most, each) => (each.oldest === null ? most : Math.max(most ?? 0, each.oldest)), null);
   const ended = rates.succeeded === null ? null : rates.succeeded + (rates.failed ?? 0);
-  const later = [totals.scheduled && `${count(totals.scheduled, totals.capped.includes("scheduled"))} scheduled`, totals.blocked && `${count(totals.blocked, totals.capped.includes("blocked"))} blocked`, totals.waiting && `${count(totals.waiting, totals.capped.includes("waiting"))} waiting`].filter(Boolean);
+  const waits = [
+    oldest !== null && `oldest ${span(oldest)}`,
+    ...(["blocked", "scheduled", "waiting"] as const).map((each) => totals[each] && `${count(totals[each], totals.capped.includes(each))} ${each}`),
+  ].filter(Boolean);
   return (
     <section class="figures" aria-label="Figures">
-      <Figure words="queued" value={count(totals.queued, capped("queued"))} below={oldest === null ? later[0] || "nothing waits" : `oldest ${span(oldest)}`} to={href(["jobs"], { status: "queued" })} />
+      <Figure words="queued" value={count(totals.queued, capped("queued"))} below={waits.slice(0, 2).join(", ") || "nothing waits"} to={href(["jobs"], { status: "queued" })} />
       <Figure words="running" value={count(totals.running)} below={totals.slots ? `of ${plural(totals.slots, "slot")}` : "no worker"} to={href(["jobs"], { status: "running" })} />
       <Figure words="ended" value={ended === null ? "–" : `${brief(ended)}/s`} below={rates.run_p95 === null ? "last minute" : `p95 run ${duration(rates.run_p95)}`} to={href(["jobs"], { status: "succeeded" })} />
       <Figure words="time in the queue" value={rates.wait_p95 === null ? "–" : duration(rates.wait_p95)} below={rates.wait_p50 === null ? "last minute" : `p95; p50 ${duration(rates.wait_p50)}`} to="queues" />
-      <Figure words="failed" value={count(totals.failed, totals.capped.includes("failed"))} below={rates.failed ? `${brief(rates.failed)}/s now` : later.join(", ") || "kept for a person"} to="failures" tone={totals.failed ? "t-bad toned" : undefined} />
+      <Figure words="failed" value={count(totals.failed, totals.capped.includes("failed"))} below={rates.failed ? `${brief(rates.failed)}/s in the last minute` : "none in the last minute"} to="failures" tone={totals.failed ? "t-bad toned" : undefined} />
     </section>
   );
 }
 
 function FirstSteps(): JSX.Element {
-  const storage = me.value?.storage.includes("***") ? "" : (me.value?.storage ?? "");
+  const storage = me.value?.storage ?? "";
   return (
-    <Empty
-      title="No jobs yet"
-      code={`import treadle\n\napp = treadle.App(${JSON.stringify(storage || "sqlite:///treadle.db")})\n\n@app.task\nasync def hello(name: str) -> str:\n    return f"Hello {name}"\n\nasync def main() -> None:\n    async with app:\n        await hello("world").enqueue()`}
-    >
+    <Empty title="No jobs yet" code={firstJob(storage.includes("***") ? "sqlite:///treadle.db" : storage)}>
       Declare a task, enqueue it, and run a worker with <code>treadle worker your_module:app</code>. This page follows by itself.
     </Empty>
   );

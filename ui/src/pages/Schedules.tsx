@@ -104,7 +104,7 @@ function Rows({ of, selection }: { of: readonly Schedule[]; selection: Selection
   return (
     <Table
       caption="Schedules"
-      columns={[{ words: "schedule" }, { words: "state" }, { words: "timing", class: "mid" }, { words: "task", class: "extra" }, { words: "last runs", class: "mid" }, { words: "next", class: "num" }, can && { words: "acts", hidden: true, class: "num" }]}
+      columns={[{ words: "schedule" }, { words: "state" }, { words: "timing", class: "mid" }, { words: "task", class: "extra" }, { words: "last runs", class: "mid" }, { words: "next", class: "num" }, can && { words: "acts", hidden: true, class: "num mid" }]}
       head={
         can && (
           <th scope="col" class="pick">
@@ -152,7 +152,7 @@ function Rows({ of, selection }: { of: readonly Schedule[]; selection: Selection
             <Time at={each.paused ? null : each.next_at} />
           </td>
           {can && (
-            <td class="num">
+            <td class="num mid">
               <span class="row tight end">
                 <Button slim kind="plain" label={`Run now: ${each.name}`} onClick={() => triggerSchedule(each.name)}>
                   Run now

@@ -33,7 +33,7 @@ export function QueueTable({ queues }: { queues: readonly QueueRow[] }): JSX.Ele
         { words: "workers", class: "num mid" },
         { words: "ended/s", class: "num mid" },
         { words: "last 5 min", class: "wide" },
-        canOperate.value && { words: "acts", hidden: true, class: "num" },
+        canOperate.value && { words: "acts", hidden: true, class: "num mid" },
       ]}
     >
       {queues.map((each) => (
@@ -80,7 +80,7 @@ function Row({ of: each }: { of: QueueRow }): JSX.Element {
         <Spark values={each.spark} />
       </td>
       {canOperate.value && (
-        <td class="num">
+        <td class="num mid">
           <Button slim kind="plain" onClick={() => pauseQueue(each.name, !each.paused)} label={`${each.paused ? "Resume" : "Pause"} the queue ${each.name}`}>
             {each.paused ? "Resume" : "Pause"}
           </Button>
