@@ -6,33 +6,39 @@ import "./design/base.css";
 import "./design/parts.css";
 import "./design/shell.css";
 import "./design/pages.css";
+import { lazy, readAhead } from "./lib/lazy";
 import { start } from "./lib/live";
 import { route, segments } from "./lib/route";
 import { access, enter } from "./lib/session";
-import { Activity } from "./pages/Activity";
-import { Failure } from "./pages/Failure";
-import { Failures } from "./pages/Failures";
-import { Health } from "./pages/Health";
-import { Job } from "./pages/Job";
-import { Jobs } from "./pages/Jobs";
-import { Limits } from "./pages/Limits";
 import { NotFound } from "./pages/NotFound";
 import { Overview } from "./pages/Overview";
-import { Queue } from "./pages/Queue";
-import { Queues } from "./pages/Queues";
-import { Schedule } from "./pages/Schedule";
-import { Schedules } from "./pages/Schedules";
-import { Worker } from "./pages/Worker";
-import { Workers } from "./pages/Workers";
-import { Workflow } from "./pages/Workflow";
-import { Workflows } from "./pages/Workflows";
 import { Shell } from "./shell/Shell";
 import { SignIn, Unreachable } from "./shell/SignIn";
 
+const AHEAD = 1_500; // ms after the first page until the others are read
+
+const jobs = () => import("./jobs");
+const more = () => import("./more");
+const Job = lazy(() => jobs().then((found) => found.Job));
+const Jobs = lazy(() => jobs().then((found) => found.Jobs));
+const Activity = lazy(() => more().then((found) => found.Activity));
+const Failure = lazy(() => more().then((found) => found.Failure));
+const Failures = lazy(() => more().then((found) => found.Failures));
+const Health = lazy(() => more().then((found) => found.Health));
+const Limits = lazy(() => more().then((found) => found.Limits));
+const Queue = lazy(() => more().then((found) => found.Queue));
+const Queues = lazy(() => more().then((found) => found.Queues));
+const Schedule = lazy(() => more().then((found) => found.Schedule));
+const Schedules = lazy(() => more().then((found) => found.Schedules));
+const Worker = lazy(() => more().then((found) => found.Worker));
+const Workers = lazy(() => more().then((found) => found.Workers));
+const Workflow = lazy(() => more().then((found) => found.Workflow));
+const Workflows = lazy(() => more().then((found) => found.Workflows));
+
 /** The page of a path. The key makes another thing of the same kind a new page, with its own state. */
 function pageOf(path: string): JSX.Element {
-  const [place, name, ...more] = segments(path);
-  if (more.length) return <NotFound />;
+  const [place, name, ...below] = segments(path);
+  if (below.length) return <NotFound />;
   if (name !== undefined) {
     switch (place) {
       case "jobs":
@@ -96,3 +102,4 @@ effect(() => {
 
 render(<App />, document.getElementById("app")!);
 void enter();
+addEventListener("load", () => setTimeout(readAhead, AHEAD));

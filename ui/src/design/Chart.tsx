@@ -101,7 +101,7 @@ export function Chart({ title, at, from, to, series, format = brief, empty }: Pr
             </span>
           ))}
         </span>
-        {hover.value !== null && <span class="small quiet push">{timeOfDay(at[shown] ?? to, to - from < 7200)}</span>}
+        {hover.value !== null && <span class="small quiet">{timeOfDay(at[shown] ?? to, to - from < 7200)}</span>}
       </figcaption>
       <div ref={box}>
         <svg
@@ -255,10 +255,20 @@ export function Columns({ values, tone = "bad", width = 96, height = 22 }: { val
 
 /** How much of something is in use; the words beside it say the same. */
 export function Bar({ share, tone = "live" }: { share: number; tone?: Tone }): JSX.Element {
+  return <Parts parts={[[tone, share]]} />;
+}
+
+/** Shares of a whole side by side, each at least 2 % wide if it is not empty. */
+export function Parts({ parts }: { parts: readonly (readonly [tone: Tone, share: number])[] }): JSX.Element {
+  let left = 0;
   return (
-    <svg class={`bar t-${tone}`} viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">
-      <rect width="100" height="6" rx="2" />
-      <rect class="use" width={Math.min(100, Math.max(share > 0 ? 2 : 0, share * 100))} height="6" rx="2" />
+    <svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">
+      <rect width="100" height="6" />
+      {parts.map(([tone, share]) => {
+        const width = Math.min(100 - left, share > 0 ? Math.max(2, share * 100) : 0);
+        left += width;
+        return <rect key={tone} class={`use t-${tone}`} x={left - width} width={width} height="6" />;
+      })}
     </svg>
   );
 }

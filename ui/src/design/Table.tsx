@@ -60,14 +60,13 @@ type Fact = readonly [name: string, value: ComponentChildren] | null | undefined
 export function Facts({ rows }: { rows: readonly Fact[] }): JSX.Element {
   return (
     <dl class="facts">
-      {rows.map(
-        (row) =>
-          row && (
-            <>
-              <dt>{row[0]}</dt>
-              <dd>{row[1]}</dd>
-            </>
-          ),
+      {rows.map((row) =>
+        row ? (
+          <>
+            <dt>{row[0]}</dt>
+            <dd>{row[1]}</dd>
+          </>
+        ) : null,
       )}
     </dl>
   );

@@ -116,7 +116,7 @@ function Outcome({ of }: { of: AuditEntry }): JSX.Element {
   return (
     <>
       <Badge of="done" />
-      {passed.length > 0 && <span class="quiet small"> passed over {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}</span>}
+      {passed.length > 0 && <span class="delay">passed over {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}</span>}
     </>
   );
 }

@@ -16,7 +16,7 @@ import { go, href, route } from "../lib/route";
 import { canOperate } from "../lib/session";
 import { isFinal, statusOf } from "../lib/status";
 import { retryJob } from "../parts/acts";
-import { askBulk } from "../parts/Bulk";
+import { askBulk } from "../parts/open";
 import { useFollowedJob } from "../parts/followed";
 import { PageHead } from "../shell/PageHead";
 import { failuresPath } from "./Failures";

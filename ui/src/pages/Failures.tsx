@@ -4,7 +4,6 @@ import type { Failures as Groups } from "../api";
 import { Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";
-import { SelectField } from "../design/Field";
 import { count, plural } from "../lib/format";
 import { withQuery } from "../lib/http";
 import { useListKeys } from "../lib/list";
@@ -12,7 +11,7 @@ import { useLoad } from "../lib/load";
 import { overview } from "../lib/live";
 import { href, route, setQuery } from "../lib/route";
 import { canOperate } from "../lib/session";
-import { askBulk } from "../parts/Bulk";
+import { askBulk } from "../parts/open";
 import { FailureRows } from "../parts/FailureRows";
 import { PageHead } from "../shell/PageHead";
 
@@ -46,14 +45,19 @@ export function Failures(): JSX.Element {
         }
       />
       <div class="filter">
-        <div class="w-queue">
-          <SelectField
-            label="Queue"
-            value={queue}
-            choices={[["", "All queues"], ...(overview.value?.queues.filter((each) => each.failed || each.name === queue).map((each) => [each.name, `${each.name} (${count(each.failed)})`] as const) ?? [])]}
-            onChange={(value) => setQuery({ queue: value, cursor: "" })}
-          />
-        </div>
+        <label class={queue ? "small-field set" : "small-field"}>
+          <span>queue</span>
+          <select class="input" value={queue} onChange={(event) => setQuery({ queue: event.currentTarget.value, cursor: "" })}>
+            <option value="">all</option>
+            {overview.value?.queues
+              .filter((each) => each.failed || each.name === queue)
+              .map((each) => (
+                <option key={each.name} value={each.name} selected={each.name === queue}>
+                  {each.name} ({count(each.failed)})
+                </option>
+              ))}
+          </select>
+        </label>
       </div>
       <section class="panel">
         <Loaded of={load}>

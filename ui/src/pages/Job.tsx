@@ -4,7 +4,6 @@ import type { Explanation, History, Job as Row } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button, Copy } from "../design/Button";
 import { Bar } from "../design/Chart";
-import { openDialog } from "../design/Dialog";
 import { Empty, Loaded } from "../design/Empty";
 import { Json } from "../design/Json";
 import { Facts, Panel } from "../design/Table";
@@ -19,9 +18,9 @@ import { isFinal, reasonOf, statusOf } from "../lib/status";
 import { failed } from "../design/toasts";
 import { askCancel, askDelete, askSignal, retryJob, runJobNow } from "../parts/acts";
 import { Attempts } from "../parts/Attempts";
-import { Enqueue } from "../parts/Enqueue";
 import { Timeline } from "../parts/Timeline";
 import { useFollowedJob } from "../parts/followed";
+import { openEnqueue } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
 
 const LOOK = 4; // s between two explanations of an unfinished job
@@ -69,7 +68,7 @@ function Known({ job }: { job: Row }): JSX.Element {
       {job.state === "running" && (job.progress !== null || job.note) && <Progress job={job} />}
       <div class="columns">
         <div class="stack">
-          <section class="panel" aria-label="Attempts">
+          <section class="panel" aria-label="Course">
             <Loaded of={history}>
               {(found) => (
                 <>
@@ -139,7 +138,7 @@ function Acts({ job }: { job: Row }): JSX.Element {
           Run now
         </Button>
       )}
-      {canEnqueue.value && job.task && <Button onClick={() => openDialog(<Enqueue job={job} />)}>Send again…</Button>}
+      {canEnqueue.value && job.task && <Button onClick={() => openEnqueue({ job })}>Send again…</Button>}
       {can && !final && <Button onClick={() => askSignal(job)}>Signal…</Button>}
       {can && !final && (
         <Button kind="danger" keys="c" onClick={cancel}>

@@ -6,7 +6,6 @@ import type { Act, Filter, Job, Page, Status } from "../api";
 import { Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";
-import { openDialog } from "../design/Dialog";
 import { Tabs } from "../design/Tabs";
 import { failed } from "../design/toasts";
 import { count, plural } from "../lib/format";
@@ -19,10 +18,9 @@ import { canEnqueue, canOperate, epoch } from "../lib/session";
 import { rows } from "../lib/settings";
 import { isFinal, statusOf, STATUSES } from "../lib/status";
 import { askCancel, retryJob, runJobNow } from "../parts/acts";
-import { askBulk } from "../parts/Bulk";
-import { Enqueue } from "../parts/Enqueue";
 import { FILTERS, JobFilter } from "../parts/JobFilter";
 import { JobTable, type View } from "../parts/JobTable";
+import { askBulk, openEnqueue } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
 
 const LOOK = 10; // s between two looks for newer jobs
@@ -64,7 +62,7 @@ export function Jobs(): JSX.Element {
         title="Jobs"
         acts={
           canEnqueue.value && (
-            <Button icon="plus" onClick={() => openDialog(<Enqueue />)}>
+            <Button icon="plus" onClick={() => openEnqueue()}>
               Enqueue a job
             </Button>
           )

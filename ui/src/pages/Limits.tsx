@@ -4,7 +4,7 @@ import { Empty } from "../design/Empty";
 import { useListKeys } from "../lib/list";
 import { overview } from "../lib/live";
 import { canOperate, servesAll } from "../lib/session";
-import { editLimit } from "../parts/LimitDialog";
+import { editLimit } from "../parts/open";
 import { LimitTable, ownRule } from "../parts/LimitTable";
 import { PageHead } from "../shell/PageHead";
 

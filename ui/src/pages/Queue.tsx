@@ -4,7 +4,6 @@ import type { JSX } from "preact";
 import type { Explanation, Page, QueueRow } from "../api";
 import { Time } from "../design/Badge";
 import { Button } from "../design/Button";
-import { openDialog } from "../design/Dialog";
 import { Empty, Loaded } from "../design/Empty";
 import { Num, Panel, Table } from "../design/Table";
 import { failed } from "../design/toasts";
@@ -17,12 +16,11 @@ import { overview } from "../lib/live";
 import { href } from "../lib/route";
 import { canEnqueue, canOperate, servesAll } from "../lib/session";
 import { pauseQueue } from "../parts/acts";
-import { Enqueue } from "../parts/Enqueue";
-import { editLimit } from "../parts/LimitDialog";
 import { LimitTable } from "../parts/LimitTable";
 import { MetricCharts, SpanChoice } from "../parts/MetricCharts";
 import { QueueState } from "../parts/QueueTable";
 import { WorkerRows } from "../parts/WorkerRows";
+import { editLimit, openEnqueue } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
 
 const HEAD = 25; // jobs of the head of the queue
@@ -62,7 +60,7 @@ export function Queue({ name }: { name: string }): JSX.Element {
         {workers.length ? (
           <WorkerRows workers={workers} />
         ) : (
-          <Empty title="No worker serves this queue" code={`treadle worker your_module:app --queue ${name}`}>
+          <Empty title="No worker serves this queue" code={`treadle worker your_module:app --queues ${name}`}>
             Jobs stay queued until a worker serves it.
           </Empty>
         )}
@@ -78,13 +76,13 @@ function Acts({ name, found }: { name: string; found: QueueRow | undefined }): J
   return (
     <>
       {canOperate.value && (
-        <Button kind={paused ? "primary" : "plain"} keys="P" onClick={toggle}>
+        <Button {...(paused && { kind: "primary" })} keys="P" onClick={toggle}>
           {paused ? "Resume" : "Pause"}
         </Button>
       )}
       {canOperate.value && servesAll.value && <Button onClick={() => editLimit(overview.value?.limits.find((each) => each.key === `queue:${name}`), `queue:${name}`)}>Set a limit…</Button>}
       {canEnqueue.value && (
-        <Button icon="plus" onClick={() => openDialog(<Enqueue />)}>
+        <Button icon="plus" onClick={() => openEnqueue()}>
           Enqueue a job
         </Button>
       )}
@@ -140,7 +138,7 @@ function Head({ name }: { name: string }): JSX.Element {
                 <td class="num mid">
                   <Num value={job.priority} />
                 </td>
-                <td class="mid">{job.lane}</td>
+                <td class="mid nowrap">{job.lane}</td>
                 <td class="num">
                   <Time at={job.created_at} />
                 </td>

@@ -12,14 +12,15 @@ import { useLoad } from "../lib/load";
 import { go, href } from "../lib/route";
 import { canOperate, servesAll } from "../lib/session";
 import { askDeleteSchedule, pauseSchedule, triggerSchedule } from "../parts/acts";
-import { editSchedule, Upcoming } from "../parts/ScheduleDialog";
+import { editSchedule } from "../parts/open";
+import { Upcoming } from "../parts/Upcoming";
 import { PageHead } from "../shell/PageHead";
 import { ScheduleState } from "./Schedules";
 
 const LOOK = 10; // s
 
 const CATCH_UP: Record<Row["catch_up"], string> = { one: "one run for all that were missed", all: "each missed run", skip: "missed runs are skipped" };
-const OVERLAP: Record<Row["overlap"], string> = { allow: "the next job is enqueued", skip: "the run is skipped" };
+const OVERLAP: Record<Row["overlap"], string> = { allow: "allowed", skip: "a run is skipped while the last job is unfinished" };
 
 export function Schedule({ name }: { name: string }): JSX.Element {
   const load = useLoad<Row>(servesAll.value ? `schedules/${part(name)}` : null, LOOK);
@@ -103,8 +104,8 @@ function Known({ of }: { of: Row }): JSX.Element {
                 of.cron !== null && ["cron", <code>{of.cron}</code>],
                 of.tz !== null && ["zone", of.tz],
                 ["task", <a href={href(["jobs"], { task: of.task })}>{of.task}</a>],
-                ["after an outage", CATCH_UP[of.catch_up]],
-                ["while the last job is unfinished", OVERLAP[of.overlap]],
+                ["after outages", CATCH_UP[of.catch_up]],
+                ["overlap", OVERLAP[of.overlap]],
                 ["declared", of.declared ? "in code" : "through the API"],
               ]}
             />

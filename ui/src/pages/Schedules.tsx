@@ -13,10 +13,11 @@ import { href } from "../lib/route";
 import { canOperate, servesAll } from "../lib/session";
 import { pauseSchedule, refreshAll, triggerSchedule } from "../parts/acts";
 import { Runs } from "../parts/Runs";
-import { editSchedule } from "../parts/ScheduleDialog";
+import { editSchedule } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
 
 const LOOK = 10; // s
+const RUNS = 12; // last runs in the list
 
 export function Schedules(): JSX.Element {
   const load = useLoad<{ schedules: Schedule[] }>(servesAll.value ? "schedules" : null, LOOK);
@@ -47,7 +48,7 @@ export function Schedules(): JSX.Element {
                   <Rows of={schedules} selection={selection} />
                 </>
               ) : (
-                <Empty title="No schedules" code={'@app.schedule(cron="0 9 * * 1-5", tz="Europe/Berlin")\nasync def report() -> None: ...'}>
+                <Empty title="No schedules" code={'@app.cron("0 9 * * mon-fri", tz="Europe/Berlin")\n@app.task\nasync def report() -> None: ...'}>
                   A schedule enqueues a job at set times. Declare one in code, or add one here.
                 </Empty>
               )
@@ -103,7 +104,7 @@ function Rows({ of, selection }: { of: readonly Schedule[]; selection: Selection
   return (
     <Table
       caption="Schedules"
-      columns={[{ words: "schedule" }, { words: "state" }, { words: "timing", class: "mid" }, { words: "task", class: "wide" }, { words: "last runs", class: "mid" }, { words: "next", class: "num" }, can && { words: "acts", hidden: true, class: "num" }]}
+      columns={[{ words: "schedule" }, { words: "state" }, { words: "timing", class: "mid" }, { words: "task", class: "extra" }, { words: "last runs", class: "mid" }, { words: "next", class: "num" }, can && { words: "acts", hidden: true, class: "num" }]}
       head={
         can && (
           <th scope="col" class="pick">
@@ -139,13 +140,13 @@ function Rows({ of, selection }: { of: readonly Schedule[]; selection: Selection
               {each.words || each.timing}
             </span>
           </td>
-          <td class="wide">
+          <td class="extra">
             <span class="clip task-name" title={each.task}>
               {each.task}
             </span>
           </td>
           <td class="mid">
-            <Runs recent={each.recent} />
+            <Runs recent={each.recent.slice(0, RUNS)} />
           </td>
           <td class="num">
             <Time at={each.paused ? null : each.next_at} />
@@ -153,7 +154,7 @@ function Rows({ of, selection }: { of: readonly Schedule[]; selection: Selection
           {can && (
             <td class="num">
               <span class="row tight end">
-                <Button slim kind="plain" label={`Run ${each.name} now`} onClick={() => triggerSchedule(each.name)}>
+                <Button slim kind="plain" label={`Run now: ${each.name}`} onClick={() => triggerSchedule(each.name)}>
                   Run now
                 </Button>
                 <Button slim kind="plain" label={`${each.paused ? "Resume" : "Pause"} ${each.name}`} onClick={() => pauseSchedule(each.name, !each.paused)}>

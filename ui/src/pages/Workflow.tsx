@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import type { Graph as Layout, Job, Page } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
-import { Bar } from "../design/Chart";
+import { Parts } from "../design/Chart";
 import { Empty, Loaded } from "../design/Empty";
 import { Segments } from "../design/Field";
 import { Panel } from "../design/Table";
@@ -14,9 +14,9 @@ import { useListKeys } from "../lib/list";
 import { useLoad } from "../lib/load";
 import { href, route, setQuery } from "../lib/route";
 import { canOperate } from "../lib/session";
-import { isFinal, statusOf } from "../lib/status";
+import { isFinal, statusOf, toneOf } from "../lib/status";
 import { askCancel } from "../parts/acts";
-import { askBulk } from "../parts/Bulk";
+import { askBulk } from "../parts/open";
 import { Gantt } from "../parts/Gantt";
 import { Graph } from "../parts/Graph";
 import { JobTable } from "../parts/JobTable";
@@ -53,35 +53,31 @@ export function Workflow({ id }: { id: string }): JSX.Element {
         </div>
       </PageHead>
       {graph.data && <Counts of={graph.data} />}
-      <section class="panel">
-        <header>
-          <Segments
-            label="View"
-            value={view}
-            choices={[
-              ["graph", "Graph"],
-              ["time", "Over time"],
-            ]}
-            onChange={(value) => setQuery({ view: value === "graph" ? "" : value })}
-          />
-          {open.value.length > 0 && view === "graph" && (
-            <Button slim kind="plain" onClick={() => (open.value = [])}>
-              Fold all
-            </Button>
-          )}
-          {graph.data?.capped && view === "graph" && <span class="quiet small push">Only a part of {plural(graph.data.total, "job", true)} is drawn.</span>}
-        </header>
+      <section class="panel" aria-label="Picture">
         {view === "graph" ? (
-          <Loaded of={graph}>{(found) => (found.nodes.length ? <Graph of={found} focus={focus} onOpen={(group) => (open.value = [...open.value, group])} /> : <Empty title="No jobs" />)}</Loaded>
+          <Loaded of={graph}>
+            {(found) => (
+              <Graph of={found} focus={focus} onOpen={(group) => (open.value = [...open.value, group])}>
+                <ViewChoice view={view} />
+                {open.value.length > 0 && (
+                  <Button slim kind="plain" onClick={() => (open.value = [])}>
+                    Fold all
+                  </Button>
+                )}
+                {found.capped && <span class="quiet small">A part of {plural(found.total, "job", true)} is drawn.</span>}
+              </Graph>
+            )}
+          </Loaded>
         ) : (
           <Loaded of={jobs}>
-            {(page) =>
-              page.jobs.length ? (
-                <Gantt jobs={page.jobs} focus={focus} />
-              ) : (
-                <Empty title="No jobs" />
-              )
-            }
+            {(page) => (
+              <>
+                <header>
+                  <ViewChoice view={view} />
+                </header>
+                {page.jobs.length ? <Gantt jobs={page.jobs} focus={focus} /> : <Empty title="No jobs" />}
+              </>
+            )}
           </Loaded>
         )}
       </section>
@@ -103,6 +99,20 @@ export function Workflow({ id }: { id: string }): JSX.Element {
         </Loaded>
       </Panel>
     </>
+  );
+}
+
+function ViewChoice({ view }: { view: string }): JSX.Element {
+  return (
+    <Segments
+      label="View"
+      value={view}
+      choices={[
+        ["graph", "Graph"],
+        ["time", "Over time"],
+      ]}
+      onChange={(value) => setQuery({ view: value === "graph" ? "" : value })}
+    />
   );
 }
 
@@ -137,7 +147,7 @@ function Counts({ of }: { of: Layout }): JSX.Element {
   return (
     <div class="row wide-gap">
       <span class="progress long">
-        <Bar share={all ? done / all : 0} tone={sums.get("failed") ? "bad" : done === all ? "good" : "live"} />
+        <Parts parts={(["succeeded", "failed", "running"] as const).map((state) => [toneOf(state), (sums.get(state) ?? 0) / (all || 1)])} />
         <span class="nowrap">
           {done} of {plural(all, "job", of.capped)}
         </span>

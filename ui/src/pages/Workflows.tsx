@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import type { Workflow, Workflows as List } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
-import { Bar } from "../design/Chart";
+import { Parts } from "../design/Chart";
 import { Empty, Loaded } from "../design/Empty";
 import { Num, Table } from "../design/Table";
 import { Tabs } from "../design/Tabs";
@@ -43,7 +43,7 @@ export function Workflows(): JSX.Element {
             ) : (
               <Empty
                 title={state ? `No workflow is ${state}` : "No workflows yet"}
-                code={state ? "" : "from treadle import chain, group\n\nawait chain(\n    charge.job(order),\n    group(pack.job(item) for item in items),\n    ship.job(order),\n).enqueue()"}
+                code={state ? "" : "@app.task\nasync def daily(pages: list[int]) -> Flow[str]:\n    return gather(fetch.job(page) for page in pages).into(summarise)"}
               >
                 A workflow is a first job and all jobs that follow from it.
               </Empty>
@@ -87,7 +87,13 @@ function Rows({ of }: { of: readonly Workflow[] }): JSX.Element {
           </th>
           <td>
             <span class="progress">
-              <Bar share={each.jobs ? each.done / each.jobs : 0} tone={each.failed ? "bad" : each.done === each.jobs ? "good" : "live"} />
+              <Parts
+                parts={[
+                  ["good", (each.done - each.failed) / (each.jobs || 1)],
+                  ["bad", each.failed / (each.jobs || 1)],
+                  ["live", each.running / (each.jobs || 1)],
+                ]}
+              />
               <span class="small nowrap">
                 {count(each.done)} / {count(each.jobs, each.capped)}
               </span>

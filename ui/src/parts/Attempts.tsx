@@ -40,7 +40,7 @@ function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
         </th>
         <td>
           <Badge of={of.outcome} />
-          {of.delay !== null && <span class="quiet small"> next after {duration(of.delay)}</span>}
+          {of.delay !== null && <span class="delay">next after {duration(of.delay)}</span>}
         </td>
         <td class="mid grow">
           {of.error ? (
@@ -51,7 +51,13 @@ function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
             <span class="quiet">{of.reason && reasonOf(of.reason)}</span>
           )}
         </td>
-        <td class="wide">{of.worker && <a href={href(["workers", of.worker.replace(/#[^#]*$/, "")])}>{of.worker}</a>}</td>
+        <td class="wide">
+          {of.worker && (
+            <a class="clip list-of" href={href(["workers", of.worker.replace(/#[^#]*$/, "")])} title={of.worker}>
+              {of.worker}
+            </a>
+          )}
+        </td>
         <td class="num">{duration((of.ended_at ?? now.value) - of.started_at)}</td>
         <td class="num">
           <Time at={of.started_at} />

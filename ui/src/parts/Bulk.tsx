@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import type { Act, DryRun, Filter, Operation, OperationAsked } from "../api";
 import { Badge, Note, Time } from "../design/Badge";
 import { Button } from "../design/Button";
-import { closeDialog, Dialog, openDialog } from "../design/Dialog";
+import { closeDialog, Dialog } from "../design/Dialog";
 import { CheckField, TextField } from "../design/Field";
 import { failed } from "../design/toasts";
 import { present } from "../lib/clock";
@@ -31,11 +31,7 @@ const HINTS: Record<Act, string> = {
   delete: "The rows are removed with their results and errors. There is no undo. Unfinished jobs are passed over.",
 };
 
-export function askBulk(act: Act, target: Target, done?: () => void): void {
-  openDialog(<Bulk act={act} target={target} done={done} />);
-}
-
-function Bulk({ act, target, done }: { act: Act; target: Target; done: (() => void) | undefined }): JSX.Element {
+export function Bulk({ act, target, done }: { act: Act; target: Target; done: (() => void) | undefined }): JSX.Element {
   const dry = useSignal<DryRun | null>(null);
   const wrong = useSignal<string | null>(null);
   const typed = useSignal("");

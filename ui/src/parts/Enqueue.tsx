@@ -157,9 +157,12 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
         />
       )}
       {form ? (
-        form.map((input) => (
-          <Argument key={input.name} input={input} text={texts.value[input.name] ?? ""} wrong={wrong.value[input.name]} onInput={(text) => (texts.value = { ...texts.value, [input.name]: text })} />
-        ))
+        <div class="pair arguments">
+          {form.map((input) => (
+            <Argument key={input.name} input={input} text={texts.value[input.name] ?? ""} wrong={wrong.value[input.name]} onInput={(text) => (texts.value = { ...texts.value, [input.name]: text })} />
+          ))}
+          {!form.length && <p class="quiet">The task takes no arguments.</p>}
+        </div>
       ) : (
         <>
           <TextField label="Arguments by position" rows={3} value={json.value.args} wrong={wrong.value[" args"]} hint="A JSON array." onInput={(args) => (json.value = { ...json.value, args })} />
@@ -187,7 +190,7 @@ function toJson(inputs: readonly Input[], texts: Texts, before: { args: string; 
 
 function Argument({ input, text, wrong, onInput }: { input: Input; text: string; wrong: string | undefined; onInput: (text: string) => void }): JSX.Element {
   const optional = !input.required;
-  const hint = [input.hint, optional && input.fallback !== undefined && `Default: ${JSON.stringify(input.fallback)}`].filter(Boolean).join(" ");
+  const hint = [input.hint, optional && input.fallback != null && `Default: ${JSON.stringify(input.fallback)}`].filter(Boolean).join(" ");
   if (input.kind === "yes-no" || input.kind === "choice") {
     const choices = input.kind === "choice" ? input.choices.map((each) => textOf("choice", each)) : ["true", "false"];
     const empty = optional || !choices.includes(text) ? [["", "–"] as const] : [];

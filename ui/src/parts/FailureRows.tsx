@@ -36,7 +36,7 @@ export function FailureRows({ groups }: { groups: readonly FailureGroup[] }): JS
             </span>
           </td>
           <td class="wide">
-            <a class="plain-link" href={href(["queues", each.queue])}>
+            <a class="plain-link clip list-of" href={href(["queues", each.queue])} title={each.queue}>
               {each.queue}
             </a>
           </td>

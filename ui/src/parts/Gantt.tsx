@@ -47,7 +47,8 @@ export function Gantt({ jobs, focus }: { jobs: readonly Job[]; focus: string | n
           const start = job.started_at;
           const name = shortName(job.task);
           return (
-            <a key={job.id} href={href(["jobs", job.id])} class={`t-${toneOf(statusOf(job))}${job.id === focus ? " here" : ""}`} aria-label={`${job.task}: ${statusOf(job)}${start && end ? `, ran ${duration(end - start)}` : ""}`}>
+            <a key={job.id} href={href(["jobs", job.id])} class={`t-${toneOf(statusOf(job))}${job.id === focus ? " here" : ""}`}>
+              <title>{`${job.task}: ${statusOf(job)}`}</title>
               <rect class="hit" x={0} y={y} width={width} height={ROW} />
               <text x={4} y={y + 14.5} class="label">
                 {name.length > 20 ? `${name.slice(0, 19)}…` : name}

@@ -1,6 +1,6 @@
 /** A workflow as a picture. The server places the nodes; this draws them, follows what runs and unfolds groups. */
 import { useSignal } from "@preact/signals";
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import type { Graph as Layout, GraphNode, State } from "../api";
 import { Button } from "../design/Button";
@@ -36,14 +36,24 @@ function towards([x, y]: readonly [number, number], [tx, ty]: readonly [number, 
   return [x + ((tx - x) * by) / long, y + ((ty - y) * by) / long];
 }
 
+/** The order in which the states of a folded group matter. */
+const ORDER: readonly State[] = ["failed", "running", "cancelled", "ready", "waiting", "succeeded"];
+
 /** The state that a folded group shows: the worst one, else what runs. */
 function leading(node: GraphNode): State {
   if (node.kind !== "fold") return node.state;
-  const order: State[] = ["failed", "running", "cancelled", "ready", "waiting", "succeeded"];
-  return order.find((state) => node.states[state]) ?? node.state;
+  return ORDER.find((state) => node.states[state]) ?? node.state;
 }
 
-export function Graph({ of, focus, onOpen }: { of: Layout; focus: string | null; onOpen: (group: string) => void }): JSX.Element {
+interface Props {
+  of: Layout;
+  focus: string | null;
+  onOpen: (group: string) => void;
+  /** The first controls above the picture. */
+  children: ComponentChildren;
+}
+
+export function Graph({ of, focus, onOpen, children }: Props): JSX.Element {
   const box = useRef<HTMLDivElement>(null);
   const zoom = useSignal(1);
   const follow = useSignal(true);
@@ -69,9 +79,10 @@ export function Graph({ of, focus, onOpen }: { of: Layout; focus: string | null;
   const height = of.height + 2 * PAD;
   return (
     <div class="graph">
-      <div class="graph-tools row">
-        <CheckField label="Follow what runs" value={follow.value} onChange={(value) => (follow.value = value)} />
-        <span class="row tight push">
+      <header>
+        {children}
+        <span class="row push">
+          <CheckField label="Follow what runs" value={follow.value} onChange={(value) => (follow.value = value)} />
           <Button slim kind="plain" label="Smaller" onClick={() => step(-1)}>
             −
           </Button>
@@ -80,7 +91,7 @@ export function Graph({ of, focus, onOpen }: { of: Layout; focus: string | null;
             +
           </Button>
         </span>
-      </div>
+      </header>
       <div class="graph-box" ref={box} tabIndex={0} role="region" aria-label="Graph of the workflow">
         <svg width={width * zoom.value} height={height * zoom.value} viewBox={`${-PAD} ${-PAD} ${width} ${height}`} role="group" aria-label={`Graph: ${count(of.total)} jobs. The table below lists them.`}>
           <defs>
@@ -100,6 +111,11 @@ export function Graph({ of, focus, onOpen }: { of: Layout; focus: string | null;
   );
 }
 
+function foldWords(node: GraphNode): string {
+  const parts = ORDER.flatMap((state) => (node.states[state] ? [`${count(node.states[state])} ${state === "ready" ? "queued" : state}`] : []));
+  return parts.join(", ");
+}
+
 function Node({ node, here, onOpen }: { node: GraphNode; here: boolean; onOpen: (group: string) => void }): JSX.Element {
   const state = leading(node);
   const { x, y, width, height } = node;
@@ -116,7 +132,7 @@ function Node({ node, here, onOpen }: { node: GraphNode; here: boolean; onOpen: 
   const room = Math.floor((width - 34) / 7);
   const name = shortName(node.task);
   const title = name.length > room ? `${name.slice(0, room - 1)}…` : name;
-  const below = fold ? Object.entries(node.states).map(([each, n]) => `${count(n)} ${each === "ready" ? "queued" : each}`).join(", ") : (node.note ?? state);
+  const below = fold ? foldWords(node) : (node.note ?? state);
   const fits = Math.floor((width - 34) / 5.6);
   const inside = (
     <>
@@ -132,14 +148,13 @@ function Node({ node, here, onOpen }: { node: GraphNode; here: boolean; onOpen: 
       <text x={x + 28} y={y + height / 2 + 12} class="note-text">
         {below.length > fits ? `${below.slice(0, fits - 1)}…` : below}
       </text>
-      <title>{`${node.task}: ${below}`}</title>
+      <title>{`${node.task}: ${below}${fold ? ". Unfold" : ""}`}</title>
     </>
   );
   const classes = `node ${node.kind} t-${toneOf(state)}${here ? " here" : ""}${state === "running" ? " running" : ""}`;
-  const label = fold ? `${node.jobs} jobs of ${node.task}: ${below}. Unfold` : `${node.task}: ${below}`;
   if (!fold) {
     return (
-      <a href={href(["jobs", node.id])} class={classes} aria-label={label}>
+      <a href={href(["jobs", node.id])} class={classes}>
         {inside}
       </a>
     );
@@ -150,7 +165,6 @@ function Node({ node, here, onOpen }: { node: GraphNode; here: boolean; onOpen: 
       class={classes}
       role="button"
       tabIndex={0}
-      aria-label={label}
       onClick={open}
       onKeyDown={(event) => {
         if (event.key !== "Enter" && event.key !== " ") return;

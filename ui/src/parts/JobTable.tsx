@@ -38,7 +38,7 @@ function columnsOf(view: View): (Column | false)[] {
     view === "blocked" && { words: "blocked by", class: "mid" },
     view === "waiting" && { words: "waits for", class: "num mid" },
     ended && { words: "run time", class: "num mid" },
-    { words: "labels", class: "wide" },
+    { words: "labels", class: "extra" },
     { words: WHEN[view][0], class: "num" },
   ];
 }
@@ -109,7 +109,7 @@ function Row({ job, view, selection, chosen }: { job: Job; view: View; selection
         </code>
       </td>
       <td class="mid">
-        <a href={href(["queues", job.queue])} class="plain-link">
+        <a href={href(["queues", job.queue])} class="plain-link clip list-of" title={job.queue}>
           {job.queue}
         </a>
       </td>
@@ -119,7 +119,9 @@ function Row({ job, view, selection, chosen }: { job: Job; view: View; selection
           <Progress job={job} />
         </td>
       )}
-      {view === "running" && <td class="wide clip">{job.worker}</td>}
+      {view === "running" && <td class="wide">
+          <span class="clip list-of">{job.worker}</span>
+        </td>}
       {view === "blocked" && (
         <td class="mid">
           <code class="clip">{job.blocked_on}</code>
@@ -127,7 +129,7 @@ function Row({ job, view, selection, chosen }: { job: Job; view: View; selection
       )}
       {view === "waiting" && <td class="num mid">{count(job.pending)}</td>}
       {ended && <td class="num mid">{runTime(job)}</td>}
-      <td class="wide labels">
+      <td class="extra labels">
         {job.labels.slice(0, 3).map((label) => (
           <a key={label} class="chip" href={href(["jobs"], { label })}>
             {label}

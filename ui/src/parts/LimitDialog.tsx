@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import type { LimitUse } from "../api";
 import { Button } from "../design/Button";
-import { closeDialog, Dialog, openDialog } from "../design/Dialog";
+import { closeDialog, Dialog } from "../design/Dialog";
 import { SelectField, TextField } from "../design/Field";
 import { failed, toast } from "../design/toasts";
 import { part, send } from "../lib/http";
@@ -16,10 +16,6 @@ interface Texts {
   how: "window" | "bucket";
   burst: string;
   hold: "running" | "ended";
-}
-
-export function editLimit(use?: LimitUse, name = ""): void {
-  openDialog(<LimitDialog use={use} name={name} />);
 }
 
 function textsOf(use: LimitUse | undefined, name: string): Texts {
@@ -53,7 +49,7 @@ function bodyOf(texts: Texts): Record<string, unknown> {
   return { slots, rate, per, how: texts.how, burst: texts.how === "bucket" ? whole(texts.burst) : null, hold: texts.hold };
 }
 
-function LimitDialog({ use, name }: { use: LimitUse | undefined; name: string }): JSX.Element {
+export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: string }): JSX.Element {
   const texts = useSignal(textsOf(use, name));
   const wrong = useSignal<string | null>(null);
   const fixed = use !== undefined || name !== "";

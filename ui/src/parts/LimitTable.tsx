@@ -7,7 +7,7 @@ import { Num, Table } from "../design/Table";
 import { brief, count, duration, plural } from "../lib/format";
 import { canOperate, servesAll } from "../lib/session";
 import { askRemoveLimit, pauseLimit, pauseQueue } from "./acts";
-import { editLimit } from "./LimitDialog";
+import { editLimit } from "./open";
 
 const PER: Record<number, string> = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
 
@@ -81,10 +81,12 @@ function Row({ use, can }: { use: LimitUse; can: boolean }): JSX.Element {
   return (
     <tr data-row={use.key}>
       <th scope="row" class={partition ? "name partition" : "name"}>
-        <span class="clip" title={use.key} tabIndex={-1} data-main>
-          {use.key}
+        <span class="row tight">
+          <span class="clip" title={use.key} tabIndex={-1} data-main>
+            {use.key}
+          </span>
+          {use.declared && !partition && <span class="chip">in code</span>}
         </span>
-        {use.declared && !partition && <span class="chip">in code</span>}
       </th>
       <td class="mid">{partition ? <span class="zero">as {rule.name}</span> : ruleWords(rule)}</td>
       <td class="nowrap">

@@ -4,14 +4,15 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import type { Json, Schedule, SchedulePreview, Task } from "../api";
 import { Button } from "../design/Button";
-import { closeDialog, Dialog, openDialog } from "../design/Dialog";
+import { closeDialog, Dialog } from "../design/Dialog";
 import { Segments, SelectField, TextField } from "../design/Field";
 import { failed, toast } from "../design/toasts";
-import { moment, weekday, zone } from "../lib/format";
+import { zone } from "../lib/format";
 import { part, Problem, send, wordsOf } from "../lib/http";
 import { useLoad } from "../lib/load";
 import { refreshAll } from "./acts";
 import { parseJson } from "./schema";
+import { Upcoming } from "./Upcoming";
 
 const TYPING = 250; // ms after the last key until the preview is read
 
@@ -25,10 +26,6 @@ interface Texts {
   overlap: Schedule["overlap"];
   task: string;
   kwargs: string;
-}
-
-export function editSchedule(of?: Schedule): void {
-  openDialog(<ScheduleDialog of={of} />);
 }
 
 function textsOf(of: Schedule | undefined): Texts {
@@ -60,7 +57,7 @@ function zones(): string[] {
 
 const ZONES = zones();
 
-function ScheduleDialog({ of }: { of: Schedule | undefined }): JSX.Element {
+export function ScheduleDialog({ of }: { of: Schedule | undefined }): JSX.Element {
   const texts = useSignal(textsOf(of));
   const wrong = useSignal<string | null>(null);
   const tasks = useLoad<{ tasks: Task[] }>(of ? null : "tasks");
@@ -183,20 +180,5 @@ function Preview({ texts }: { texts: Texts }): JSX.Element {
         )
       )}
     </div>
-  );
-}
-
-/** The next runs, in the zone of the schedule and in the reader's where that is another one. */
-export function Upcoming({ at, tz }: { at: readonly number[]; tz: string }): JSX.Element {
-  const own = zone();
-  return (
-    <ol class="upcoming">
-      {at.map((each) => (
-        <li key={each}>
-          <span class="quiet">{weekday(each, tz)}</span> {moment(each, tz)}
-          {own !== tz && <span class="quiet small"> {moment(each)} here</span>}
-        </li>
-      ))}
-    </ol>
   );
 }

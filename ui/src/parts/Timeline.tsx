@@ -9,8 +9,9 @@ import { isFinal, toneOf } from "../lib/status";
 
 const ROW = 26; // px a line of the picture
 const TOP = 22;
-const LEFT = 84;
-const MARGIN = 12;
+const LEFT = 76;
+const MARGIN = 124; // room for the words behind the last bar
+const LABELS = 240; // px of the axis that both of its labels need
 const LEAST = 3; // px of the shortest bar
 
 interface Wait {
@@ -59,9 +60,11 @@ export function Timeline({ job, attempts }: { job: Job; attempts: readonly Attem
         <text x={LEFT} y={10}>
           {moment(job.created_at)}
         </text>
-        <text x={width - MARGIN} y={10} text-anchor="end">
-          {due ? `due ${moment(due)}` : open ? "now" : `+ ${duration(whole)}`}
-        </text>
+        {width - LEFT - MARGIN > LABELS && (
+          <text x={width - MARGIN} y={10} text-anchor="end">
+            {due ? `due ${moment(due)}` : open ? "now" : `+ ${duration(whole)}`}
+          </text>
+        )}
         {waits.map((each) => (
           <g key={`w${each.row}`}>
             {each.row >= attempts.length && (
@@ -78,32 +81,27 @@ export function Timeline({ job, attempts }: { job: Job; attempts: readonly Attem
           </g>
         ))}
         {attempts.map((each, row) => (
-          <Bar key={`${each.reopening}.${each.number}.${each.started_at}`} attempt={each} y={y(row)} from={x(each.started_at)} to={x(each.ended_at ?? end)} width={width} end={end} />
+          <Bar key={`${each.reopening}.${each.number}.${each.started_at}`} attempt={each} y={y(row)} from={x(each.started_at)} to={x(each.ended_at ?? end)} end={end} />
         ))}
       </svg>
     </div>
   );
 }
 
-function Bar({ attempt, y, from, to, width, end }: { attempt: Attempt; y: number; from: number; to: number; width: number; end: number }): JSX.Element {
+function Bar({ attempt, y, from, to, end }: { attempt: Attempt; y: number; from: number; to: number; end: number }): JSX.Element {
   const long = Math.max(LEAST, to - from);
-  const left = Math.min(from, width - MARGIN - long);
-  const words = `${duration((attempt.ended_at ?? end) - attempt.started_at)} · ${attempt.outcome}`;
-  const room = words.length * 6.2;
-  const after = left + long + 8;
-  const place = after + room < width ? { x: after, anchor: "start" as const } : { x: left - 8, anchor: "end" as const };
   return (
     <g class={`t-${toneOf(attempt.outcome)}`}>
       <text x={0} y={y + 14} class="label">
         attempt {attempt.number}
       </text>
-      <rect class={attempt.ended_at === null ? "attempt open" : "attempt"} x={left} y={y + 3} width={long} height={14} rx={Math.min(3, long / 2)}>
+      <rect class={attempt.ended_at === null ? "attempt open" : "attempt"} x={from} y={y + 3} width={long} height={14} rx={Math.min(3, long / 2)}>
         <title>
           {`Attempt ${attempt.number}: ${attempt.outcome}, ${moment(attempt.started_at)}${attempt.worker ? `, ${attempt.worker}` : ""}`}
         </title>
       </rect>
-      <text x={place.x} y={y + 14} text-anchor={place.anchor} class="outcome">
-        {words}
+      <text x={from + long + 8} y={y + 14} class="outcome">
+        {duration((attempt.ended_at ?? end) - attempt.started_at)} · {attempt.outcome}
       </text>
     </g>
   );

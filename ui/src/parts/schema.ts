@@ -77,7 +77,7 @@ function bounds({ minimum, maximum, format }: Schema): string {
 
 /** The text of a form field for a value. */
 export function textOf(kind: Kind, value: Json | undefined): string {
-  if (value === undefined) return "";
+  if (value === undefined || (value === null && kind !== "json")) return "";
   if (kind === "json") return JSON.stringify(value, null, 2);
   return typeof value === "string" ? value : JSON.stringify(value);
 }

@@ -3,14 +3,14 @@ import { useComputed, useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import type { Schedule, Task } from "../api";
-import { closeDialog, Dialog, openDialog } from "../design/Dialog";
+import { closeDialog, Dialog } from "../design/Dialog";
 import { useLoad } from "../lib/load";
 import { overview, pause, paused } from "../lib/live";
 import { go, href } from "../lib/route";
 import { canEnqueue, servesAll } from "../lib/session";
 import { switchTheme } from "../lib/settings";
-import { Enqueue } from "../parts/Enqueue";
-import { PLACES } from "./Shell";
+import { openEnqueue } from "../parts/open";
+import { PLACES } from "./places";
 
 interface Goal {
   kind: string;
@@ -20,10 +20,6 @@ interface Goal {
 
 const MOST = 12; // rows shown
 const ID = /^[A-Za-z0-9._:@-]{8,255}$/;
-
-export function openPalette(): void {
-  openDialog(<Palette />);
-}
 
 function leads(kind: string, words: string, to: string): Goal {
   return { kind, words, run: () => go(to) };
@@ -38,7 +34,7 @@ function acts(): Goal[] {
     { kind: "act", words: "Switch between light and dark", run: switchTheme },
     { kind: "act", words: paused.value ? "Resume live figures" : "Pause live figures", run: () => pause() },
   ];
-  if (canEnqueue.value) found.unshift({ kind: "act", words: "Enqueue a job", run: () => openDialog(<Enqueue />) });
+  if (canEnqueue.value) found.unshift({ kind: "act", words: "Enqueue a job", run: () => openEnqueue() });
   return found;
 }
 
@@ -54,7 +50,7 @@ export function rank(text: string, query: string): number {
   return sum + low.length / 100;
 }
 
-function Palette(): JSX.Element {
+export function Palette(): JSX.Element {
   const query = useSignal("");
   const at = useSignal(0);
   const list = useRef<HTMLUListElement>(null);

@@ -3,8 +3,8 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { Button } from "../design/Button";
-import { Dialogs, openDialog } from "../design/Dialog";
-import { Icon, Logo, type IconName } from "../design/Icon";
+import { Dialogs } from "../design/Dialog";
+import { Icon, Logo } from "../design/Icon";
 import { Toasts } from "../design/toasts";
 import { sentence } from "../lib/announce";
 import { compact, span } from "../lib/format";
@@ -12,38 +12,11 @@ import { age, link, overview, pause, paused, type Link } from "../lib/live";
 import { route, segments } from "../lib/route";
 import { access, canEnqueue, me, signOut } from "../lib/session";
 import { isDark, switchTheme, theme } from "../lib/settings";
-import { Enqueue } from "../parts/Enqueue";
-import { openPalette } from "./Palette";
-import { Settings } from "./Settings";
+import { openEnqueue, openHelp, openPalette, openSettings } from "../parts/open";
+import { PLACES } from "./places";
 import { Expired } from "./SignIn";
 import { Tray } from "./Tray";
 import { useShellKeys } from "./ShellKeys";
-
-interface Place {
-  to: string;
-  words: string;
-  icon: IconName;
-  keys: string;
-}
-
-export const PLACES: readonly (readonly Place[])[] = [
-  [{ to: ".", words: "Overview", icon: "overview", keys: "g o" }],
-  [
-    { to: "jobs", words: "Jobs", icon: "jobs", keys: "g j" },
-    { to: "failures", words: "Failures", icon: "failures", keys: "g f" },
-    { to: "workflows", words: "Workflows", icon: "workflows", keys: "g w" },
-    { to: "schedules", words: "Schedules", icon: "schedules", keys: "g s" },
-  ],
-  [
-    { to: "queues", words: "Queues", icon: "queues", keys: "g q" },
-    { to: "limits", words: "Limits", icon: "limits", keys: "g l" },
-    { to: "workers", words: "Workers", icon: "workers", keys: "g k" },
-  ],
-  [
-    { to: "health", words: "Health", icon: "health", keys: "g h" },
-    { to: "activity", words: "Activity", icon: "activity", keys: "g a" },
-  ],
-];
 
 export function Shell({ children }: { children: ComponentChildren }): JSX.Element {
   const open = useSignal(false);
@@ -78,7 +51,7 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
               <span>Go to…</span>
               <kbd>Ctrl K</kbd>
             </button>
-            {canEnqueue.value && <Button icon="plus" label="Enqueue a job" onClick={() => openDialog(<Enqueue />)} />}
+            {canEnqueue.value && <Button icon="plus" label="Enqueue a job" onClick={() => openEnqueue()} />}
           </div>
           <Places />
           <Foot />
@@ -161,7 +134,7 @@ function Foot(): JSX.Element {
   const found = me.value;
   theme.value; // the icon follows it
   return (
-    <footer class="rail-foot">
+    <div class="rail-foot">
       <div class="wide-only">
         <LinkState />
       </div>
@@ -176,17 +149,11 @@ function Foot(): JSX.Element {
       </div>
       <div class="row">
         <Button kind="plain" icon={isDark() ? "sun" : "moon"} label={isDark() ? "Light theme" : "Dark theme"} keys="t" onClick={switchTheme} />
-        <Button kind="plain" icon="gear" label="Settings" onClick={() => openDialog(<Settings />)} />
-        <HelpButton />
+        <Button kind="plain" icon="gear" label="Settings" onClick={openSettings} />
+        <Button kind="plain" icon="keyboard" label="Keyboard" keys="?" onClick={openHelp} />
         {found?.auth === "session" && <Button kind="plain" icon="exit" label="Sign out" onClick={signOut} />}
         <span class="quiet small push">{found?.version}</span>
       </div>
-    </footer>
+    </div>
   );
 }
-
-function HelpButton(): JSX.Element {
-  return <Button kind="plain" icon="keyboard" label="Keyboard" keys="?" onClick={() => openDialog(<Help />)} />;
-}
-
-import { Help } from "./Help";

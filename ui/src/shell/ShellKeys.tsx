@@ -1,10 +1,8 @@
-import { openDialog } from "../design/Dialog";
 import { goTo, useKeys } from "../lib/keys";
 import { pause } from "../lib/live";
 import { go, route, segments } from "../lib/route";
 import { switchTheme } from "../lib/settings";
-import { Help } from "./Help";
-import { openPalette } from "./Palette";
+import { openHelp, openPalette } from "../parts/open";
 
 /** The keys that act on every page. */
 export function useShellKeys(): void {
@@ -25,7 +23,7 @@ export function useShellKeys(): void {
     { keys: "u", words: "Up: from one thing to its list", group: "Page", run: up },
     { keys: "p", words: "Pause or resume the live figures", group: "Page", run: () => pause() },
     { keys: "t", words: "Switch between light and dark", group: "Page", run: switchTheme },
-    { keys: "?", words: "Show these keys", group: "Page", run: () => openDialog(<Help />) },
+    { keys: "?", words: "Show these keys", group: "Page", run: openHelp },
   ]);
 }
 
