@@ -10,7 +10,11 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from treadle.admin import acts, stored_values
+from treadle.admin.audit import TASK as AUDIT
+from treadle.admin.audit import is_entry
 from treadle.admin.explain import explain, limits_within, made_by
 from treadle.admin.job_filters import id_of, query_of, text_of
 from treadle.admin.job_search import Hide, Search
@@ -163,10 +167,15 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             page = await search_rows(storage, query, Search(text, self._hide, self._payloads))
         else:
             page = await storage.find(query)
+        page = await _without_audit(storage, query, page)
         await self._moved.looked("app.jobs.list")
         if not page.records and cursor is None and (limit or page.total == 0):
-            await self._names.nothing_found(query.queue, query.task, query.label)
+            await self.nothing_found(query)
         return page
+
+    async def nothing_found(self, query: Query) -> None:
+        """Warn of a queue, task or label that nothing uses, after a query that matched no job."""
+        await self._names.nothing_found(query.queue, query.task, query.label)
 
     async def iterate(self, /, **filters: Filter) -> AsyncIterator[Record]:
         """Yield every row that matches, oldest first. Reads them page by page."""
@@ -333,6 +342,8 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     async def _refuse(self, job: HasId | str, fits: Callable[[Record], bool], otherwise: str) -> None:
         """Raise Stale if the job does not fit."""
         row = await self.get(job)
+        if is_entry(row):
+            raise Stale(row.job.id, "an entry of the audit log, which cannot be changed")
         if not fits(row):
             raise Stale(row.job.id, f"{row.state}: {otherwise}")
 
@@ -347,17 +358,29 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         if (job is None) == (not filters):
             raise BadOption("job", "give a job or an id, or else at least one filter")
         if job is not None:
-            yield [row for row in [await self.get(job)] if fits(row)]
+            yield [row for row in [await self.get(job)] if fits(row) and not is_entry(row)]
             return
         looked, cursor = 0, None
         while True:
             page = await self.list(cursor=cursor, limit=acts.GROUP, order="oldest", **filters)
-            yield [row for row in page.records if row.job.task and fits(row)]
+            yield [row for row in page.records if row.job.task and fits(row) and not is_entry(row)]
             looked, cursor = looked + len(page.records), page.cursor
             if progress is not None:
                 progress(looked)
             if cursor is None:
                 return
+
+
+async def _without_audit(storage: Storage, query: Query, page: Page) -> Page:
+    """The page without entries of the audit log, unless the query names their task or queue."""
+    if query.task == AUDIT or query.queue is not None or query.ids:
+        return page
+    records = tuple(row for row in page.records if not is_entry(row))
+    total = page.total
+    if total is not None and query.task is None:
+        entries = await storage.find(replace(query, task=AUDIT, limit=0, cursor=None))
+        total -= entries.total or 0
+    return replace(page, records=records, total=total)
 
 
 def _rows(scan: int | None) -> int | None:
