@@ -95,7 +95,7 @@ class AuditPage(Struct, frozen=True):
 
 
 class Receipt:
-    """What an act reports while it runs. All fields may be set until its end."""
+    """The report of an act. All fields may be set until its end."""
 
     def __init__(self) -> None:
         self.done: int | None = None

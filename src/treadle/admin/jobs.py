@@ -149,7 +149,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         With `scan` the call looks at no more rows than that, whatever the filters: the page may then be short, or
         empty, and still have a cursor. It says how many rows it looked at (`page.scanned`) and how far back
         (`page.scanned_to`). `search` always has such a bound, by default 100,000 rows, over HTTP and on Redis 10,000.
-        It decodes rows here and cannot count, nor be combined with `count`; `scan` cannot either.
+        Neither can be combined with `count`, because they do not look at all rows.
 
         Orders: newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest `due_at` first),
         started (running jobs, the earliest start first).

@@ -1,7 +1,7 @@
 """Acts on many jobs in the background of a process: by ids, by filter, or by group of failures.
 
-An operation reads and changes a few hundred rows at a time, so its memory does not depend on how many match. What it
-has done stays done if it is stopped, if the storage fails, or if its process dies.
+An operation reads and changes a few hundred rows at a time, so its memory does not depend on how many match. If it is
+stopped, if the storage fails, or if its process dies, the rows that it has changed stay changed.
 """
 
 from __future__ import annotations

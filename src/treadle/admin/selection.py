@@ -41,7 +41,7 @@ class Preview(Struct, frozen=True, kw_only=True):
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """What to act on.
+    """The jobs to act on.
 
     ids     if not empty, these jobs; otherwise those of `query`, with `search` or `group`
     before  jobs created at this instant or later are left out

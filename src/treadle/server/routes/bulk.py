@@ -51,7 +51,7 @@ class GroupAsked(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OperationAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to do with which jobs: exactly one of `ids`, `filter` and `group`.
+    """An act, and the jobs to act on: exactly one of `ids`, `filter` and `group`.
 
     A filter without a state means failed jobs for "retry", unfinished ones for "cancel", ready ones for "run_now" and
     ended ones for "delete".
@@ -71,7 +71,7 @@ class OperationAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PreviewView(Struct, frozen=True, kw_only=True):
-    """What an operation would act on now.
+    """The jobs that an operation would act on now.
 
     matches  how many jobs; capped: there are at least so many
     samples  the first five; none for a token without the scope `read`
