@@ -7,6 +7,7 @@ backlog         the cost of a large backlog on a Redis server
 blocked         the cost of one tenant's blocked jobs for the others
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
+looks           the cost of lists and counts at a million jobs
 lateness        how late delayed jobs are picked up
 plans           how PostgreSQL finds the next jobs
 churn           whether a database that was busy for an hour is slower than a new one
@@ -35,6 +36,7 @@ SMALLER = {
     "blocked": "blocked",
     "roads": "roads",
     "http": "over_http",
+    "looks": "looks",
     "lateness": "lateness",
     "plans": "plans",
     "churn": "churn",

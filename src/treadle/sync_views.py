@@ -75,6 +75,7 @@ class SyncJobs(View[Jobs]):
     get = _reads(Jobs.get)
     handle = _reads(Jobs.handle)
     list = _reads(Jobs.list)
+    history = _reads(Jobs.history)
     position = _reads(Jobs.position)
     explain = _reads(Jobs.explain)
     signals_of = _reads(Jobs.signals_of)

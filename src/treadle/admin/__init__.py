@@ -1,10 +1,10 @@
-"""Operations on stored jobs, limits and queues: `app.jobs`, `app.dead`, `app.limits`, `app.queues`, `app.workflows`,
-`app.metrics`,
-`app.audit` and `app.events`."""
+"""Operations on stored jobs, workflows, limits and queues: `app.jobs`, `app.dead`, `app.workflows`, `app.limits`,
+`app.queues`, `app.metrics`, `app.audit` and `app.events`."""
 
 from treadle.admin.audit import Audit
 from treadle.admin.dead import Dead
 from treadle.admin.event_feed import EventFeed
+from treadle.admin.job_history import JobAttempt, JobHistory, Signal, Step
 from treadle.admin.jobs import Filter, Jobs
 from treadle.admin.limit_holds import LimitHolds
 from treadle.admin.limits import Limits
@@ -19,6 +19,8 @@ __all__ = [
     "Dead",
     "EventFeed",
     "Filter",
+    "JobAttempt",
+    "JobHistory",
     "Jobs",
     "LimitHolds",
     "Limits",
@@ -26,5 +28,7 @@ __all__ = [
     "Operations",
     "OrphanedWorkflows",
     "Queues",
+    "Signal",
+    "Step",
     "Workflows",
 ]

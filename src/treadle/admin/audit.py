@@ -16,12 +16,13 @@ from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.core.ids import UuidV7
-from treadle.core.model import NewJob, Outcome, Query, Record, State
+from treadle.core.model import NewJob, Outcome, Page, Query, Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.redaction import in_line, without_secrets
 from treadle.errors import UNREADABLE, BadOption, StorageError
@@ -230,6 +231,17 @@ class Audit(
 def is_entry(row: Record) -> bool:
     """Whether this row is an entry of the audit log, which no act on jobs may change."""
     return row.job.task == TASK
+
+
+async def without_entries(storage: Storage, query: Query, page: Page) -> Page:
+    """The page without entries of the audit log, unless the query names their task or a queue."""
+    if query.task == TASK or query.queue is not None or query.ids:
+        return page
+    total = page.total
+    if total is not None and query.task is None:
+        entries = await storage.find(replace(query, task=TASK, limit=0, cursor=None))
+        total -= entries.total or 0
+    return replace(page, records=tuple(row for row in page.records if not is_entry(row)), total=total)
 
 
 def entry_of(row: Record) -> AuditEntry:

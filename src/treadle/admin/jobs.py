@@ -10,13 +10,11 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from treadle.admin import acts, stored_values
-from treadle.admin.audit import TASK as AUDIT
-from treadle.admin.audit import is_entry
+from treadle.admin.audit import is_entry, without_entries
 from treadle.admin.explain import explain, limits_within, made_by
-from treadle.admin.job_filters import id_of, query_of, text_of
+from treadle.admin.job_filters import id_of, query_of, rows_of, text_of
+from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_search import Hide, Search
 from treadle.admin.job_search import find as search_rows
 from treadle.admin.known_names import Names, near, warn
@@ -40,7 +38,6 @@ from treadle.workflow import signals
 
 Filter = Any
 Told = Callable[[int], object]
-MOST_SCANNED = 10_000_000  # rows that one call may look at
 RUNS_READ = 1_000  # running jobs among which `explain` looks for the parent of a job
 UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
@@ -58,7 +55,9 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     or the beginning of an id).
     """
 
-    looks = frozenset({"get", "handle", "list", "position", "explain", "signals_of", "signal"})  # `signal` stores a row
+    looks = frozenset(
+        {"get", "handle", "list", "history", "position", "explain", "signals_of", "signal"}
+    )  # `signal` stores a row
 
     def __init__(
         self,
@@ -161,13 +160,13 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         text = text_of(filters)
         if count and (text is not None or scan is not None):
             raise BadOption("count", "cannot be combined with search or scan, which look at a part of the rows")
-        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=_rows(scan))
+        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=rows_of(scan))
         storage = await self._storage()
         if text is not None:
             page = await search_rows(storage, query, Search(text, self._hide, self._payloads))
         else:
             page = await storage.find(query)
-        page = await _without_audit(storage, query, page)
+        page = await without_entries(storage, query, page)
         await self._moved.looked("app.jobs.list")
         if not page.records and cursor is None and (limit or page.total == 0):
             await self.nothing_found(query)
@@ -187,6 +186,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             cursor = page.cursor
             if cursor is None:
                 return
+
+    async def history(self, job: HasId | str) -> JobHistory:
+        """The last runs of a job, its steps and signals, and the states of its children. Raises UnknownJob.
+
+        A worker keeps the log lines of a run only with `capture_logs`.
+        """
+        row = await self.get(job)
+        return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)))
 
     async def position(self, job: HasId | str) -> int | None:
         """The number of queued jobs before this one in its queue; None if it is not queued. Raises UnknownJob."""
@@ -369,26 +376,6 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
                 progress(looked)
             if cursor is None:
                 return
-
-
-async def _without_audit(storage: Storage, query: Query, page: Page) -> Page:
-    """The page without entries of the audit log, unless the query names their task or queue."""
-    if query.task == AUDIT or query.queue is not None or query.ids:
-        return page
-    records = tuple(row for row in page.records if not is_entry(row))
-    total = page.total
-    if total is not None and query.task is None:
-        entries = await storage.find(replace(query, task=AUDIT, limit=0, cursor=None))
-        total -= entries.total or 0
-    return replace(page, records=records, total=total)
-
-
-def _rows(scan: int | None) -> int | None:
-    """Raise BadOption unless this is a number of rows."""
-    given: object = scan
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MOST_SCANNED):
-        raise BadOption("scan", f"expected 1 to {MOST_SCANNED:,} rows, found {given!r}")
-    return scan
 
 
 def _reopens(row: Record) -> bool:

@@ -332,8 +332,10 @@ class Query(Struct, frozen=True, gc=False, kw_only=True):
     limit     rows per page
     scan      rows that the call looks at, at most; the page may then have fewer rows than `limit` and still a cursor,
               and says how far it looked (`scanned`, `scanned_to`). None: as many as it takes. It bounds the cost of
-              filters that no index serves; a storage may look at fewer rows than it could.
-    count     also count all jobs that match; not together with `scan`
+              filters that no index serves. A storage may look at fewer rows than it could, and passes over rows that an
+              index excludes. At least 1.
+    count     also count all jobs that match (`Page.total`), from the first one on, whatever the cursor. With `scan`
+              those among the first `scan` rows: a total that equals `scan` may be too low.
     """
 
     ids: tuple[str, ...] = ()
@@ -427,9 +429,9 @@ class Glance(Struct, frozen=True, gc=False, kw_only=True):
 
     at      the storage's time
     queues  by name; those with a queued, running, scheduled, blocked, waiting or failed job
-    capped  the counts that stopped at the bound, over all queues together: of "running", "scheduled", "blocked",
-            "waiting" and "failed". Each queue then has at least as many as its number says, and a queue without any
-            other job may be missing.
+    capped  the counts that stopped at the bound, over all queues together, in this order: "running", "scheduled",
+            "blocked", "waiting" and "failed". Each queue then has at least as many as its number says, and a queue
+            without any other job may be missing.
     """
 
     at: float
@@ -440,7 +442,7 @@ class Glance(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class MetricsRow(Struct, frozen=True, gc=False, kw_only=True):
-    """What one source measured in one span of time. To a storage `data` is opaque.
+    """The measurements of one source in one span of time. To a storage `data` is opaque.
 
     (at, span, source) is its identity: storing it again replaces it.
 

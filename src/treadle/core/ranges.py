@@ -18,6 +18,7 @@ from treadle.core.model import (
     LeaseRenewal,
     Limit,
     LimitChange,
+    MetricsRow,
     NewJob,
     Outcome,
     Pairs,
@@ -37,6 +38,7 @@ MOST_KEY: Final = 2 * defaults.MAX_NAME + 1  # a task name, a space and a key
 MOST_WORKER: Final = 2 * defaults.MAX_NAME  # a worker's name and the suffix of its claim ids
 MOST_TEXT: Final = 2**20  # characters of a note or an error
 MOST_CHECKPOINTS: Final = 16 * 2**20  # characters of all checkpoints of one outcome
+MOST_METRICS: Final = 2**20  # bytes of one row of metrics
 LONGEST_TTL: Final = 86_400.0  # s for which a worker without heartbeats is listed
 STRIDES: Final = (0.001, 1000.0)  # 1 / the weight of a lane
 COUNT: Final = 2**31 - 2  # one less than the largest 32-bit integer
@@ -334,7 +336,21 @@ def check_query(query: Query) -> None:
             raise BadOption(option, f"expected a text without U+0000, found {shown(name)}")
     a_text("cursor", query.cursor, MOST_TEXT)
     a_count("limit", query.limit, 0, MOST_CALL)
-    a_span("before", query.before, -defaults.MAX_DELAY, 100 * defaults.MAX_DELAY)
+    a_count("scan", query.scan, 1, COUNT)
+    for option, moment in (("before", query.before), ("since", query.since)):
+        a_span(option, moment, -defaults.MAX_DELAY, 100 * defaults.MAX_DELAY)
+
+
+def check_metrics(row: MetricsRow) -> None:
+    """Raise BadOption or TooLarge for a row of metrics with a field out of range."""
+    if not abs(row.at) <= FAR:
+        raise BadOption("at", f"expected a time in seconds since 1970, found {row.at!r:.60}")
+    if not 0 < row.span <= LONGEST:
+        raise BadOption("span", f"expected more than 0 s and at most 31 days, found {row.span!r:.60}")
+    if row.source:
+        a_name("source", row.source)
+    if len(row.data) > MOST_METRICS:
+        raise TooLarge("data", len(row.data), MOST_METRICS)
 
 
 def check_ids(option: str, found: Iterable[str], most: int = MOST_CALL) -> None:

@@ -15,7 +15,19 @@ from treadle.execution.job_run import in_sole_transaction
 from treadle.storage.contract import Storage
 
 WRITES: Final = frozenset(
-    {"enqueue", "claim", "heartbeat", "settle", "settle_claim", "set_limits", "prune", "set_mark", "load", "begin"}
+    {
+        "enqueue",
+        "claim",
+        "heartbeat",
+        "settle",
+        "settle_claim",
+        "set_limits",
+        "prune",
+        "store_metrics",
+        "set_mark",
+        "load",
+        "begin",
+    }
 )
 
 

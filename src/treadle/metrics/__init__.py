@@ -3,7 +3,7 @@
 Metrics are telemetry, never truth: a killed worker loses the last seconds of them, and no decision reads them.
 """
 
-from treadle.metrics.cells import OTHER, Cell, Cells, decode, encode
+from treadle.metrics.cells import OTHER, Cell, Cells, count, decode, encode, waited
 from treadle.metrics.folding import AGES, KEPT, Folded, fold, windows
 from treadle.metrics.recorder import MINUTE, Recorder
 from treadle.metrics.series import POINTS, Count, Metrics, Percentiles, QuantileSeries, SeriesBuilder, Totals, step_for
@@ -24,9 +24,11 @@ __all__ = [
     "Recorder",
     "SeriesBuilder",
     "Totals",
+    "count",
     "decode",
     "encode",
     "fold",
     "step_for",
+    "waited",
     "windows",
 ]

@@ -12,8 +12,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.errors import UNREADABLE
-from treadle.metrics.histogram import add
+from treadle.metrics.histogram import add, bucket_of
 
 VERSION: Final = b"\x01"
 OTHER: Final = ""  # the task of a cell for all tasks that have none of their own; also the queue of such a cell
@@ -51,6 +52,39 @@ class Cell(Struct, array_like=True, gc=False):
         self.other += more.other
         add(self.run, more.run)
         add(self.wait, more.wait)
+
+    def time(self, run: float | None, wait: float | None) -> None:
+        """Add a run to the sample: how long it took, and how long its job was queued before, where that is known."""
+        if run is not None:
+            bucket = bucket_of(run)
+            self.run[bucket] = self.run.get(bucket, 0) + 1
+        if wait is not None:
+            bucket = bucket_of(wait)
+            self.wait[bucket] = self.wait.get(bucket, 0) + 1
+
+
+def count(cell: Cell, record: Record, outcome: Outcome) -> None:
+    """Count an outcome that the storage has applied to this claimed job."""
+    state = outcome.state
+    if state is State.SUCCEEDED:
+        cell.succeeded += 1
+    elif state is State.FAILED and outcome.reason != EXPIRED:
+        cell.failed += 1
+    elif state is State.READY and outcome.attempt > record.attempt:
+        cell.retried += 1
+    else:
+        cell.other += 1
+
+
+def waited(record: Record) -> float | None:
+    """How long a claimed job was queued, in seconds by the storage's clock. Known for the first run only: later the job
+    may have its old queue position again. Of a job with a lane, the position is no instant."""
+    job, started_at, queued_at = record.job, record.started_at, record.return_position
+    if record.version != 1 or started_at is None or queued_at is None:
+        return None
+    if job.lane is not None:
+        return None if job.after else started_at - record.created_at - job.delay
+    return started_at - queued_at - job.aging * job.priority
 
 
 class Cells:

@@ -6,11 +6,12 @@ the same row. A row that arrives after its time was folded is added to the folde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from math import floor
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.model import MetricsRow
 from treadle.metrics.cells import Cells, decode, encode
@@ -31,27 +32,27 @@ class Folded(Struct, frozen=True):
     remove: tuple[MetricsRow, ...] = ()
 
 
-def fold(rows: Sequence[MetricsRow], now: float) -> Folded:
-    """Fold the rows that are old enough. `rows` are all rows of whole hours.
+def fold(rows: Iterable[MetricsRow], now: float) -> Iterator[Folded]:
+    """Fold the rows that are old enough; yields a step for each folded row. `rows` are all rows of whole hours.
 
     Data that cannot be read stays until it is too old: a newer Treadle may have written it.
     """
-    store, remove = list[MetricsRow](), list[MetricsRow]()
+    remove = list[MetricsRow]()
     groups: dict[tuple[float, float], list[MetricsRow]] = {}
     for row in rows:
         if row.at + row.span <= now - KEPT:
-            remove.append(row)
+            remove.append(_identity(row))
             continue
         target = _target(row, now)
         if target is not None:
             groups.setdefault(target, []).append(row)
+    if remove:
+        yield Folded((), tuple(remove))
     for (at, span), group in groups.items():
-        if len(group) > 1 or group[0].span != span:
-            new, used = _folded(at, span, group)
-            if new is not None:
-                store.append(new)
-                remove += used
-    return Folded(tuple(store), tuple(remove))
+        if len(group) > 1 or group[0].source or group[0].span != span:
+            folded = _folded(at, span, group)
+            if folded is not None:
+                yield folded
 
 
 def _target(row: MetricsRow, now: float) -> tuple[float, float] | None:
@@ -63,20 +64,25 @@ def _target(row: MetricsRow, now: float) -> tuple[float, float] | None:
     return None
 
 
-def _folded(at: float, span: float, group: list[MetricsRow]) -> tuple[MetricsRow | None, list[MetricsRow]]:
-    """The row that has the cells of the group, and the rows that it replaces."""
+def _folded(at: float, span: float, group: list[MetricsRow]) -> Folded | None:
+    """The row that has the cells of the group, and the rows that it replaces. None: there are none."""
     cells, used = Cells(TASKS), list[MetricsRow]()
     for row in group:
         found, is_target = decode(row.data), row.span == span and not row.source
         if found is not None:
             cells.add(found)
             if not is_target:
-                used.append(row)
+                used.append(_identity(row))
         elif is_target:
-            return None, []  # storing the row would replace what is in it
+            return None  # storing the row would replace what is in it
     if not used:
-        return None, []
-    return MetricsRow(at=at, span=span, source="", data=encode(cells.by_name.values())), used
+        return None
+    return Folded((MetricsRow(at=at, span=span, source="", data=encode(cells.by_name.values())),), tuple(used))
+
+
+def _identity(row: MetricsRow) -> MetricsRow:
+    """The row without its data, to remove it."""
+    return replace(row, data=b"")
 
 
 def windows(now: float, whole: bool) -> Iterator[tuple[float, float]]:

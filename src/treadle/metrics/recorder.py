@@ -25,7 +25,8 @@ class Recorder:
 
     def __init__(self, source: str, now: Callable[[], float]) -> None:
         self._source, self._now, self._ahead = source, now, 0.0
-        self._minute, self._cells, self._changed = int(now() // MINUTE), Cells(TASKS), False
+        self._minute, self._cells = int(now() // MINUTE), Cells(TASKS)
+        self.changed = False  # a cell may have changed since the last `take`
         self._pending: dict[float, MetricsRow] = {}
 
     def synchronize(self, moment: float) -> None:
@@ -34,7 +35,7 @@ class Recorder:
 
     def cell(self, queue: str, task: str) -> Cell:
         """The cell in which a job of this queue and task counts now. It is valid until the next call of `begin`."""
-        self._changed = True
+        self.changed = True
         return self._cells.of(queue, task)
 
     def begin(self) -> bool:
@@ -42,12 +43,12 @@ class Recorder:
         minute = int((self._now() + self._ahead) // MINUTE)
         if minute == self._minute:
             return False
-        if self._changed:
+        if self.changed:
             row = self._row()
             self._pending[row.at] = row
             while len(self._pending) > PENDING:
                 del self._pending[next(iter(self._pending))]
-        self._minute, self._cells, self._changed = minute, Cells(TASKS), False
+        self._minute, self._cells, self.changed = minute, Cells(TASKS), False
         return True
 
     def take(self) -> list[MetricsRow]:
@@ -56,9 +57,9 @@ class Recorder:
         self.begin()
         rows = list(self._pending.values())
         self._pending.clear()
-        if self._changed:
+        if self.changed:
             rows.append(self._row())
-            self._changed = False
+            self.changed = False
         return rows
 
     def put_back(self, rows: list[MetricsRow]) -> None:
@@ -66,7 +67,7 @@ class Recorder:
         newer, self._pending = self._pending, {}
         for row in rows:
             if row.at == self._minute * MINUTE:
-                self._changed = True
+                self.changed = True
             else:
                 self._pending[row.at] = row
         self._pending |= newer

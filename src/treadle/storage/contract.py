@@ -210,7 +210,7 @@ class Storage(Protocol):
         ...
 
     async def glance(self, most: int = 10_000) -> Glance:
-        """What `stats` shows of queues, workers and limits, for repeated calls: it counts at most `most` queued jobs
+        """The queues, workers and limits of `stats`, for repeated calls: it counts at most `most` queued jobs
         per queue, and `most` jobs of all queues for each of the other counts. Succeeded and cancelled jobs are not
         counted. Below the bound each number equals that of `stats`. Does no maintenance."""
         ...
@@ -236,7 +236,8 @@ class Storage(Protocol):
     async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
         """Store these rows, each in place of the one with its identity, and remove others by their identity (their
         `data` is ignored), in one step. A row in both is stored. Not fenced: metrics are telemetry, no law of jobs
-        depends on them."""
+        depends on them. Raises BadOption and TooLarge as `enqueue` does, and its errors under the marks of a move
+        but "closing"."""
         ...
 
     async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
@@ -360,7 +361,7 @@ class Movable(Protocol):
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
         """The next `limit` jobs after the cursor, in an order that is stable while nothing is written. The first chunk
-        has the limits and the starts that rates remember. Only reads, under any mark."""
+        has the limits, the starts that rates remember, and the rows of metrics. Only reads, under any mark."""
         ...
 
     async def load(self, load: Chunk, mark: MoveState) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from treadle.core import defaults
 from treadle.core.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, QueueGlance, Record, State
@@ -49,13 +49,16 @@ def moment_of(row: Record, order: str) -> float | None:
 
 
 def cursor_of(row: Record, order: str) -> str:
-    """The cursor of a page that ends with this row. Moments keep full precision; the id separates rows with the same
-    moment."""
+    """The cursor of a page that ends with this row."""
     if order == "queue":
-        parts: Key = (row.job.queue, -rank(row.job), row.queue_position, row.job.id)
-    else:
-        parts = (moment_of(row, order), row.job.id)
-    return msgspec.json.encode((order, *parts)).hex()
+        return cursor_at((row.job.queue, -rank(row.job), row.queue_position, row.job.id), order)
+    return cursor_at((moment_of(row, order), row.job.id), order)
+
+
+def cursor_at(key: Key, order: str) -> str:
+    """The cursor after a row with this key: (instant, id), or (queue, -rank, position, id). Instants keep full
+    precision; the id separates rows with the same instant."""
+    return msgspec.json.encode((order, *key)).hex()
 
 
 _Name = Annotated[str, Meta(max_length=defaults.MAX_NAME, pattern=r"\A[^\0]*\Z")]
@@ -133,12 +136,12 @@ def find(rows: Sequence[Record], query: Query) -> Page:
             and row.job.queue == own.job.queue
             and sort_key(row, "queue") < mark
         ]
-    total = len(found) if query.count and query.scan is None else None
+    found.sort(key=lambda row: sort_key(row, query.order), reverse=query.order == "newest")
+    total = sum(matches(row, query) for row in found[: query.scan]) if query.count else None
     if query.cursor is not None:
         cursor = read_cursor(query.cursor, query.order)
         found = [row for row in found if _after(row, query.order, cursor)]
-    found.sort(key=lambda row: sort_key(row, query.order), reverse=query.order == "newest")
-    return page_of(found, query, total) if query.scan is None else scanned_page(found, query, query.scan)
+    return page_of(found, query, total) if query.scan is None else scanned_page(found, query, query.scan, total)
 
 
 def page_of(found: Sequence[Record], query: Query, total: int | None) -> Page:
@@ -148,23 +151,21 @@ def page_of(found: Sequence[Record], query: Query, total: int | None) -> Page:
     return Page(tuple(page), cursor_of(page[-1], query.order) if more else None, total)
 
 
-def scanned_page(found: Sequence[Record], query: Query, scan: int) -> Page:
+def scanned_page(found: Sequence[Record], query: Query, scan: int, total: int | None = None) -> Page:
     """The page of a query with `scan`, from rows that are in order and may match or not: at least `scan` + 1 of them,
     or all there are."""
     page: list[Record] = []
     looked = 0
-    for row in found[:scan]:
+    for row in found[: scan if query.limit else 0]:
         looked += 1
         if matches(row, query):
             page.append(row)
             if len(page) == query.limit:
                 break
-    if looked == len(found):
-        return Page(tuple(page), None, scanned=looked)
-    last = found[looked - 1] if looked else None
-    if last is None:
-        return Page(tuple(page), query.cursor, scanned=0)
-    return Page(tuple(page), cursor_of(last, query.order), scanned=looked, scanned_to=moment_of(last, query.order))
+    if looked in (0, len(found)):  # none: there is no row, or the caller wants only the total
+        return Page(tuple(page), None, total, scanned=looked)
+    last = found[looked - 1]
+    return Page(tuple(page), cursor_of(last, query.order), total, looked, moment_of(last, query.order))
 
 
 def counts(rows: Iterable[Record], now: float) -> tuple[Count, ...]:
@@ -224,7 +225,38 @@ def glances(rows: Iterable[Record], now: float, most: int) -> tuple[tuple[QueueG
             **{kind: kinds[kind][name] for kind in KINDS},
         )
         for name in names
-    ), tuple(capped)
+    ), tuple(kind for kind in KINDS if kind in capped)
+
+
+def merged_glances(
+    parts: Iterable[tuple[Sequence[QueueGlance], Sequence[str]]], most: int
+) -> tuple[tuple[QueueGlance, ...], tuple[str, ...]]:
+    """The glance of several shards as one, from the queues and the capped kinds of each, counted to the same bound."""
+    found: dict[str, QueueGlance] = {}
+    capped: set[str] = set()
+    for queues, kinds in parts:
+        capped.update(kinds)
+        for each in queues:
+            known = found.get(each.name, QueueGlance(name=each.name))
+            queued, oldest = known.queued + each.queued, [it for it in (known.oldest, each.oldest) if it is not None]
+            found[each.name] = QueueGlance(
+                name=each.name,
+                queued=min(queued, most),
+                queued_capped=known.queued_capped or each.queued_capped or queued > most,
+                oldest=max(oldest, default=None),
+                **{kind: asdict(known)[kind] + asdict(each)[kind] for kind in KINDS},
+            )
+    room = dict.fromkeys(KINDS, most)
+    queues = []
+    for name in sorted(found):
+        counted = asdict(found[name])
+        numbers = {kind: min(counted[kind], room[kind]) for kind in KINDS}
+        capped.update(kind for kind in KINDS if numbers[kind] < counted[kind])
+        room = {kind: room[kind] - numbers[kind] for kind in KINDS}
+        each = replace(found[name], **numbers)
+        if each.queued or any(numbers.values()):
+            queues.append(each)
+    return tuple(queues), tuple(kind for kind in KINDS if kind in capped)
 
 
 def limit_uses(

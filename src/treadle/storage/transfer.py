@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import LimitFacts, Record, Settled, State
+from treadle.core.model import LimitFacts, MetricsRow, Record, Settled, State
 from treadle.errors import MoveFailed, StorageError, StorageMoved, StorageUnavailable
 from treadle.storage.row_rules import first_moment
 
@@ -47,12 +47,14 @@ class Rate(Struct, frozen=True, gc=False):
 
 
 class Chunk(Struct, frozen=True):
-    """The jobs of one step of a move. The first chunk has the rules and rates too. `cursor` None: the last chunk."""
+    """The jobs of one step of a move. The first chunk has the rules, the rates and the rows of metrics too. `cursor`
+    None: the last chunk."""
 
     jobs: tuple[Carried, ...] = ()
     rules: tuple[LimitFacts, ...] = ()
     rates: tuple[Rate, ...] = ()
     cursor: str | None = None
+    metrics: tuple[MetricsRow, ...] = ()
 
 
 Role = Literal["closing", "gone", "filling", "arrived", "aborted", "partial"]

@@ -12,13 +12,24 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
-from treadle.core.model import Claim, Claimed, LeaseRenewal, LimitChange, NewJob, Outcome, Presence, Settled
+from treadle.core.model import (
+    Claim,
+    Claimed,
+    LeaseRenewal,
+    LimitChange,
+    MetricsRow,
+    NewJob,
+    Outcome,
+    Presence,
+    Settled,
+)
 from treadle.core.ranges import (
     COUNT,
     a_span,
     check_change,
     check_claim,
     check_job,
+    check_metrics,
     check_outcome,
     check_presence,
     check_renewal,
@@ -179,6 +190,12 @@ def check_changes(changes: Iterable[LimitChange]) -> None:
     """Raise BadOption for a change of limits with a value out of range."""
     for change in changes:
         check_change(change)
+
+
+def check_rows(rows: Iterable[MetricsRow], remove: Iterable[MetricsRow]) -> None:
+    """Raise BadOption or TooLarge for a row of metrics with a value out of range."""
+    for row in (*rows, *remove):
+        check_metrics(row)
 
 
 def _without(odd: Mapping[int, Settled], items: Sequence[T]) -> list[T]:

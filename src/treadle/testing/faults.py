@@ -30,9 +30,12 @@ VERBS = (
     "get",
     "find",
     "stats",
+    "glance",
     "limits",
     "set_limits",
     "prune",
+    "store_metrics",
+    "read_metrics",
     "watch",
 )
 CARRYING = ("enqueue", "claim", "heartbeat", "settle", "settle_claim")  # the ones that change jobs

@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from treadle.core import clock, defaults
 from treadle.core.model import (
     Claim,
@@ -48,7 +50,7 @@ from treadle.storage.memory.tables import Tables
 from treadle.storage.row_rules import CLOCK_BACK, first_moment, taken_back
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Chunk, MoveState, check_replaces, gone, refusal, shut
-from treadle.storage.value_checks import check_ask, check_beat, check_changes, check_jobs, odd_outcomes
+from treadle.storage.value_checks import check_ask, check_beat, check_changes, check_jobs, check_rows, odd_outcomes
 
 
 class MemoryStorage:
@@ -242,6 +244,8 @@ class MemoryStorage:
         return Glance(at=now, queues=queues, workers=workers, limits=await self.limits(), capped=capped)
 
     async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        if self.checks:
+            check_rows(rows, remove)
         self._refuse("closing")
         for row in remove:
             self._metrics.pop((row.at, row.span, row.source), None)
@@ -316,9 +320,11 @@ class MemoryStorage:
             self._speak()
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
-        return transfer.unload(self._tables, cursor, limit)
+        chunk = transfer.unload(self._tables, cursor, limit)
+        return chunk if cursor is not None else replace(chunk, metrics=tuple(self._metrics.values()))
 
     async def load(self, load: Chunk, mark: MoveState) -> None:
         check_replaces(self._mark, mark, self.name)
         transfer.load(self._tables, load)
+        self._metrics.update(((row.at, row.span, row.source), row) for row in load.metrics)
         self._mark = mark

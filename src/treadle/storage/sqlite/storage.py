@@ -13,10 +13,12 @@ from treadle.core import clock, defaults
 from treadle.core.model import (
     Claim,
     Claimed,
+    Glance,
     HeartbeatResult,
     LeaseRenewal,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Page,
@@ -28,16 +30,18 @@ from treadle.core.model import (
 )
 from treadle.errors import BadUrl
 from treadle.storage.contract import Capabilities
-from treadle.storage.sqlite import queries, transfer
+from treadle.storage.sqlite import metrics, queries, transfer
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.errors import translated
+from treadle.storage.sqlite.glance import glance
 from treadle.storage.sqlite.handoff import Mailbox, Mailboxes
 from treadle.storage.sqlite.limits import set_limits
 from treadle.storage.sqlite.notifier import Notifier
 from treadle.storage.sqlite.prune import prune
 from treadle.storage.sqlite.rows import is_plain
 from treadle.storage.sqlite.run_transaction import RunTransaction
+from treadle.storage.sqlite.search import Found, Search
 from treadle.storage.sqlite.settle import heartbeat, settle
 from treadle.storage.sqlite.shared_transaction import SharedTransactions
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
@@ -49,6 +53,7 @@ from treadle.storage.value_checks import (
     check_beat,
     check_changes,
     check_jobs,
+    check_rows,
     guarded_settle,
     guarded_settle_claim,
 )
@@ -171,20 +176,24 @@ class SqliteStorage:
         return found
 
     async def find(self, query: Query) -> Page:
-        search = queries.Search(query)
-        seqs, total = await self._search(search.run)
+        found: Found = await self._search(Search(query).run)
         rows = []
-        for at in range(0, min(len(seqs), query.limit), INLINE):
+        for at in range(0, len(found.seqs), INLINE):
             if at:
                 await _turn()
-            rows += queries.by_seqs(self._file.look, seqs[at : min(at + INLINE, query.limit)])
-        return search.page(rows, len(seqs) > query.limit, total)
+            rows += queries.by_seqs(self._file.look, found.seqs[at : at + INLINE])
+        return Page(tuple(rows), found.cursor, found.total, found.scanned, found.scanned_to if query.scan else None)
 
     async def stats(self) -> Stats:
         now = self._now()
         found = await self._search(queries.counts)
         db = self._file.look
         return Stats(counts=queries.told(db, found, now), workers=queries.workers(db, now), limits=await self.limits())
+
+    async def glance(self, most: int = 10_000) -> Glance:
+        now = self._now()
+        found: Glance = await self._search(lambda db: glance(db, now, most))
+        return found
 
     async def _search(self, read: Callable[[Any], Any]) -> Any:
         try:
@@ -210,6 +219,17 @@ class SqliteStorage:
         went: int
         went, self._limit = await self._calls.submit(lambda unit: prune(unit, limit, self._limit), limit)
         return went
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        check_rows(rows, remove)
+        await self._calls.submit(lambda unit: metrics.store_metrics(unit, rows, remove), 1 + len(rows) + len(remove))
+
+    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
+        self._file.check_process()
+        try:
+            return metrics.read_metrics(self._file.look, since, until)
+        except Exception as error:
+            raise translated(error, self.path) from error
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         self._file.check_process()
@@ -240,7 +260,7 @@ class SqliteStorage:
                 await _turn()
             jobs += transfer.jobs(db, seqs[at : min(at + INLINE, limit)])
         more = str(seqs[limit - 1]) if len(seqs) > limit else None
-        return Chunk(tuple(jobs), head.rules, head.rates, more)
+        return Chunk(tuple(jobs), head.rules, head.rates, more, head.metrics)
 
     async def load(self, load: Chunk, mark: MoveState) -> None:
         await self._calls.submit(lambda unit: transfer.load(unit, load, mark), max(1, len(load.jobs)))

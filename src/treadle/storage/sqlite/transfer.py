@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Generator, Sequence
 
 from treadle.storage.machine.limits import call_in_all
-from treadle.storage.sqlite import limits, queries
+from treadle.storage.sqlite import limits, metrics, queries
 from treadle.storage.sqlite.inserts import SQL as ENQUEUE
 from treadle.storage.sqlite.inserts import waited_for
 from treadle.storage.sqlite.rows import AFTER, DOWN, encode, flags_of, inserted, text
@@ -76,14 +76,14 @@ def jobs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Carried]:
 
 
 def first(db: sqlite3.Connection) -> Chunk:
-    """The first part of an export: the rules, and the state of the rates."""
+    """The first part of an export: the rules, the state of the rates, and the rows of metrics."""
     rules = tuple(limits.read(db.execute(limits.SQL["all_facts"])).values())
     starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for key, at, cost in db.execute(SQL["all_starts"]):
         starts[key].append((at, cost))
     buckets = {key: (tokens, at) for key, tokens, at in db.execute(SQL["all_buckets"])}
     rates = tuple(Rate(key, tuple(starts[key]), *buckets.get(key, (None, 0.0))) for key in sorted({*starts, *buckets}))
-    return Chunk((), rules, rates)
+    return Chunk((), rules, rates, metrics=metrics.every_row(db))
 
 
 # --- import
@@ -97,6 +97,7 @@ def load(unit: UnitOfWork, given: Chunk, mark: MoveState) -> Generator[None, Non
         unit.many(DESK["set_start"], [(rate.key, at, cost) for at, cost in rate.starts])
         if rate.tokens is not None:
             unit.ex(DESK["set_bucket"], (rate.key, rate.tokens, rate.at))
+    metrics.add(unit, given.metrics)
     known = unit.stored([each.record.job.id for each in given.jobs])
     fresh = [each for each in given.jobs if each.record.job.id not in known]
     top = unit.ex(ENQUEUE["top"]).fetchone()[0]

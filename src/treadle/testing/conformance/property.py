@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -25,7 +25,9 @@ from treadle.core.model import (
     Claimed,
     LeaseRenewal,
     Limit,
+    MetricsRow,
     NewJob,
+    Order,
     Outcome,
     Presence,
     Query,
@@ -37,13 +39,15 @@ from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing.clock import HandClock
+from treadle.testing.conformance.property_steps import Step, steps
 
 EXAMPLES = 60  # default number of sequences
 STEPS = (12, 40)  # verbs in a sequence
-ORDERS: Final[tuple[Literal["newest", "oldest", "ended", "queue"], ...]] = ("newest", "oldest", "ended", "queue")
+ORDERS: Final[tuple[Order, ...]] = ("newest", "oldest", "ended", "queue", "due", "started")
+KINDS: Final = (None, "queued", "scheduled", "blocked")
+MOST = 2  # the bound of a glance
 OWN_WORDS = ("expired", "upstream", "superseded")  # reasons for which each storage words the error itself
 
-Step = tuple[Any, ...]
 MakeOne = Callable[[HandClock], Awaitable[Storage]]
 
 
@@ -89,132 +93,6 @@ async def play(plan: Sequence[Step], make: MakeOne, make_model: MakeOne = make_m
     finally:
         await pair.model.close()
         await pair.subject.close()
-
-
-# --- possible steps
-
-
-def steps() -> Any:
-    """A step is plain data: its numbers select among the current jobs, so that a shortened sequence is still valid."""
-    from hypothesis import strategies as st
-
-    few, specs = st.integers(0, 3), st.lists(_specs(), min_size=1, max_size=3)
-    endings = st.lists(_endings(specs), min_size=1, max_size=3)
-    rules = st.lists(_rules(), min_size=1, max_size=2)
-    asked = _asked()
-    often = [
-        st.tuples(st.just("enqueue"), specs),
-        st.tuples(st.just("claim"), asked),
-        st.tuples(st.just("settle"), endings),
-    ]
-    return st.one_of(
-        st.tuples(st.just("advance"), st.sampled_from([0.0, 11.0, 31.0, 0.5, 2.0, 5.0, 100.0])),
-        *often,
-        *often,
-        st.tuples(
-            st.just("beat"), st.lists(st.tuples(st.integers(0, 30), few), max_size=3), st.sampled_from([5.0, 30.0])
-        ),
-        st.tuples(st.just("limits"), rules),
-        st.tuples(st.just("prune"), st.integers(1, 5)),
-        st.tuples(st.just("again"), st.sampled_from(["enqueue", "claim", "settle", "claim before"])),
-    )
-
-
-def _specs() -> Any:
-    """Options of a new job."""
-    from hypothesis import strategies as st
-
-    some, maybe = st.integers(0, 30), st.sampled_from
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            "old": some,
-            "task": maybe(["t", "u", ""]),
-            "payload": maybe(["[1]"]),
-            "nonce": maybe(["1", "2"]),
-            "queue": maybe(["q", "r"]),
-            "priority": st.integers(-1, 2),
-            "delay": maybe([5.0, 20.0]),
-            "key": maybe(["k", "l"]),
-            "key_conflict": maybe(["keep", "raise", "replace"]),
-            "key_window": maybe([10.0, 40.0]),
-            "key_until": maybe(["started"]),
-            "ups": st.lists(some, max_size=3),
-            "required": st.integers(1, 2),
-            "failures_allowed": maybe([None, 1]),
-            "wait_timeout": maybe([15.0]),
-            "limits": st.lists(
-                st.tuples(maybe(["x", "x:1", "y"]), st.integers(1, 3)), max_size=2, unique_by=lambda it: it[0]
-            ),
-            "lane": maybe(["a", "b"]),
-            "stride": maybe([0.5, 2.0]),
-            "aging": maybe([4.0]),
-            "keep": maybe([0.0, 100.0]),
-            "deadline": maybe([12.0, 30.0]),
-            "lease": maybe([7.0]),
-            "parent": some,
-            "function_done": st.booleans(),
-        },
-    )
-
-
-def _endings(specs: Any) -> Any:
-    """An outcome of a job; its `followups` are made of `specs`."""
-    from hypothesis import strategies as st
-
-    some, maybe = st.integers(0, 30), st.sampled_from
-    return st.fixed_dictionaries(
-        {"to": maybe(["succeeded", "failed", "cancelled", "ready", "waiting"]), "job": some},
-        optional={
-            "any": st.booleans(),
-            "behind": st.just(1),
-            "delay": maybe([3.0, 25.0]),
-            "attempt": st.integers(0, 3),
-            "result": maybe(["1"]),
-            "reason": maybe(["children", "error", "asked"]),
-            "note": maybe(["n"]),
-            "checkpoints": maybe([(("s", "1"),), (("s", "2"), ("r", "1"))]),
-            "followups": specs,
-            "ups": st.lists(some, max_size=2),
-            "required": st.integers(1, 2),
-            "failures_allowed": maybe([0, 1]),
-            "function_done": st.booleans(),
-            "keep": maybe([0.0, 50.0]),
-        },
-    )
-
-
-def _rules() -> Any:
-    from hypothesis import strategies as st
-
-    maybe = st.sampled_from
-    return st.builds(
-        Limit,
-        name=maybe(["x", "x:1", "y", "queue", "queue:q"]),
-        slots=maybe([None, 0, 1, 2, 3]),
-        rate=maybe([None, None, 0, 1, 2]),
-        per=maybe([10.0]),
-        how=maybe(["window", "bucket"]),
-        burst=maybe([None, 3]),
-        hold=maybe(["running", "ended"]),
-    )
-
-
-def _asked() -> Any:
-    """Options of a claim."""
-    from hypothesis import strategies as st
-
-    some, maybe = st.integers(0, 30), st.sampled_from
-    return st.fixed_dictionaries(
-        {"limit": st.integers(1, 5)},
-        optional={
-            "queues": maybe([(("q", 9),), (("r", 1), ("q", 1)), (("q", 1), ("r", 9))]),
-            "tasks": maybe([{"t": (None, None)}, {"t": (1, 4.0), "u": (2, None)}]),
-            "lease": maybe([10.0]),
-            "ids": st.lists(some, min_size=1, max_size=2),
-            "running": st.lists(some, max_size=2),
-        },
-    )
 
 
 # --- applying them
@@ -285,6 +163,9 @@ class Pair:
     async def _prune(self, limit: int) -> None:
         await self.both("prune", limit)
 
+    async def _metrics(self, rows: list[MetricsRow], remove: list[MetricsRow]) -> None:
+        await self.both("store_metrics", rows, remove)
+
     async def _again(self, verb: str) -> None:
         if self.last.get(verb):
             await self.both(verb.partition(" ")[0], self.last[verb])
@@ -341,13 +222,42 @@ class Pair:
         stats = [await storage.stats() for storage in (self.model, self.subject)]
         self.same("counts", *[sorted(each.counts, key=lambda it: (it.queue, it.task, it.state)) for each in stats])
         self.same("limits", *[sorted(each.limits, key=lambda it: it.key) for each in stats])
-        query = Query(order=ORDERS[self.turn % 4], limit=1 + self.turn % 3, count=True)
+        await self._glance()
+        order = ORDERS[self.turn % len(ORDERS)]
+        await self._scan(Query(order=order, limit=3, scan=5, ready=KINDS[self.turn // 2 % len(KINDS)]))  # type: ignore[arg-type]
+        query = Query(order=order, limit=1 + self.turn % 3, count=True)
         for _ in range(3):
             page, twin = await self.model.find(query), await self.subject.find(query)
             self.same(f"page {query}", page, twin)
             if page.cursor is None:
                 break
             query = msgspec.structs.replace(query, cursor=page.cursor)
+
+    async def _glance(self) -> None:
+        """Compare the whole glance, and what holds below a bound that is soon reached."""
+        self.same("metrics", *[await storage.read_metrics(30, 700) for storage in (self.model, self.subject)])
+        whole, found = [await storage.glance() for storage in (self.model, self.subject)]
+        self.same("glance", whole.queues, found.queues)
+        self.same("capped", (), found.capped)
+        bounded, twin = [await storage.glance(MOST) for storage in (self.model, self.subject)]
+        self.same("capped kinds", bounded.capped, twin.capped)
+        queued = [
+            [(it.name, it.queued, it.queued_capped) for it in each.queues if it.queued] for each in (bounded, twin)
+        ]
+        self.same("queued, bounded", *queued)
+
+    async def _scan(self, query: Query) -> None:
+        """Compare the rows of all bounded pages of the subject with those of an unbounded one of the model."""
+        expected = await self.model.find(msgspec.structs.replace(query, limit=1_000, scan=None))
+        rows: list[Record] = []
+        cursor = None
+        for _ in range(1_000):
+            page = await self.subject.find(msgspec.structs.replace(query, cursor=cursor))
+            rows += page.records
+            cursor = page.cursor
+            if cursor is None:
+                break
+        self.same(f"bounded pages {query}", [row.id for row in expected.records], [row.id for row in rows])
 
     def same(self, what: str, expected: Any, found: Any) -> None:
         if expected == found:

@@ -57,8 +57,12 @@ CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL;
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_created ON job (created_at);
-CREATE INDEX job_bad ON job (state, ended_at) WHERE state > 3;
+CREATE INDEX job_bad ON job (state, ended_at, queue) WHERE state > 3;
 CREATE INDEX job_own ON job (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
+CREATE INDEX job_system ON job (created_at) WHERE queue = 'treadle';
+CREATE INDEX job_running ON job (started_at) WHERE state = 2;
+-- Waiting, scheduled and blocked jobs. A plain job is in none of these states.
+CREATE INDEX job_held ON job (state, blocked_on, due_at, queue) WHERE state < 2 AND queue_position IS NULL;
 
 -- `up` may be a job that is not stored yet. `open`: its ending has not been counted. `soft`: any ending counts as
 -- success. `named`: the down row names it in `after`, so it may not be pruned before the down row has ended. `version`:
@@ -123,4 +127,12 @@ CREATE TABLE limit_fact (
     rule BLOB,
     until REAL,
     PRIMARY KEY (name, kind)
+) WITHOUT ROWID;
+
+CREATE TABLE metrics (
+    at REAL NOT NULL,
+    span REAL NOT NULL,
+    source TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (at, span, source)
 ) WITHOUT ROWID;

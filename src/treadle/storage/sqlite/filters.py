@@ -1,0 +1,174 @@
+"""The parts of a query as SQL conditions: what a row must match, which small sets have every match, and which rows
+follow a cursor or precede a job.
+
+An index is used only where its condition and its order are met: partial indexes need their condition in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from treadle.core import defaults
+from treadle.core.model import Query, State
+from treadle.core.ranges import OWN
+from treadle.storage.sqlite.rows import NUMBER, text
+
+KEYS: Final = {
+    "newest": "j.created_at, j.id",
+    "oldest": "j.created_at, j.id",
+    "ended": "j.ended_at, j.id",
+    "queue": "j.queue, -j.rank, j.queue_position, j.id",
+    "due": "j.due_at, j.id",
+    "started": "j.started_at, j.id",
+}
+ORDERS: Final = {
+    **KEYS,
+    "newest": "j.created_at DESC, j.id DESC",
+    "ended": "j.ended_at DESC, j.id",
+    "queue": "j.queue, j.rank DESC, j.queue_position, j.id",
+}
+AFTER: Final = {
+    "newest": "(j.created_at, j.id) < (?, ?)",
+    "oldest": "(j.created_at, j.id) > (?, ?)",
+    "ended": "j.ended_at <= ? AND NOT (j.ended_at = ? AND j.id <= ?)",
+    "due": "(j.due_at, j.id) > (?, ?)",
+    "started": "(j.started_at, j.id) > (?, ?)",
+}
+
+
+class Part(NamedTuple):
+    """A piece of SQL and its values."""
+
+    sql: str
+    values: tuple[Any, ...] = ()
+
+    def __and__(self, other: Part) -> Part:
+        return Part(f"{self.sql} AND {other.sql}", self.values + other.values)
+
+
+ALL: Final = Part("TRUE")
+BAD: Final = frozenset({State.FAILED, State.CANCELLED})
+HELD: Final = "j.state < 2 AND j.queue_position IS NULL"  # waiting, scheduled or blocked
+SYSTEM: Final = Part(f"j.queue = '{defaults.SYSTEM_QUEUE}'")
+MEMBERS: Final = {  # the rows that are part of an order
+    "newest": ALL,
+    "oldest": ALL,
+    "ended": Part("j.ended_at IS NOT NULL"),
+    "queue": Part("j.queue_position IS NOT NULL"),
+    "due": Part("j.due_at IS NOT NULL AND j.state < 3"),
+    "started": Part("j.state = 2"),
+}
+READY: Final = {
+    "queued": Part("j.queue_position IS NOT NULL AND j.state = 1"),
+    "scheduled": Part(f"{HELD} AND j.state = 1 AND j.blocked_on IS NULL"),
+    "blocked": Part(f"{HELD} AND j.state = 1 AND j.blocked_on IS NOT NULL"),
+}
+
+
+def _in_states(states: frozenset[State]) -> Part:
+    numbers = sorted(NUMBER[state] for state in states)
+    # with equality an index that continues with another column has that column's order
+    return Part(f"j.state = {numbers[0]}" if len(numbers) == 1 else f"j.state IN ({','.join(map(str, numbers))})")
+
+
+def _bad(states: frozenset[State]) -> Part:
+    return Part("j.state > 3") & _in_states(states)
+
+
+def _own(task: str) -> Part:
+    return Part("j.task >= 'treadle.' AND j.task < 'treadle/' AND j.task = ?", (task,))
+
+
+def filters(query: Query) -> Part:
+    """All that a row must match, except for `ahead_of`."""
+    found = MEMBERS[query.order]
+    if query.state:
+        found &= _in_states(frozenset(query.state))
+    if query.ready is not None:
+        found &= READY[query.ready]
+    for value, condition in (
+        (query.task, "j.task = ?"),
+        (query.queue, "j.queue = ?"),
+        (query.parent, "j.parent = ?"),
+        (query.label, "j.seq IN (SELECT job FROM label WHERE label = ?)"),
+        (query.before, "j.created_at < ?"),
+        (query.since, "j.created_at >= ?"),
+    ):
+        if value is not None:
+            found &= Part(condition, (value,))
+    if query.root is not None:
+        found &= Part("(j.root = ? OR j.id = ?)", (query.root, query.root))
+    if query.ids:
+        found &= Part("j.id IN (SELECT value FROM json_each(?))", (text(query.ids),))
+    return found
+
+
+def sets(query: Query) -> Iterator[Part]:
+    """Sets of rows that an index lists and that have every match."""
+    if query.ids:
+        yield Part("j.id IN (SELECT value FROM json_each(?))", (text(query.ids),))
+    if query.label is not None:
+        yield Part("j.seq IN (SELECT job FROM label WHERE label = ?)", (query.label,))
+    if query.parent is not None:
+        yield Part("j.parent = ?", (query.parent,))
+    if query.root is not None:
+        yield Part("(j.root = ? OR j.id = ?)", (query.root, query.root))
+    if query.task is not None and query.task.startswith(OWN):
+        yield _own(query.task)
+    if query.queue == defaults.SYSTEM_QUEUE:
+        yield SYSTEM
+    if query.ready is not None:
+        of_queue = query.ready == "queued" and query.queue is not None
+        yield READY[query.ready] & Part("j.queue = ?", (query.queue,)) if of_queue else READY[query.ready]
+    states = frozenset(query.state)
+    if states == {State.RUNNING} or query.order == "started":
+        yield MEMBERS["started"]
+    if states == {State.WAITING}:
+        yield Part(f"{HELD} AND j.state = 0")
+    if states and states <= BAD:
+        yield _bad(states)
+
+
+def by_ending(query: Query) -> bool:
+    """Whether an index has the matching rows in the order of their endings."""
+    return len(query.state) == 1 and query.state[0] in BAD
+
+
+def ordered(query: Query) -> Part:
+    """The rows of the order, narrowed by what its index can bound."""
+    found = MEMBERS[query.order]
+    if query.order in ("newest", "oldest"):
+        if query.task is not None and query.task.startswith(OWN):
+            found = _own(query.task)
+        elif query.queue == defaults.SYSTEM_QUEUE:
+            found = SYSTEM
+        for value, condition in ((query.before, "j.created_at < ?"), (query.since, "j.created_at >= ?")):
+            if value is not None:
+                found &= Part(condition, (value,))
+    elif query.order == "ended" and by_ending(query):
+        found &= _bad(frozenset(query.state))
+    elif query.order == "queue" and query.queue is not None:
+        found &= Part("j.queue = ?", (query.queue,))
+    elif query.order == "due" and query.ready == "scheduled":
+        found = READY["scheduled"] & found
+    return found
+
+
+def ahead(queue: str, rank: int, position: float, id: str) -> tuple[Part, ...]:
+    """The jobs that are queued ahead of this position, in pieces of one index range each, in queue order."""
+    there = MEMBERS["queue"] & Part("j.queue = ?", (queue,))
+    return (
+        there & Part("j.rank > ?", (rank,)),
+        there & Part("j.rank = ? AND (j.queue_position, j.id) < (?, ?)", (rank, position, id)),
+    )
+
+
+def behind(queue: str, negated_rank: int, position: float, id: str) -> tuple[Part, ...]:
+    """The jobs that are queued behind this position, also in later queues, in pieces as above."""
+    there = Part("j.queue = ?", (queue,))
+    return (
+        there & Part("j.rank = ? AND (j.queue_position, j.id) > (?, ?)", (-negated_rank, position, id)),
+        there & Part("j.rank < ?", (-negated_rank,)),
+        Part("j.queue > ?", (queue,)),
+    )
