@@ -12,6 +12,7 @@ import pytest
 from tests.served import host
 from tests.server.test_api import Client
 from treadle import App, Retry, flow
+from treadle.core.ids import UuidV7
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
 from treadle.storage.memory import MemoryStorage
@@ -30,7 +31,8 @@ class Site:
 
     def __init__(self, clock: HandClock, session: aiohttp.ClientSession) -> None:
         self.clock = clock
-        self.app = App(storage=MemoryStorage(clock), clock=clock)
+        self.storage = MemoryStorage(clock)
+        self.app = App(storage=self.storage, clock=clock, ids=UuidV7(clock))
         self.url = host().add(self.app, Settings(tokens=TOKENS))
         self.client = Client(self.url, session)
 
