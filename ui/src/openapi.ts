@@ -111,7 +111,7 @@ export interface Features {
 
 export interface FilterAsked {
   state?: string | null;
-  status?: "blocked" | "queued" | "scheduled" | null;
+  status?: "blocked" | "cancelled" | "failed" | "queued" | "running" | "scheduled" | "succeeded" | "waiting" | null;
   q?: string | null;
   task?: string | null;
   queue?: string | null;
@@ -271,7 +271,7 @@ export interface LimitViews {
 
 export interface Listing {
   state?: string | null;
-  status?: "blocked" | "queued" | "scheduled" | null;
+  status?: "blocked" | "cancelled" | "failed" | "queued" | "running" | "scheduled" | "succeeded" | "waiting" | null;
   q?: string | null;
   task?: string | null;
   queue?: string | null;

@@ -126,7 +126,7 @@ export function Chart({ title, at, from, to, series, format = brief, empty }: Pr
             </text>
           ))}
           {!found.length && (
-            <text x={(LEFT + width) / 2} y={(TOP + floor) / 2 + 4} text-anchor="middle">
+            <text x={(LEFT + width) / 2} y={TOP + (floor - TOP) / 4 + 4} text-anchor="middle">
               {empty ?? "No data in this span"}
             </text>
           )}

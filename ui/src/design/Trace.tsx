@@ -10,11 +10,13 @@ interface Block {
 const FRAME = /^\s+File "(.+?)", line \d+/;
 const LIBRARY = /site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen |[/\\]treadle[/\\]/;
 
-/** Neighbouring frames of one kind are one block. */
+/** Neighbouring frames of one kind are one block. A first line that the last one repeats is left out. */
 export function blocksOf(text: string): Block[] {
   const blocks: Block[] = [];
   let kind: Block["kind"] = "text";
-  for (const line of text.split("\n")) {
+  const lines = text.split("\n");
+  if (lines.length > 1 && lines[0] === lines.at(-1)) lines.shift();
+  for (const line of lines) {
     const frame = FRAME.exec(line);
     if (frame) kind = LIBRARY.test(frame[1]!) ? "library" : "own";
     else if (!/^\s/.test(line)) kind = "text";

@@ -133,9 +133,10 @@ export function shortId(id: string): string {
   return id.length > 13 ? `${id.slice(0, 8)}…${id.slice(-4)}` : id;
 }
 
-/** The last line of an error, which names its type. */
-export function lastLine(error: string): string {
-  return error.trimEnd().split("\n").at(-1) ?? "";
+/** The line of an error that names its type: the first one where a traceback follows, otherwise the last. */
+export function errorLine(error: string): string {
+  const lines = error.trim().split("\n");
+  return (lines[1]?.startsWith("Traceback") ? lines[0] : lines.at(-1)) ?? "";
 }
 
 /** The arguments of a call on one line, as Python would write them; at most `most` characters. */

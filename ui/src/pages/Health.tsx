@@ -4,6 +4,7 @@ import type { Doctor } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Loaded } from "../design/Empty";
+import { Prose } from "../design/Prose";
 import { Facts, Panel, Table } from "../design/Table";
 import { brief, duration, plural } from "../lib/format";
 import { useLoad } from "../lib/load";
@@ -36,8 +37,12 @@ export function Health(): JSX.Element {
                   </td>
                   <th scope="row">{each.name}</th>
                   <td class="any check-text">
-                    {each.text}
-                    {each.advice && <span class="quiet"> {each.advice}</span>}
+                    <Prose text={each.text} />
+                    {each.advice && (
+                      <span class="advice">
+                        <Prose text={each.advice} />
+                      </span>
+                    )}
                   </td>
                 </tr>
               ))}

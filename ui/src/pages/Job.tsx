@@ -6,6 +6,7 @@ import { Button, Copy } from "../design/Button";
 import { Bar } from "../design/Chart";
 import { Empty, Loaded } from "../design/Empty";
 import { Json } from "../design/Json";
+import { Prose } from "../design/Prose";
 import { Facts, Panel } from "../design/Table";
 import { Trace } from "../design/Trace";
 import { duration, plural, shortId, shortName } from "../lib/format";
@@ -162,7 +163,7 @@ function Why({ job }: { job: Row }): JSX.Element {
   return (
     <div class={`why t-${job.state === "failed" ? "bad" : status === "blocked" ? "warn" : status === "running" ? "live" : job.state === "succeeded" ? "good" : "quiet"}`}>
       <p data-testid="why" dir="auto">
-        {load.data?.text ?? load.error?.message ?? "…"}
+        <Prose text={load.data?.text ?? load.error?.message ?? "…"} />
       </p>
       {open && load.data?.position != null && <span class="quiet nowrap">position {load.data.position}</span>}
     </div>

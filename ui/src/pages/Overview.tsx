@@ -4,6 +4,7 @@ import { useEffect } from "preact/hooks";
 import type { Failures, Notice, Overview as Look } from "../api";
 import { Note } from "../design/Badge";
 import { Empty } from "../design/Empty";
+import { Prose } from "../design/Prose";
 import { Panel } from "../design/Table";
 import { announceLater } from "../lib/announce";
 import { brief, count, duration, plural, span } from "../lib/format";
@@ -100,7 +101,14 @@ function Notices({ of }: { of: readonly Notice[] }): JSX.Element {
       {of.map((each) => (
         <li key={each.text}>
           <Note tone={each.level === "error" ? "bad" : each.level === "warning" ? "warn" : "live"} sign={each.level}>
-            <b>{each.text}</b> {each.advice && <span class="quiet">{each.advice}</span>}{" "}
+            <b>
+              <Prose text={each.text} />
+            </b>{" "}
+            {each.advice && (
+              <span class="quiet">
+                <Prose text={each.advice} />
+              </span>
+            )}{" "}
             {each.href && (
               <a href={each.href} class="nowrap">
                 Show it

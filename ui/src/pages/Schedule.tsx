@@ -102,7 +102,7 @@ function Known({ of }: { of: Row }): JSX.Element {
               rows={[
                 ["timing", of.words || of.timing],
                 of.cron !== null && ["cron", <code>{of.cron}</code>],
-                of.tz !== null && ["zone", of.tz],
+                of.tz !== null && of.tz !== null && ["zone", of.tz],
                 ["task", <a href={href(["jobs"], { task: of.task })}>{of.task}</a>],
                 ["after outages", CATCH_UP[of.catch_up]],
                 ["overlap", OVERLAP[of.overlap]],

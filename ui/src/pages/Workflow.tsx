@@ -1,14 +1,14 @@
 /** One workflow: its graph or its course over time, and its jobs as a table for readers. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Graph as Layout, Job, Page } from "../api";
+import type { Graph as Layout, Job, Page, State } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Parts } from "../design/Chart";
 import { Empty, Loaded } from "../design/Empty";
 import { Segments } from "../design/Field";
 import { Panel } from "../design/Table";
-import { duration, plural, shortId } from "../lib/format";
+import { count, duration, plural, shortId } from "../lib/format";
 import { part, withQuery } from "../lib/http";
 import { useListKeys } from "../lib/list";
 import { useLoad } from "../lib/load";
@@ -37,9 +37,10 @@ export function Workflow({ id }: { id: string }): JSX.Element {
   const focus = route.value.query.get("job");
   useListKeys();
   const job = root.data;
+  const sums = graph.data && sumsOf(graph.data);
   return (
     <>
-      <PageHead title={job?.task ?? shortId(id)} kind="Workflow" crumbs={[["workflows", "Workflows"]]} mono beside={job && <Badge of={statusOf(job)} filled />} acts={job && <Acts job={job} />}>
+      <PageHead title={job?.task ?? shortId(id)} kind="Workflow" crumbs={[["workflows", "Workflows"]]} mono beside={job && <Badge of={statusOf(job)} filled />} acts={job && sums && <Acts job={job} sums={sums} />}>
         <div class="row id-line">
           <a class="mono any" href={href(["jobs", id])}>
             {id}
@@ -52,7 +53,7 @@ export function Workflow({ id }: { id: string }): JSX.Element {
           )}
         </div>
       </PageHead>
-      {graph.data && <Counts of={graph.data} />}
+      {sums && <Counts sums={sums} capped={graph.data?.capped ?? false} />}
       <section class="panel" aria-label="Picture">
         {view === "graph" ? (
           <Loaded of={graph}>
@@ -116,17 +117,31 @@ function ViewChoice({ view }: { view: string }): JSX.Element {
   );
 }
 
-function Acts({ job }: { job: Job }): JSX.Element | null {
+type Sums = ReadonlyMap<string, number>;
+
+/** The jobs of the graph by state. Joints are no jobs. */
+function sumsOf(of: Layout): Sums {
+  const sums = new Map<string, number>();
+  for (const node of of.nodes) {
+    if (node.kind === "joint") continue;
+    const states = node.kind === "fold" ? node.states : { [node.state]: 1 };
+    for (const [state, n] of Object.entries(states)) sums.set(state, (sums.get(state) ?? 0) + n);
+  }
+  return sums;
+}
+
+function Acts({ job, sums }: { job: Job; sums: Sums }): JSX.Element | null {
   if (!canOperate.value) return null;
+  const open = [...sums].some(([state, n]) => n > 0 && !isFinal(state as State));
   return (
     <>
-      <Button onClick={() => askBulk("retry", { filter: { workflow: job.id, state: "failed" } })}>Retry what failed…</Button>
+      {Boolean(sums.get("failed")) && <Button onClick={() => askBulk("retry", { filter: { workflow: job.id, state: "failed" } })}>Retry what failed…</Button>}
       {!isFinal(job.state) && (
         <Button kind="danger" onClick={() => askCancel(job)}>
           Cancel all…
         </Button>
       )}
-      {isFinal(job.state) && (
+      {isFinal(job.state) && open && (
         <Button kind="danger" onClick={() => askBulk("cancel", { filter: { workflow: job.id } })}>
           Cancel what is left…
         </Button>
@@ -135,13 +150,7 @@ function Acts({ job }: { job: Job }): JSX.Element | null {
   );
 }
 
-function Counts({ of }: { of: Layout }): JSX.Element {
-  const sums = new Map<string, number>();
-  for (const node of of.nodes) {
-    const states = node.kind === "fold" ? node.states : { [node.state]: 1 };
-    if (node.kind === "joint") continue;
-    for (const [state, n] of Object.entries(states)) sums.set(state, (sums.get(state) ?? 0) + n);
-  }
+function Counts({ sums, capped }: { sums: Sums; capped: boolean }): JSX.Element {
   const all = [...sums.values()].reduce((sum, n) => sum + n, 0);
   const done = ["succeeded", "failed", "cancelled"].reduce((sum, state) => sum + (sums.get(state) ?? 0), 0);
   return (
@@ -149,12 +158,12 @@ function Counts({ of }: { of: Layout }): JSX.Element {
       <span class="progress long">
         <Parts parts={(["succeeded", "failed", "running"] as const).map((state) => [toneOf(state), (sums.get(state) ?? 0) / (all || 1)])} />
         <span class="nowrap">
-          {done} of {plural(all, "job", of.capped)}
+          {count(done)} of {plural(all, "job", capped)}
         </span>
       </span>
       {[...sums].map(([state, n]) => (
         <Badge key={state} of={state}>
-          {n} {state === "ready" ? "queued" : state}
+          {count(n)} {state === "ready" ? "queued" : state}
         </Badge>
       ))}
     </div>

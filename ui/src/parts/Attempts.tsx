@@ -4,7 +4,7 @@ import { Badge, Time } from "../design/Badge";
 import { Table } from "../design/Table";
 import { Trace } from "../design/Trace";
 import { now } from "../lib/clock";
-import { duration, lastLine, plural, timeOfDay } from "../lib/format";
+import { duration, errorLine, plural, timeOfDay } from "../lib/format";
 import { href } from "../lib/route";
 import { reasonOf, toneOf } from "../lib/status";
 
@@ -44,8 +44,8 @@ function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
         </td>
         <td class="mid grow">
           {of.error ? (
-            <code class="clip t-bad toned" dir="auto" title={lastLine(of.error)}>
-              {lastLine(of.error)}
+            <code class="clip t-bad toned" dir="auto" title={errorLine(of.error)}>
+              {errorLine(of.error)}
             </code>
           ) : (
             <span class="quiet">{of.reason && reasonOf(of.reason)}</span>

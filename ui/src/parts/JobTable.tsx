@@ -4,7 +4,7 @@ import type { Job, Status } from "../api";
 import { Badge, Since, Time } from "../design/Badge";
 import { Bar } from "../design/Chart";
 import { Table, type Column } from "../design/Table";
-import { callText, count, duration, lastLine } from "../lib/format";
+import { callText, count, duration, errorLine } from "../lib/format";
 import { now } from "../lib/clock";
 import type { Selection } from "../lib/list";
 import { href } from "../lib/route";
@@ -79,7 +79,7 @@ export function JobTable({ jobs, view, caption, selection }: Props): JSX.Element
 function Row({ job, view, selection, chosen }: { job: Job; view: View; selection: Selection | undefined; chosen: boolean }): JSX.Element {
   const ended = view === "succeeded" || view === "failed" || view === "cancelled" || view === "all";
   const call = callText(job.args, job.kwargs);
-  const second = view === "failed" && job.error ? lastLine(job.error) : call;
+  const second = view === "failed" && job.error ? errorLine(job.error) : call;
   return (
     <tr data-row={job.id} class={chosen ? "chosen" : undefined}>
       {selection && (

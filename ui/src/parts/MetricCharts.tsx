@@ -11,6 +11,9 @@ import { withQuery } from "../lib/http";
 import { useLoad } from "../lib/load";
 import { route, setQuery } from "../lib/route";
 
+const SHORT = 20; // s; a worker reports each 10 s
+const LOOK = 15; // s between two looks
+
 interface Span {
   words: string;
   seconds: number;
@@ -18,7 +21,7 @@ interface Span {
 }
 
 const SPANS: Record<string, Span> = {
-  "15m": { words: "15 min", seconds: 900, step: 10 },
+  "15m": { words: "15 min", seconds: 900, step: 60 },
   "1h": { words: "1 h", seconds: 3_600, step: 60 },
   "24h": { words: "24 h", seconds: 86_400, step: 600 },
   "7d": { words: "7 d", seconds: 604_800, step: 3_600 },
@@ -34,21 +37,22 @@ export function SpanChoice(): JSX.Element {
   return <Segments label="Span of the charts" value={value} choices={Object.entries(SPANS).map(([name, each]) => [name, each.words] as const)} onChange={(name) => setQuery({ span: name === "1h" ? "" : name })} />;
 }
 
-function perSecond(values: readonly (number | null)[], step: number): (number | null)[] {
-  return values.map((each) => (each === null ? null : each / step));
+/** Counts as rates. The last bucket is not over yet: it counts for its time so far, or not at all if that is short. */
+function perSecond(values: readonly (number | null)[], found: Metrics | null): (number | null)[] {
+  if (!found) return [];
+  return values.map((each, n) => {
+    const lasted = Math.min(found.step, found.to - (found.at[n] ?? 0));
+    return each === null || lasted < SHORT ? null : each / lasted;
+  });
 }
 
 export function MetricCharts({ queue, task }: { queue?: string; task?: string }): JSX.Element {
   const span = SPANS[spanOf(route.value.query)]!;
-  const to = useComputed(() => {
-    const { step } = SPANS[spanOf(route.value.query)]!;
-    return Math.floor(now.value / step) * step;
-  }).value; // a new value, and so a new look, once a step
+  const to = useComputed(() => Math.floor(now.value / LOOK) * LOOK).value; // a new value is a new look
   const load = useLoad<Metrics>(withQuery("metrics", { from: to - span.seconds, to, step: span.step, queue, task }));
   const found = load.data;
   const at = found?.at ?? [];
   const axis = { at, from: found?.from ?? to - span.seconds, to: found?.to ?? to };
-  const step = found?.step || span.step;
   const rate = (value: number): string => `${brief(value)}/s`;
   return (
     <section class="charts" aria-label="Charts">
@@ -63,9 +67,9 @@ export function MetricCharts({ queue, task }: { queue?: string; task?: string })
           {...axis}
           format={rate}
           series={[
-            { words: "succeeded", tone: "good", values: perSecond(found?.succeeded ?? [], step), area: true },
-            { words: "failed", tone: "bad", values: perSecond(found?.failed ?? [], step) },
-            { words: "retried", tone: "warn", values: perSecond(found?.retried ?? [], step), dashed: true },
+            { words: "succeeded", tone: "good", values: perSecond(found?.succeeded ?? [], found), area: true },
+            { words: "failed", tone: "bad", values: perSecond(found?.failed ?? [], found) },
+            { words: "retried", tone: "warn", values: perSecond(found?.retried ?? [], found), dashed: true },
           ]}
         />
       </div>
@@ -91,7 +95,7 @@ export function MetricCharts({ queue, task }: { queue?: string; task?: string })
           ]}
         />
       </div>
-      {found?.since != null && found.since > axis.from + step && <p class="small quiet charts-note">There are figures since {moment(found.since)}.</p>}
+      {found?.since != null && found.since > axis.from + found.step && <p class="small quiet charts-note">There are figures since {moment(found.since)}.</p>}
     </section>
   );
 }

@@ -1,1 +1,0 @@
-import{ea as l,k as n,ma as s,na as m}from"./chunk-FYIYAFXK.js";function a({at:p,tz:e}){let t=l();return n("ol",{class:"upcoming",children:p.map(o=>n("li",{children:[n("span",{class:"quiet",children:m(o,e)})," ",s(o,e),t!==e&&n("span",{class:"quiet small",children:[" ",s(o)," here"]})]},o))})}export{a};
