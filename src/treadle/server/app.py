@@ -32,6 +32,7 @@ from treadle.server.routes.audit import AuditRoutes
 from treadle.server.routes.bulk import BulkRoutes
 from treadle.server.routes.doctor import DoctorRoutes
 from treadle.server.routes.failures import FailureRoutes
+from treadle.server.routes.history import HistoryRoutes
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
@@ -64,6 +65,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         *MetricsRoutes(core).operations(),
         *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
+        *HistoryRoutes(core).operations(),
         *FailureRoutes(core).operations(),
         *BulkRoutes(core).operations(),
         *AuditRoutes(core).operations(),
