@@ -35,6 +35,7 @@ PREFIX: Final = "treadle:audit:"
 KEEP: Final = 90 * 86_400.0  # s
 IDS: Final = 20  # ids that an entry names
 LONGEST: Final = 500  # characters of each text
+LONGEST_ENTRY: Final = 16_384  # characters of an entry's payload, and of its result
 REASONS: Final = 20  # reasons why jobs were passed over
 CLEAN_EVERY: Final = 3_600.0  # s between two looks for open entries older than KEEP
 CLEANED: Final = 100  # entries that one look deletes
@@ -59,6 +60,13 @@ class Ending(Struct, frozen=True, omit_defaults=True):
     passed_over: dict[str, int] | None = None
     error: str | None = None
     ids: tuple[str, ...] = ()
+
+
+class Begun(Struct, frozen=True):
+    """An entry that is open."""
+
+    row: Record
+    act: Act
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True, rename={"source": "from"}):
@@ -145,7 +153,7 @@ class Audit(
         Raises StorageError if the entry cannot be stored; the block does not run then. If the entry cannot be completed
         after the block, a warning is logged and the entry stays open.
         """
-        row = await self.begin(Act(by or whoami(), source, act, target, filter))
+        begun = await self.begin(Act(by or whoami(), source, act, target, filter))
         receipt = Receipt()
         try:
             yield receipt
@@ -153,11 +161,11 @@ class Audit(
             raise  # whether the act was carried out is unknown, so its entry stays open
         except BaseException as error:
             receipt.error = f"{type(error).__name__}: {error}"
-            await self.end(row, receipt)
+            await self.end(begun, receipt)
             raise
-        await self.end(row, receipt)
+        await self.end(begun, receipt)
 
-    async def begin(self, act: Act) -> Record:
+    async def begin(self, act: Act) -> Begun:
         """Store the entry of an act that begins now. Raises StorageError."""
         found = Act(
             _text(act.by),
@@ -177,11 +185,11 @@ class Audit(
         )
         [row] = await storage.enqueue([new])
         await self._clean(storage)
-        return row
+        return Begun(row, found)
 
-    async def end(self, row: Record, receipt: Receipt) -> None:
+    async def end(self, begun: Begun, receipt: Receipt) -> None:
         """Complete an entry, and log its line. Never raises StorageError."""
-        ending, act = receipt.ending(), read_act(row.job.payload)
+        ending, act, row = receipt.ending(), begun.act, begun.row
         words = f"{act.by} from {act.source}: {act.act} {act.target or '-'}"
         if act.filter is not None:
             words += f" ({act.filter})"

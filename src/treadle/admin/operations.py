@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from treadle.admin import acts
 from treadle.admin.acts import Acts
-from treadle.admin.audit import IDS, Act, Audit, Receipt, Source
+from treadle.admin.audit import IDS, Act, Audit, Begun, Receipt, Source
 from treadle.admin.selection import Selection
 from treadle.core.ids import UuidV7
 from treadle.core.model import Record, State
@@ -189,7 +189,7 @@ class Operations:
 
     # --- running
 
-    async def _run(self, run: _Run, entry: Record) -> None:
+    async def _run(self, run: _Run, entry: Begun) -> None:
         state: RunState = "done"
         try:
             done = await self._all(run)
