@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tempfile
@@ -32,7 +33,13 @@ class Visit:
         self._origin = "/".join(base.split("/")[:3])
 
     async def __aenter__(self) -> Self:
-        options = {"viewport": DESK, "locale": "en-US", "timezone_id": "Europe/Paris", "color_scheme": "light"}
+        options = {
+            "viewport": DESK,
+            "locale": "en-US",
+            "timezone_id": "Europe/Paris",
+            "color_scheme": "light",
+            "reduced_motion": "reduce",
+        }
         self.context: BrowserContext = await self._browser.new_context(**{**options, **self._options})
         self.context.set_default_timeout(PATIENCE)
         if os.environ.get("TEST_OUT"):
@@ -72,11 +79,15 @@ class Visit:
         await self.page.goto(f"{self.base}/dashboard/{path}")
         return self.page
 
-    async def axe(self) -> list[tuple[str, list[str]]]:
-        """The rules of accessibility that the page breaks, each with the first elements that break it."""
+    async def axe(self, *rules: str) -> list[tuple[str, list[str]]]:
+        """The rules of accessibility that the page breaks, each with the first elements that break it. With `rules`,
+        only these are checked."""
         if await self.page.evaluate("typeof axe") == "undefined":
             await self.page.evaluate(_axe())
-        found = await self.page.evaluate("rules => axe.run(document, {runOnly: rules})", RULES)
+        only = {"type": "rule", "values": rules} if rules else {"type": "tag", "values": RULES}
+        found = await self.page.evaluate(
+            "only => axe.run(document, {runOnly: only, resultTypes: ['violations'], elementRef: false})", only
+        )
         return [
             (broken["id"], [f"{node['html'][:120]} {node['failureSummary'][:200]}" for node in broken["nodes"][:3]])
             for broken in found["violations"]
@@ -96,6 +107,7 @@ class Visit:
         return found
 
 
+@functools.cache
 def _axe() -> str:
     return made().axe.read_text()
 

@@ -12,6 +12,7 @@ import pytest
 from tests.served import host
 from tests.server.test_api import Client
 from treadle import App, Retry, flow
+from treadle.core.ids import UuidV7
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
 from treadle.storage.memory import MemoryStorage
@@ -30,7 +31,8 @@ class Site:
 
     def __init__(self, clock: HandClock, session: aiohttp.ClientSession) -> None:
         self.clock = clock
-        self.app = App(storage=MemoryStorage(clock), clock=clock)
+        self.storage = MemoryStorage(clock)
+        self.app = App(storage=self.storage, clock=clock, ids=UuidV7(clock))
         self.url = host().add(self.app, Settings(tokens=TOKENS))
         self.client = Client(self.url, session)
 
@@ -286,3 +288,20 @@ async def test_jobs_of_other_queues_are_left_out_of_a_drawing(site: Site) -> Non
     [other] = [each["id"] for each in (await site.get("/v1/jobs?task=charge"))["jobs"]]
     assert (await site.client("GET", f"/v1/workflows/{other}/graph", token="mail"))[0] == 404
     assert id
+
+
+# --- history
+
+
+async def test_the_history_of_a_job_has_its_attempts_without_secrets(site: Site) -> None:
+    await site.fail(1)
+    [job] = (await site.get("/v1/jobs?task=charge"))["jobs"]
+    found = await site.get(f"/v1/jobs/{job['id']}/history")
+    [attempt] = found["attempts"]
+    assert (attempt["number"], attempt["outcome"]) == (1, "failed")
+    assert "hunter2" not in attempt["error"]
+    assert "password=***" in attempt["error"]
+    [hidden] = (await site.get(f"/v1/jobs/{job['id']}/history", "blind"))["attempts"]
+    assert hidden["error"] == "RuntimeError"
+    assert (await site.client("GET", f"/v1/jobs/{job['id']}/history", token="mail"))[0] == 404
+    assert (await site.client("GET", "/v1/jobs/unknown/history", token="ops"))[0] == 404

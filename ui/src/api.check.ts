@@ -25,4 +25,6 @@ export type Checked = [
   Fits<Answers["GET /v1/schedules/{name}"], used.Schedule>,
   Fits<Answers["POST /v1/schedules/preview"], used.SchedulePreview>,
   Fits<Answers["GET /v1/doctor"], used.Doctor>,
+  Fits<Answers["GET /v1/audit"], used.Audit>,
+  Fits<Answers["GET /v1/operations/{id}"], used.Operation>,
 ];

@@ -11,6 +11,31 @@ export interface Arrow {
   path: [number, number][];
 }
 
+export interface AuditAsked {
+  cursor?: string | null;
+  limit?: number;
+}
+
+export interface AuditEntry {
+  id: string;
+  at: number;
+  ended_at: number | null;
+  by: string;
+  from: "api" | "cli" | "mcp" | "python";
+  act: string;
+  target: string;
+  filter: string | null;
+  done: number | null;
+  passed_over: { [name: string]: number } | null;
+  error: string | null;
+  ids: string[];
+}
+
+export interface AuditPage {
+  entries: AuditEntry[];
+  cursor: string | null;
+}
+
 export interface Cancel {
   tree?: boolean;
 }
@@ -84,6 +109,19 @@ export interface Features {
   metrics: boolean;
 }
 
+export interface FilterAsked {
+  state?: string | null;
+  status?: "blocked" | "cancelled" | "failed" | "queued" | "running" | "scheduled" | "succeeded" | "waiting" | null;
+  q?: string | null;
+  task?: string | null;
+  queue?: string | null;
+  workflow?: string | null;
+  parent?: string | null;
+  label?: string | null;
+  since?: number | null;
+  before?: number | null;
+}
+
 export interface Graph {
   width: number;
   height: number;
@@ -97,6 +135,10 @@ export interface Graph {
 export interface GraphAsked {
   fold?: number;
   open?: string | null;
+}
+
+export interface GroupAsked {
+  key: string;
 }
 
 export interface JobAsked {
@@ -229,9 +271,8 @@ export interface LimitViews {
 
 export interface Listing {
   state?: string | null;
-  status?: "blocked" | "queued" | "scheduled" | null;
+  status?: "blocked" | "cancelled" | "failed" | "queued" | "running" | "scheduled" | "succeeded" | "waiting" | null;
   q?: string | null;
-  scan?: number | null;
   task?: string | null;
   queue?: string | null;
   workflow?: string | null;
@@ -239,6 +280,7 @@ export interface Listing {
   label?: string | null;
   since?: number | null;
   before?: number | null;
+  scan?: number | null;
   order?: "due" | "ended" | "newest" | "oldest" | "queue" | "started";
   cursor?: string | null;
   limit?: number;
@@ -303,6 +345,31 @@ export interface Notice {
   href: string;
 }
 
+export interface Operation {
+  id: string;
+  act: "cancel" | "delete" | "retry" | "run_now";
+  words: string;
+  state: "done" | "failed" | "running" | "stopped";
+  done: number;
+  passed_over: { [name: string]: number };
+  scanned: number;
+  total: number | null;
+  began_at: number;
+  ended_at: number | null;
+  by: string;
+  error: string | null;
+}
+
+export interface OperationAsked {
+  act: "cancel" | "delete" | "retry" | "run_now";
+  ids?: string[];
+  filter?: FilterAsked;
+  group?: GroupAsked;
+  tree?: boolean;
+  created_before: number;
+  dry?: boolean;
+}
+
 export interface Overview {
   at: number;
   cost_ms: number;
@@ -357,10 +424,22 @@ export interface Presence {
   age: number;
 }
 
+export interface PreviewView {
+  matches: number;
+  capped: boolean;
+  samples: JobView[];
+  words: string;
+  warning?: string;
+}
+
 export interface Problem {
   error: string;
   message: string;
   details?: { [name: string]: unknown };
+}
+
+export interface ProgressList {
+  operations: Operation[];
 }
 
 export interface QuantileSeries {
@@ -573,7 +652,9 @@ export interface WorkflowsAsked {
 export interface Answers {
   "DELETE /v1/jobs/{id}": Acted;
   "DELETE /v1/limits/{name}": Noted;
+  "DELETE /v1/operations/{id}": Operation;
   "DELETE /v1/schedules/{name}": Nothing;
+  "GET /v1/audit": AuditPage;
   "GET /v1/doctor": Examined;
   "GET /v1/failures": FailureGroups;
   "GET /v1/jobs": PageView;
@@ -583,6 +664,8 @@ export interface Answers {
   "GET /v1/limits": LimitViews;
   "GET /v1/me": Me;
   "GET /v1/metrics": Metrics;
+  "GET /v1/operations": ProgressList;
+  "GET /v1/operations/{id}": Operation;
   "GET /v1/overview": Overview;
   "GET /v1/queues": QueueViews;
   "GET /v1/schedules": ScheduleViews;
@@ -600,6 +683,7 @@ export interface Answers {
   "POST /v1/jobs/{id}/signal": Acted;
   "POST /v1/limits/{name}/pause": Noted;
   "POST /v1/limits/{name}/resume": Noted;
+  "POST /v1/operations": Operation;
   "POST /v1/queues/{name}/pause": Noted;
   "POST /v1/queues/{name}/resume": Noted;
   "POST /v1/schedules/preview": TimingView;
@@ -615,6 +699,7 @@ export interface Bodies {
   "POST /v1/jobs/batch": JobsAsked;
   "POST /v1/jobs/{id}/cancel": Cancel;
   "POST /v1/jobs/{id}/signal": Signal;
+  "POST /v1/operations": OperationAsked;
   "POST /v1/schedules/preview": TimingAsked;
   "POST /v1/session": SignIn;
   "PUT /v1/limits/{name}": LimitAsked;

@@ -11,7 +11,7 @@ from typing import Final
 
 from treadle.errors import error_line
 
-LONGEST: Final = 500  # characters of the line that are looked at
+LONGEST: Final = 500  # characters of an error that are read
 SHOWN: Final = 200  # characters of a signature
 
 # Kept, because they tell causes apart: names with a number in them, status codes, error numbers, and the names in

@@ -141,7 +141,8 @@ async def read_groups(
     storage: Storage, *, scan: int, queue: str | None, task: str | None, cursor: str | None, queues: Sequence[str] = ()
 ) -> FailureGroups:
     """The groups of the newest failed jobs; with `queues`, only jobs of these count. Raises BadOption."""
-    if isinstance(scan, bool) or not isinstance(scan, int) or not 0 < scan <= MOST:
+    given: object = scan
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MOST:
         raise BadOption("scan", f"expected 1 to {MOST:,} jobs, found {scan!r}")
     rows: list[Record] = []
     signed: dict[str, str] = {}

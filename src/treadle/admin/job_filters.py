@@ -15,6 +15,7 @@ KNOWN: Final = frozenset(
     {"state", "status", "task", "queue", "workflow", "parent", "label", "ids", "before", "since", "search"}
 )
 STATUSES: Final = ("queued", "scheduled", "blocked")
+MOST_SCANNED: Final = 10_000_000  # rows that one call may look at
 LONGEST: Final = 1_000  # characters of a text to search for
 
 
@@ -55,6 +56,14 @@ def text_of(filters: Mapping[str, Any]) -> str | None:
     if found is not None and (not isinstance(found, str) or not 0 < len(found) <= LONGEST):
         raise BadOption("search", f"expected a text of 1 to {LONGEST:,} characters, found {found!r:.80}")
     return found
+
+
+def rows_of(scan: int | None) -> int | None:
+    """Raise BadOption unless this is a number of rows to look at."""
+    given: object = scan
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MOST_SCANNED):
+        raise BadOption("scan", f"expected 1 to {MOST_SCANNED:,} rows, found {given!r}")
+    return scan
 
 
 def _instant(name: str, value: Any) -> float | None:

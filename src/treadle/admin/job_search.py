@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
+from treadle.admin.known_names import near
 from treadle.core import ids
 from treadle.core.model import Page, Query, Record
 from treadle.serialization.tagged_json import has_mark
 from treadle.storage.contract import Storage
 from treadle.storage.queries import cursor_of, matches, moment_of
+from treadle.storage.row_rules import within
 
 STEP: Final = 250  # rows per call: a few milliseconds, after which other work gets its turn
 LARGE: Final = 65_536  # characters of a payload that is decoded; longer arguments are not searched
 DEEPEST: Final = 100  # levels of arguments that are searched
 PREFIX: Final = 8  # characters of an id that name it: 32 bits of its time
+UUID_LENGTH: Final = 36
+NEAR: Final = 1_000  # rows among which a similar id is looked for
 SLACK: Final = 60.0  # s by which the clock that made an id may differ from the storage's
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{0,4}){0,4}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]*")
 _SIMPLE: Final = re.compile(r"[\w .@:+-]+", re.ASCII)  # JSON writes these characters as they are
@@ -134,17 +138,32 @@ async def _by_id(storage: Storage, query: Query, text: str) -> tuple[Record, ...
     [row] = await storage.get([text])
     if row is not None:
         return (row,) if matches(row, query) else ()
-    if not _UUID.fullmatch(text):
+    made = _made_with(query, text)
+    if made is None:
         return ()
+    page = await storage.find(replace(made, scan=scan_of(storage, query.scan)))
+    return tuple(row for row in page.records if row.job.id.startswith(text))[: query.limit]
+
+
+def _made_with(query: Query, text: str) -> Query | None:
+    """The query for the jobs created at the time with which an id begins; None if the text is no such id."""
+    if not _UUID.fullmatch(text):
+        return None
     digits = text.replace("-", "")[:12]
     first = int(digits.ljust(12, "0"), 16) / 1000 - SLACK
     last = int(digits.ljust(12, "f"), 16) / 1000 + SLACK
-    near = replace(
+    return replace(
         query,
         since=first if query.since is None else max(first, query.since),
         before=last if query.before is None else min(last, query.before),
         limit=STEP,
-        scan=scan_of(storage, query.scan),
     )
-    page = await storage.find(near)
-    return tuple(row for row in page.records if row.job.id.startswith(text))[: query.limit]
+
+
+async def near_id(storage: Storage, id: str, queues: Sequence[str] = ()) -> str:
+    """The text "; did you mean 'x'?" for an unknown id, or "" if no id of about the same time is similar."""
+    query = _made_with(Query(), id[:UUID_LENGTH].lower())
+    if query is None:
+        return ""
+    page = await storage.find(replace(query, scan=NEAR))
+    return near(id, {row.id for row in page.records if row.job.task and within(queues, row.job.queue)})

@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 
 from treadle.admin import acts, stored_values
+from treadle.admin.audit import is_entry, without_entries
 from treadle.admin.explain import explain, limits_within, made_by
-from treadle.admin.job_filters import id_of, query_of, text_of
+from treadle.admin.job_filters import id_of, query_of, rows_of, text_of
+from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_search import Hide, Search
 from treadle.admin.job_search import find as search_rows
 from treadle.admin.known_names import Names, near, warn
@@ -36,7 +38,6 @@ from treadle.workflow import signals
 
 Filter = Any
 Told = Callable[[int], object]
-MOST_SCANNED = 10_000_000  # rows that one call may look at
 RUNS_READ = 1_000  # running jobs among which `explain` looks for the parent of a job
 UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
@@ -54,7 +55,9 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     or the beginning of an id).
     """
 
-    looks = frozenset({"get", "handle", "list", "position", "explain", "signals_of", "signal"})  # `signal` stores a row
+    looks = frozenset(
+        {"get", "handle", "list", "history", "position", "explain", "signals_of", "signal"}
+    )  # `signal` stores a row
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         With `scan` the call looks at no more rows than that, whatever the filters: the page may then be short, or
         empty, and still have a cursor. It says how many rows it looked at (`page.scanned`) and how far back
         (`page.scanned_to`). `search` always has such a bound, by default 100,000 rows, over HTTP and on Redis 10,000.
-        It decodes rows here and cannot count, nor be combined with `count`; `scan` cannot either.
+        Neither can be combined with `count`, because they do not look at all rows.
 
         Orders: newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest `due_at` first),
         started (running jobs, the earliest start first).
@@ -157,16 +160,21 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         text = text_of(filters)
         if count and (text is not None or scan is not None):
             raise BadOption("count", "cannot be combined with search or scan, which look at a part of the rows")
-        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=_rows(scan))
+        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=rows_of(scan))
         storage = await self._storage()
         if text is not None:
             page = await search_rows(storage, query, Search(text, self._hide, self._payloads))
         else:
             page = await storage.find(query)
+        page = await without_entries(storage, query, page)
         await self._moved.looked("app.jobs.list")
         if not page.records and cursor is None and (limit or page.total == 0):
-            await self._names.nothing_found(query.queue, query.task, query.label)
+            await self.nothing_found(query)
         return page
+
+    async def nothing_found(self, query: Query) -> None:
+        """Warn of a queue, task or label that nothing uses, after a query that matched no job."""
+        await self._names.nothing_found(query.queue, query.task, query.label)
 
     async def iterate(self, /, **filters: Filter) -> AsyncIterator[Record]:
         """Yield every row that matches, oldest first. Reads them page by page."""
@@ -178,6 +186,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             cursor = page.cursor
             if cursor is None:
                 return
+
+    async def history(self, job: HasId | str) -> JobHistory:
+        """The last runs of a job, its steps and signals, and the states of its children. Raises UnknownJob.
+
+        A worker keeps the log lines of a run only with `capture_logs`.
+        """
+        row = await self.get(job)
+        return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)))
 
     async def position(self, job: HasId | str) -> int | None:
         """The number of queued jobs before this one in its queue; None if it is not queued. Raises UnknownJob."""
@@ -333,6 +349,8 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     async def _refuse(self, job: HasId | str, fits: Callable[[Record], bool], otherwise: str) -> None:
         """Raise Stale if the job does not fit."""
         row = await self.get(job)
+        if is_entry(row):
+            raise Stale(row.job.id, "an entry of the audit log, which cannot be changed")
         if not fits(row):
             raise Stale(row.job.id, f"{row.state}: {otherwise}")
 
@@ -347,25 +365,17 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         if (job is None) == (not filters):
             raise BadOption("job", "give a job or an id, or else at least one filter")
         if job is not None:
-            yield [row for row in [await self.get(job)] if fits(row)]
+            yield [row for row in [await self.get(job)] if fits(row) and not is_entry(row)]
             return
         looked, cursor = 0, None
         while True:
             page = await self.list(cursor=cursor, limit=acts.GROUP, order="oldest", **filters)
-            yield [row for row in page.records if row.job.task and fits(row)]
+            yield [row for row in page.records if row.job.task and fits(row) and not is_entry(row)]
             looked, cursor = looked + len(page.records), page.cursor
             if progress is not None:
                 progress(looked)
             if cursor is None:
                 return
-
-
-def _rows(scan: int | None) -> int | None:
-    """Raise BadOption unless this is a number of rows."""
-    given: object = scan
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MOST_SCANNED):
-        raise BadOption("scan", f"expected 1 to {MOST_SCANNED:,} rows, found {given!r}")
-    return scan
 
 
 def _reopens(row: Record) -> bool:

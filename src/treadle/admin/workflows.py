@@ -6,6 +6,7 @@ A workflow is a job with at least one other job below it; its id is that of its 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -103,7 +104,7 @@ class Workflows(Awaited, call="app.workflows", sync="app.sync.workflows.{name}(.
         storage = await self._storage()
         left = storage.capabilities.scan if scan is None else scan
         query = query_of({"state": state, "queue": queue}, cursor=cursor, limit=STEP)
-        found: list[Workflow] = []
+        found: builtins.list[Workflow] = []
         looked, budget, scanned_to = 0, BUDGET, None
         while True:
             page = await storage.find(replace(query, scan=left - looked))
@@ -153,19 +154,21 @@ class Workflows(Awaited, call="app.workflows", sync="app.sync.workflows.{name}(.
 
         Raises UnknownJob and BadOption.
         """
-        if isinstance(fold, bool) or not isinstance(fold, int) or fold < 1:
+        given: object = fold
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise BadOption("fold", f"expected 1 or more, found {fold!r}")
         rows, more = await self.rows(id)
         return await asyncio.to_thread(graph, rows, fold=fold, open=open, more=more)
 
-    async def rows(self, id: HasId | str, /) -> tuple[list[Record], bool]:
+    async def rows(self, id: HasId | str, /) -> tuple[Sequence[Record], bool]:
         """The first 5,000 rows of the workflow of this job, oldest first, and whether there are more. Raises
         UnknownJob."""
         storage, id = await self._storage(), id_of(id)
         [row] = await storage.get([id])
         if row is None or not in_reach(self._reach, row.job.queue):
             raise UnknownJob(id)
-        root, rows, cursor = row.job.root or row.id, list[Record](), None
+        root, cursor = row.job.root or row.id, None
+        rows: builtins.list[Record] = []
         while True:
             page = await storage.find(Query(root=root, order="oldest", limit=STEP, cursor=cursor))
             rows += [each for each in page.records if in_reach(self._reach, each.job.queue)]

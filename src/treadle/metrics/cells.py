@@ -53,10 +53,11 @@ class Cell(Struct, array_like=True, gc=False):
         add(self.run, more.run)
         add(self.wait, more.wait)
 
-    def time(self, run: float, wait: float | None) -> None:
-        """Add a run to the sample: how long it took, and how long its job was queued before, if that is known."""
-        bucket = bucket_of(run)
-        self.run[bucket] = self.run.get(bucket, 0) + 1
+    def time(self, run: float | None, wait: float | None) -> None:
+        """Add a run to the sample: how long it took, and how long its job was queued before, where that is known."""
+        if run is not None:
+            bucket = bucket_of(run)
+            self.run[bucket] = self.run.get(bucket, 0) + 1
         if wait is not None:
             bucket = bucket_of(wait)
             self.wait[bucket] = self.wait.get(bucket, 0) + 1

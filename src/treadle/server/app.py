@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from treadle.errors import StorageError
+from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import RequestGuard
@@ -28,8 +29,11 @@ from treadle.server.operation import routes as made_of
 from treadle.server.overview import Looks
 from treadle.server.proxies import Proxied
 from treadle.server.redaction import Redaction
+from treadle.server.routes.audit import AuditRoutes
+from treadle.server.routes.bulk import BulkRoutes
 from treadle.server.routes.doctor import DoctorRoutes
 from treadle.server.routes.failures import FailureRoutes
+from treadle.server.routes.history import HistoryRoutes
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
@@ -54,18 +58,30 @@ ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 
 def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[Operation]:
     """The operations of the native API and the worker protocol."""
+    looks = Looks(core, waiting)
+    core.operations.listen(lambda each, queues: looks.publish("operation", each.id, each, _operator(queues)))
     return [
         *SessionRoutes(core, settings).operations(),
-        *OverviewRoutes(Looks(core, waiting)).operations(),
+        *OverviewRoutes(looks).operations(),
         *MetricsRoutes(core).operations(),
         *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
+        *HistoryRoutes(core).operations(),
         *FailureRoutes(core).operations(),
+        *BulkRoutes(core).operations(),
+        *AuditRoutes(core).operations(),
         *WorkflowRoutes(core).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),
         *WorkerProtocol(core, waiting, settings).operations(),
     ]
+
+
+def _operator(queues: tuple[str, ...]) -> Callable[[Token], bool]:
+    """Whether a token sees an operation that is restricted to these queues."""
+    return lambda token: (
+        token.may("operate") and (not token.queues or (bool(queues) and set(queues) <= set(token.queues)))
+    )
 
 
 def make_site(
@@ -87,7 +103,10 @@ def make_site(
     @asynccontextmanager
     async def life(site: Starlette) -> AsyncIterator[None]:
         async with app:
-            yield
+            try:
+                yield
+            finally:
+                await core.operations.close()
 
     async def healthz(request: Request) -> Response:
         """Liveness: the process answers."""
@@ -114,7 +133,9 @@ def make_site(
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if api:
         operations = operations_of(core, settings, waiting)
-        routes += made_of(operations, settings.max_body, core.moved.words, Redaction(settings.redact, settings.reveal))
+        routes += made_of(
+            operations, settings.max_body, core.moved.words, Redaction(settings.redact, settings.reveal), core.audit
+        )
         if settings.docs:
             routes += description(operations, bool(settings.tokens))
     for protocol in protocols:  # last, because one of them answers every other path

@@ -55,9 +55,10 @@ class JobMetrics:
     def timed(self, run: RunningJob, outcome: Outcome | None) -> None:
         """A run that is part of the sample has ended with this outcome; None: another worker has its job."""
         record, began = run.record, run.job_run.began
-        if began and outcome is not None and (outcome.state is State.SUCCEEDED or outcome.attempt > record.attempt):
+        if began and outcome is not None:
+            counts = outcome.state is State.SUCCEEDED or outcome.attempt > record.attempt
             self._recorder.begin()
-            self._of(record).time(self._now() - began, waited(record))
+            self._of(record).time(self._now() - began if counts else None, waited(record))
 
     def lost(self, record: Record) -> None:
         """The lease of another worker on this job expired."""

@@ -30,6 +30,7 @@ from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
+from treadle.worker.log_capture import LogCapture
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.outage import StorageOutage
@@ -88,6 +89,7 @@ class WorkerSession:
         )
         self.maintains = not storage.capabilities.queues
         self.metrics = JobMetrics(config.name, app.now) if config.metrics else None
+        self.capture = None if config.capture_logs is None else LogCapture(config.capture_logs)
         parts = WorkerParts(
             app=app,
             config=config,
@@ -97,6 +99,7 @@ class WorkerSession:
             timeouts=self.timeouts,
             batches=self.batches,
             metrics=self.metrics,
+            capture=self.capture,
         )
         settler = Settler(parts, self.lost)
         self.executor = Executor(
@@ -145,6 +148,8 @@ class WorkerSession:
         """Start all loops; each is restarted when it fails."""
         throttle = self.config.throttle
         self.stop_logging = job_log.follow(self.app.emitter, self.config.name)
+        if self.capture is not None:
+            self.capture.attach()
         self.state.claiming = bool(self.queues)
         if throttle is not None:
             self.state.pause = Throttler.UNASKED
@@ -319,6 +324,8 @@ class WorkerSession:
                 task.cancel()
             self.handoff.close()
             self.stop_logging()
+            if self.capture is not None:
+                self.capture.detach()
             if isinstance(self.config.throttle, AIMD):
                 self.config.throttle.detach(self.app.emitter)
             self.timeouts.close()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from treadle.core.events import lease_expired
 from treadle.core.model import APPLIED, Outcome, Record, Settled
 from treadle.errors import StorageError
-from treadle.policy import judge
+from treadle.policy import attempts, judge
 from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of
 from treadle.worker.lost_jobs import LostReporter
@@ -72,7 +72,9 @@ class Settler:
                 run.refused = True
                 troubles[run.job_run] = None
                 error = StorageError(answer.reason or "refused")
-                failed = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
+                started_at = run.record.started_at or 0.0
+                failed = judge.failed(run.record, run.rules, error, None, started_at, 1.0)
+                failed = attempts.noted(run.record, failed, self._state.name, started_at)
                 if run.record.function_done:
                     failed = failure(run.record, str(error))
                 self._state.settle_again(run, failed)

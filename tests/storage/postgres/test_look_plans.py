@@ -13,7 +13,6 @@ from tests.servers import postgres
 from tests.storage.postgres.support import done, job
 from treadle.core.model import Claim, Limit, Outcome, Query, Record, State
 from treadle.storage.postgres import PostgresStorage
-from treadle.testing.shows import shows
 
 MANY = 1_000  # rows of each kind
 BOUND = 10
@@ -109,7 +108,6 @@ async def looks(filled: str) -> AsyncIterator[Looks]:
         await storage.close()
 
 
-@shows("on PostgreSQL a glance reads a bounded number of rows")
 async def test_a_glance(looks: Looks) -> None:
     """At most the bound for each queue and kind; besides, one for each queue, priority and blocking limit."""
     assert await looks.glance() < FEW
@@ -125,6 +123,10 @@ async def test_a_glance(looks: Looks) -> None:
         ({"task": "none"}, []),
         ({"state": (State.RUNNING,)}, ["run"]),
         ({"order": "started"}, ["run"]),
+        ({"ready": "blocked"}, []),
+        ({"ready": "scheduled"}, []),
+        ({"state": (State.WAITING,)}, []),
+        ({"state": (State.CANCELLED,)}, []),
         ({"order": "ended", "state": (State.FAILED,)}, [f"lost{n:06}" for n in range(BOUND)]),
         ({"order": "ended", "state": (State.FAILED, State.CANCELLED), "queue": "won"}, []),
         ({"order": "ended"}, [f"lost{n:06}" for n in range(BOUND)]),
@@ -155,6 +157,37 @@ async def test_the_next_page_of_a_queue(looks: Looks) -> None:
     page = await looks.storage.find(Query(order="queue", queue="line", limit=1_500))
     read, found = await looks.find(order="queue", queue="line", cursor=page.cursor)
     assert found == [f"line{n:06}" for n in range(500, 500 + BOUND)]
+    assert read < FEW
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+async def test_a_time_of_creation_is_found_at_once(looks: Looks, order: str) -> None:
+    """The rows outside the interval are not looked at."""
+    [own] = await looks.storage.get(["own"])
+    assert own is not None
+    read, found = await looks.find(order=order, since=own.created_at, before=own.created_at + 1e-6)
+    assert sorted(found) == ["own", "run"]
+    assert read < FEW
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"order": "queue"},
+        {"order": "queue", "queue": "line"},
+        {"order": "queue", "ahead_of": "rare"},
+        {"order": "newest"},
+        {"order": "ended", "state": (State.FAILED, State.CANCELLED)},
+        {"order": "due"},
+    ],
+)
+async def test_a_full_page_ends_the_look(looks: Looks, options: dict[str, Any]) -> None:
+    """The bound is far away, and so are the rows behind the page; also with a cursor."""
+    page = await looks.storage.find(Query(limit=BOUND, scan=MANY, **options))
+    assert len(page.records) == BOUND
+    assert (await looks.find(scan=MANY, **options))[0] < FEW
+    read, found = await looks.find(scan=MANY, cursor=page.cursor, **options)
+    assert len(found) == BOUND
     assert read < FEW
 
 

@@ -45,7 +45,7 @@ async def test_looks_read_what_they_show(storage: RedisStorage) -> None:
         (Query(order="started", queue="busy"), RUNNING, 2 * (RUNNING + 1) + SCHEDULED + 1),
         (Query(state=(State.FAILED,)), FAILED, FAILED),
         (Query(state=(State.FAILED,), order="ended", limit=99), FAILED, FAILED),
-        (Query(state=(State.FAILED,), order="ended", queue="default", limit=7), 7, 500),
+        (Query(state=(State.FAILED,), order="ended", queue="default", limit=7), 7, 8),
         (Query(state=(State.WAITING,)), WAITING, WAITING),
         (Query(ready="blocked"), 1, 1),
         (Query(ready="scheduled", order="due"), SCHEDULED + 1, SCHEDULED + 1),
@@ -68,7 +68,7 @@ async def test_looks_read_what_they_show(storage: RedisStorage) -> None:
         glance = await storage.glance()
         assert (await storage.find(Query(ahead_of="q02999", order="queue", limit=0, count=True))).total == ROWS // 2 - 2
         assert (await storage.find(Query(ready="queued", limit=0, count=True))).total == ROWS - 1
-    assert sum(found) <= 2, "one row: the job whose position is asked for"
+    assert sum(found) <= 2, "one row: the job itself"
     default = QueueGlance(
         name="default",
         queued=ROWS - 1,

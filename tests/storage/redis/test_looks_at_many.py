@@ -7,8 +7,7 @@ import itertools
 import pytest
 
 from tests.servers import valkey
-from tests.storage.shards_kit import makes
-from treadle.storage.redis import RedisStorage, counting, lists, metrics, plans, queries, reading
+from treadle.storage.redis import RedisStorage, counting, lists, metrics, plans, reading
 from treadle.testing import HandClock
 from treadle.testing.conformance import durable, laws_glance, laws_metrics, laws_scanning, run, speaks
 from treadle.testing.conformance.run import MakeStorage
@@ -21,15 +20,13 @@ globals().update({name: law for name, law in run.tests_of(laws_glance).items() i
 _names = (f"many{n}" for n in itertools.count())
 
 
-@pytest.fixture(params=[1, 3], ids=["alone", "shards"])
-def make_storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> MakeStorage:
+@pytest.fixture
+def make_storage(monkeypatch: pytest.MonkeyPatch) -> MakeStorage:
     monkeypatch.setattr(plans, "FEW", 0)
-    for module in (reading, queries, counting, metrics):
+    for module in (reading, counting, metrics):
         monkeypatch.setattr(module, "STEP", 3)
     monkeypatch.setattr(reading, "DUE_STEP", 2)
     monkeypatch.setattr(lists, "CHECKED", 2)
-    if request.param > 1:
-        return makes(valkey.url, _names)
     made: list[str] = []
 
     async def make(clock: HandClock, share: bool = False) -> RedisStorage:

@@ -9,25 +9,22 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from treadle.core.model import Order
 from treadle.tasks.json_options import Id, Name, moment_of
 
+Status = Literal["queued", "scheduled", "blocked", "waiting", "running", "succeeded", "failed", "cancelled"]
 
-class Listing(Struct, frozen=True, kw_only=True):
+
+class JobFilter(Struct, frozen=True, kw_only=True):
     """Filters for jobs.
 
     state   one or several, separated by commas
-    status  queued, scheduled or blocked: the three kinds of ready jobs
+    status  queued, scheduled or blocked, which are the three kinds of ready jobs, or one of the other states
     q       an id, the first 8 or more characters of one, or a text in task, arguments, error, labels or key of a job;
-            case does not matter. It looks at `scan` rows at most
-    scan    rows to look at; 100,000 by default, on Redis and similar storages 10,000. The page may be short, or empty,
-            and still have a cursor. Does not apply to a request with `count`, which cannot have `q` either
+            case does not matter
     since   created at this instant or later; before: earlier. Seconds since 1970
-    order   newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest due time first) or
-            started (running jobs, the earliest start first)
     """
 
     state: str | None = None
-    status: Literal["queued", "scheduled", "blocked"] | None = None
+    status: Status | None = None
     q: Annotated[str, Meta(min_length=1, max_length=1_000)] | None = None
-    scan: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     task: Name | None = None
     queue: Name | None = None
     workflow: Id | None = None
@@ -35,10 +32,6 @@ class Listing(Struct, frozen=True, kw_only=True):
     label: Name | None = None
     since: Annotated[float, Meta(ge=0)] | None = None
     before: Annotated[float, Meta(ge=0)] | None = None
-    order: Order = "newest"
-    cursor: str | None = None
-    limit: Annotated[int, Meta(ge=0, le=1_000)] = 50
-    count: bool = False
 
     def filters(self) -> dict[str, Any]:
         """The filters as arguments of `app.jobs.list`."""
@@ -57,6 +50,23 @@ class Listing(Struct, frozen=True, kw_only=True):
             if at is not None:
                 found[name] = moment_of(at)
         return {name: value for name, value in found.items() if value is not None}
+
+
+class Listing(JobFilter, frozen=True, kw_only=True):
+    """Filters for jobs, and the page to read.
+
+    scan   rows to look at; 100,000 by default, on Redis and similar storages 10,000. The page may be short, or empty,
+           and still have a cursor. Not together with `count`
+    count  also count all jobs that match; not together with `q`. The call then looks at as many rows as it takes
+    order  newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest due time first) or
+           started (running jobs, the earliest start first)
+    """
+
+    scan: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    order: Order = "newest"
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=0, le=1_000)] = 50
+    count: bool = False
 
 
 class Patience(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What several routes share: searches that skip secrets, and the queues that a caller's request is about."""
+"""Shared by several routes: searches that skip secrets, and the queues that a caller's request is about."""
 
 from __future__ import annotations
 

@@ -37,7 +37,6 @@ READY: Final = {
     "blocked": "j.state = 1 AND j.queue_position IS NULL AND j.blocked_on IS NOT NULL",
 }
 AHEAD: Final = "(SELECT o.{column} FROM {{schema}}.job o WHERE o.id = %s AND o.queue_position IS NOT NULL)"
-TABLES: Final = ("job", "ended")
 LABEL: Final = "j.id IN (SELECT l.id FROM {schema}.label l WHERE l.label = %s)"
 LABEL_OF_ROW: Final = "(SELECT true FROM {schema}.label l WHERE l.label = %s AND l.id = j.id)"
 
@@ -174,16 +173,16 @@ def _behind(parts: list[_Part], order: str, cursor: tuple[Any, ...] | None) -> l
     these directions at once."""
     if cursor is None:
         return parts
-    cut = [said(part) if isinstance(part, str) else part for part in cursor]
+    cut: list[Any] = [said(part) if isinstance(part, str) else part for part in cursor]
     if order == "queue":
         queue, rank, position, id = cut
-        cuts = [
-            _Where().add("j.queue > %s", queue),
-            _Where().add("j.queue = %s AND j.rank < %s::bigint", queue, -rank),
+        cuts = [  # in order
             _Where().add(
                 "j.queue = %s AND j.rank = %s::bigint AND (j.queue_position, j.id) > (%s::float8, %s)",
                 *(queue, -rank, position, id),
             ),
+            _Where().add("j.queue = %s AND j.rank < %s::bigint", queue, -rank),
+            _Where().add("j.queue > %s", queue),
         ]
     elif order == "ended":
         cuts = [_Where().add("j.ended_at <= %s::float8 AND (j.ended_at < %s::float8 OR j.id > %s)", cut[0], *cut)]
@@ -219,10 +218,6 @@ def _filter(query: Query, label: str = LABEL) -> _Where:
         where.add("(j.root = %s OR j.id = %s)", said(query.root), said(query.root))
     if query.label is not None:
         where.add(label, said(query.label))
-    if query.before is not None:
-        where.add("j.created_at < %s::float8", query.before)
-    if query.since is not None:
-        where.add("j.created_at >= %s::float8", query.since)
     if query.ready is not None:
         where.add(READY[query.ready])
     if query.ahead_of is not None and query.order != "queue":
@@ -232,11 +227,20 @@ def _filter(query: Query, label: str = LABEL) -> _Where:
             " AND (-j.rank, j.queue_position, j.id) < (-o.rank, o.queue_position, o.id))",
             said(query.ahead_of),
         )
+    return where.and_(_created(query))
+
+
+def _created(query: Query) -> _Where:
+    where = _Where()
+    if query.before is not None:
+        where.add("j.created_at < %s::float8", query.before)
+    if query.since is not None:
+        where.add("j.created_at >= %s::float8", query.since)
     return where
 
 
 def _of_system(query: Query) -> list[str]:
-    """What the indexes of system rows require, as they spell it."""
+    """The conditions of the indexes of system rows, as their definitions spell them."""
     found = [f"j.queue = '{defaults.SYSTEM_QUEUE}'"] if query.queue == defaults.SYSTEM_QUEUE else []
     if query.task is not None and query.task.startswith("treadle."):
         found.append("j.task >= 'treadle.' AND j.task < 'treadle/'")
@@ -252,14 +256,14 @@ async def _scan(run: Runner, query: Query, scan: int, cursor: tuple[Any, ...] | 
     if not parts or query.limit <= 0:
         return Page(total=total, scanned=0)
     stream, values = _stream(_behind(parts, query.order, cursor), query, scan + 1)
-    order = _sorts(query.order)
+    order = _merged(query.order)
     # The last row that it returns is the last one that it looked at, whether it fits or not.
     statement = f"""
 SELECT page.n, page.behind, page.fits, t.* FROM (
     SELECT w.place, w.spot, w.n, w.behind, w.fits FROM (
         SELECT s.*, row_number() OVER seen AS n, lead(true) OVER seen IS NOT NULL AS behind FROM ({stream}) s
-        WINDOW seen AS (ORDER BY {order})
-    ) w WHERE w.n <= {scan} AND (w.fits OR w.n = {scan} OR NOT w.behind) ORDER BY {order} LIMIT {query.limit}
+        WINDOW seen AS ({order})
+    ) w WHERE w.n <= {scan} AND (w.fits OR w.n = {scan} OR NOT w.behind) {order} LIMIT {query.limit}
 ) page CROSS JOIN LATERAL (
     SELECT {TOLD} FROM {{schema}}.job j WHERE page.place = 'job' AND j.ctid = page.spot
     UNION ALL SELECT {TOLD_ENDED} FROM {{schema}}.ended j WHERE page.place = 'ended' AND j.ctid = page.spot
@@ -295,17 +299,25 @@ def _stream(parts: Sequence[_Part], query: Query, most: int) -> tuple[str, list[
             f" FROM {source} ORDER BY {order} LIMIT {most})"
         )
         values += [*fits.values, *part.where.values]
-    return f"SELECT * FROM ({' UNION ALL '.join(selected)}) u ORDER BY {_sorts(query.order)} LIMIT {most}", values
+    return f"SELECT * FROM ({' UNION ALL '.join(selected)}) u {_merged(query.order)} LIMIT {most}", values
+
+
+def _merged(order: str) -> str:
+    """How the rows of several parts are put in order. Those of a queue follow one another: a part of one rank has no
+    order by rank that the planner could merge, and it would sort all rows."""
+    return "" if order == "queue" else f"ORDER BY {_sorts(order)}"
 
 
 async def _narrowed(run: Runner, query: Query, scan: int) -> list[_Part]:
     """The parts of the order; if an index returns few rows for one of the filters, only these rows, to be sorted."""
     parts = _in_order(query)
+    if query.order in ("newest", "oldest"):  # their index begins and ends there
+        parts = [part._replace(where=part.where.and_(_created(query))) for part in parts]
     if query.queue == defaults.SYSTEM_QUEUE:
         own, by_creation = _Where(*_of_system(query)), query.order in ("newest", "oldest")
         return [part._replace(where=part.where.and_(own), sorted=part.sorted or not by_creation) for part in parts]
-    for conditions in _indexed(query):
-        if await _are_few(run, conditions, min(scan, NARROW)):
+    for conditions in _indexed(query) if parts else ():
+        if await _are_few(run, conditions, {part.table for part in parts}, min(scan, NARROW)):
             return [_Part(part.table, part.where.and_(each), sorted=True) for part in parts for each in conditions]
     return parts
 
@@ -326,13 +338,25 @@ def _indexed(query: Query) -> Iterator[list[_Where]]:
         yield [_Where().add(LABEL, said(query.label))]
     if query.task is not None and _of_system(query):
         yield [_Where(*_of_system(query)).add("j.task = %s", said(query.task))]
+    yield from _rare_kinds(query)
 
 
-async def _are_few(run: Runner, conditions: Sequence[_Where], most: int) -> bool:
+def _rare_kinds(query: Query) -> Iterator[list[_Where]]:
+    """Kinds of jobs that an index finds, in an order that it does not have."""
+    states = set(query.state)
+    if query.ready == "blocked" or (query.ready == "scheduled" and query.order != "due"):
+        yield [_Where(READY[query.ready])]
+    elif states == {State.WAITING}:
+        yield [_Where("j.state = 0 AND j.queue_position IS NULL AND j.blocked_on IS NULL")]
+    elif states and states <= {State.FAILED, State.CANCELLED} and query.order != "ended":
+        yield [_Where(f"j.state = {NUMBER[state]}", "j.state > 3") for state in sorted(states)]
+
+
+async def _are_few(run: Runner, conditions: Sequence[_Where], tables: set[str], most: int) -> bool:
     counts, values = [], []
     for where in conditions:
         label = str(where) == LABEL  # counted in its own table: the join could read all of its rows
-        for source in ("label l WHERE l.label = %s",) if label else (f"{table} j WHERE {where}" for table in TABLES):
+        for source in ["label l WHERE l.label = %s"] if label else [f"{table} j WHERE {where}" for table in tables]:
             counts.append(f"(SELECT count(*) FROM (SELECT FROM {{schema}}.{source} LIMIT {most + 1}) k)")
             values += where.values
     return await _count(run, f"SELECT {' + '.join(counts)}", values) <= most

@@ -58,7 +58,7 @@ Fact = tuple[str, str, int | None, int | None, float | None, str | None, int | N
 
 
 class _Glance(Struct, array_like=True):
-    """What the function `glance` returns."""
+    """The result of the function `glance`."""
 
     at: float
     queues: list[tuple[str, int, float]]

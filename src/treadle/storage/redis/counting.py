@@ -61,7 +61,7 @@ def _workers(words: Words, now: float) -> tuple[Presence, ...]:
 
 
 class Sizes(Struct, frozen=True):
-    """What a storage tells of itself without reading rows.
+    """The numbers of one storage, found without reading rows.
 
     kinds   (kind, queue) -> jobs; kind: queued, running, scheduled, blocked, waiting or failed
     firsts  queue -> the position of its first queued job
@@ -171,7 +171,7 @@ def _keeps(rules: dict[str, Limit], key: str) -> bool:
     return rule is not None and rule.hold == "ended"
 
 
-def _numbers(pairs: list[bytes]) -> dict[str, int]:
+def _numbers(pairs: Words) -> dict[str, int]:
     return {pairs[n].decode(): int(pairs[n + 1]) for n in range(0, len(pairs), 2)}
 
 

@@ -68,7 +68,7 @@ def has_all(kinds: frozenset[str], order: str) -> bool:
 
 
 def names_of(kinds: Iterable[str], queue: str) -> list[str]:
-    """What to ask for the sizes of these kinds in one queue."""
+    """The names of these kinds in one queue, as `glance.lua` reads them."""
     return [f"{kind}:{queue}" for kind in sorted(kinds)]
 
 
@@ -76,16 +76,18 @@ def lists_of(query: Query, kinds: frozenset[str], queues: Sequence[str]) -> tupl
     """The sorted sets that have all rows which can match, in the order of the query; `queues`: those with such rows.
 
     Not for the order "queue", which reads the lines, and not for "started", of which there is no set."""
-    by_kind: tuple[str, ...] = ()
-    if (query.order, kinds) in (("ended", {"failed"}), ("due", {"scheduled"})) or (
-        query.order in CREATED and kinds <= {"waiting", "blocked"}
-    ):
-        by_kind = tuple(f"of:{kind}:{queue}" for kind in sorted(kinds) for queue in queues)
+    serves = {"ended": {"failed"}, "due": {"scheduled"}}.get(query.order, {"waiting", "blocked"})
+    by_kind = tuple(f"of:{kind}:{queue}" for kind in sorted(kinds) for queue in queues) if kinds <= serves else ()
     if 0 < len(by_kind) <= LISTS:
         return by_kind
     if query.order in ("ended", "due"):
         return (query.order,)
     return ("system",) if is_system(query) else ("made",)
+
+
+def has_kind_only(query: Query, lists: Sequence[str]) -> bool:
+    """Whether these sets have no rows of other states or queues than the query asks for."""
+    return lists[0].startswith("of:") or not (query.state or query.ready or query.queue)
 
 
 def jobs_in(sizes: Iterable[Sizes], kinds: frozenset[str], queue: str | None) -> int:

@@ -17,7 +17,7 @@ from treadle.core.model import Page, Query, Record
 from treadle.storage import queries
 from treadle.storage.redis import plans
 from treadle.storage.redis.counting import Sizes, sizes
-from treadle.storage.redis.reading import STEP, Reader, by_ids, running, walk
+from treadle.storage.redis.reading import Reader, by_ids, running, walk
 
 Key: TypeAlias = tuple[Any, ...]
 RowsOf: TypeAlias = Callable[[list[str]], Awaitable[dict[str, Record]]]
@@ -184,10 +184,12 @@ class Looking(Struct):
 
     async def _stream(self, db: Reader, lists: tuple[str, ...], cursor: Key | None) -> AsyncIterator[Record]:
         query = self.query
-        size = STEP if query.count or not plans.is_simple(query) or query.state or query.queue else query.limit + 1
-        size = min(size, STEP, STEP if query.scan is None else query.scan + 1)
+        every = plans.is_simple(query) and (query.order == "queue" or plans.has_kind_only(query, lists))
+        most = query.limit + 1 if every else None
+        if query.scan is not None:
+            most = query.scan + 1 if most is None else min(most, query.scan + 1)
         if query.order == "queue":
-            async for row in _lines(db, query.queue, cursor, size):
+            async for row in _lines(db, query.queue, cursor, most):
                 yield row
             return
         spot = None if cursor is None else (cursor[0], cursor[1])
@@ -197,7 +199,7 @@ class Looking(Struct):
             spot = min(spot or (query.before, ""), (query.before, ""))
         elif query.order == "oldest" and query.since is not None:
             spot = max(spot or (query.since, ""), (query.since, ""))
-        async for row, score in walk(db, lists, query.order == "newest", spot, size):
+        async for row, score in walk(db, lists, query.order == "newest", spot, most):
             moment = queries.moment_of(row, query.order)
             if moment is not None and score in (moment, -moment):  # otherwise an obsolete entry
                 yield row
@@ -224,7 +226,7 @@ async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> Async
         heads[first] = await anext(streams[first], None)
 
 
-async def _lines(db: Reader, queue: str | None, cursor: Key | None, size: int) -> AsyncIterator[Record]:
+async def _lines(db: Reader, queue: str | None, cursor: Key | None, most: int | None) -> AsyncIterator[Record]:
     queues = [queue] if queue is not None else sorted(each.decode() for each in await db.read("SMEMBERS", "lines"))
     for name in queues:
         if cursor is not None and name < cursor[0]:
@@ -236,5 +238,5 @@ async def _lines(db: Reader, queue: str | None, cursor: Key | None, size: int) -
                     continue
                 if -step == cursor[1]:
                     spot = (cursor[2], cursor[3])
-            async for row, _ in walk(db, (f"line:{step}:{name}",), False, spot, size):
+            async for row, _ in walk(db, (f"line:{step}:{name}",), False, spot, most):
                 yield row

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from treadle.core.model import Record
 from treadle.storage.redis.rows import pairs, record
 
-STEP: Final = 500  # rows of one trip: 1-2 ms of the server's time
+STEP: Final = 200  # rows of one trip: some 2 ms of the server's time
 DUE_STEP: Final = 1_000  # due times of one trip; of most, 120 bytes are read
 
 
@@ -44,10 +44,15 @@ def _present(answer: list[bytes]) -> list[bytes]:
 
 
 async def walk(
-    db: Reader, lists: Sequence[str], backwards: bool, spot: tuple[float, str] | None, size: int = STEP
+    db: Reader, lists: Sequence[str], backwards: bool, spot: tuple[float, str] | None, most: int | None = None
 ) -> AsyncIterator[tuple[Record, float]]:
-    """The rows of these sorted sets as of one, with their scores, after a spot. `ended`: also those in packs."""
+    """The rows of these sorted sets as of one, with their scores, after a spot. `ended`: also those in packs.
+
+    most   the number of rows that the caller probably takes
+    """
+    left = STEP if most is None else most
     while True:
+        size = min(STEP, left) if left > 0 else STEP
         at, id = ("", "") if spot is None else (repr(spot[0]), spot[1])
         if lists == ("ended",):
             answer = await db.call("ended", size, at, id)
@@ -55,6 +60,7 @@ async def walk(
             answer = await db.call("walk", "1" if backwards else "", size, at, id, *lists)
         for n in range(0, len(answer), 4):
             if answer[n + 2]:
+                left -= most is not None
                 yield record(answer[n + 2], answer[n + 3]), float(answer[n + 1])
         if len(answer) < 4 * size:
             return

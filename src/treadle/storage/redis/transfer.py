@@ -132,7 +132,7 @@ async def load(db: Reader, given: Chunk, mark: MoveState) -> None:
 
 
 def _parts(given: Chunk) -> list[tuple[Sequence[MetricsRow], Sequence[Carried]]]:
-    """What each step loads: rows of metrics, then jobs."""
+    """The parts that the steps load: rows of metrics, then jobs."""
     rows, jobs = given.metrics, given.jobs
     measured = [(rows[at : at + MEASURED], ()) for at in range(0, len(rows), MEASURED)]
     return [*measured, *(((), jobs[at : at + MOST]) for at in range(0, len(jobs), MOST))] or [((), ())]

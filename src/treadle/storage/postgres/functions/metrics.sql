@@ -1,4 +1,4 @@
--- The rows of metrics. They are telemetry: the functions of jobs neither read nor lock them.
+-- The rows of metrics. They are telemetry: no function of jobs reads or locks them.
 
 -- The verb: store rows and remove others, row by row in the order of their key, so that two calls never wait for each
 -- other. Each key occurs once. data: in hexadecimal.
@@ -25,7 +25,7 @@ BEGIN
 END $$;
 
 -- The verb: the rows whose span overlaps [since, until), data in hexadecimal. The condition that decides is exact; the
--- wider one beside it is for the index.
+-- wider one is for the index.
 CREATE FUNCTION read_metrics(since float8, until float8) RETURNS TABLE (at float8, span float8, source text, data text)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off

@@ -5,7 +5,7 @@ CREATE FUNCTION scan_page(statement text, given text[]) RETURNS TABLE (
     queue_position float8, return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8,
     more text
 ) LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
+SET search_path FROM CURRENT SET jit = off SET max_parallel_workers_per_gather = 0 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     RETURN QUERY EXECUTE statement USING given;
@@ -13,7 +13,7 @@ END $$;
 
 -- A number that such a statement counts.
 CREATE FUNCTION scan_count(statement text, given text[]) RETURNS bigint LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
+SET search_path FROM CURRENT SET jit = off SET max_parallel_workers_per_gather = 0 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     found bigint;
