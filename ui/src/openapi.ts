@@ -187,7 +187,7 @@ export interface JobAttempt {
 export interface JobHistory {
   attempts: JobAttempt[];
   steps: Step[];
-  signals: treadle.admin.job_history.Signal[];
+  signals: JobHistorySignal[];
   children: { [name: string]: number };
   children_capped: boolean;
 }
@@ -679,14 +679,14 @@ export interface WorkflowsAsked {
   limit?: number;
 }
 
-export interface treadle.admin.job_history.Signal {
+export interface JobHistorySignal {
   name: string;
   given: boolean;
-  value?: unknown;
-  at?: number | null;
+  value: unknown;
+  at: number | null;
 }
 
-export interface treadle.server.routes.job_messages.Signal {
+export interface JobMessagesSignal {
   name: string;
   value?: unknown;
 }
@@ -741,7 +741,7 @@ export interface Bodies {
   "POST /v1/jobs": JobAsked;
   "POST /v1/jobs/batch": JobsAsked;
   "POST /v1/jobs/{id}/cancel": Cancel;
-  "POST /v1/jobs/{id}/signal": treadle.server.routes.job_messages.Signal;
+  "POST /v1/jobs/{id}/signal": JobMessagesSignal;
   "POST /v1/operations": OperationAsked;
   "POST /v1/schedules/preview": TimingAsked;
   "POST /v1/session": SignIn;
