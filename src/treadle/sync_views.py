@@ -1,4 +1,4 @@
-"""`app.sync.jobs`, `.dead`, `.queues`, `.limits`, `.metrics` and `.schedules`: the calls without await.
+"""`app.sync.jobs` and the other groups of calls, such as `.dead`, `.queues` and `.limits`, without await.
 
 Arguments, results, errors and docstrings are those of the async method that each line names.
 """
@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.admin import Dead, Filter, Jobs, Limits, MetricsReader, Queues
+from treadle.admin import Audit, Dead, Filter, Jobs, Limits, MetricsReader, Queues, Workflows
 from treadle.core.argument_names import check_spelling
 from treadle.core.model import Record
 from treadle.core.must_await import unchecked
@@ -100,6 +100,7 @@ class SyncDead(View[Dead]):
     """`app.dead`."""
 
     list = _reads(Dead.list)
+    groups = _reads(Dead.groups)
     retry = Waits(Dead.retry)
     purge = Waits(Dead.purge)
 
@@ -110,6 +111,19 @@ class SyncQueues(View[Queues]):
     stats = _reads(Queues.stats)
     pause = Waits(Queues.pause)
     resume = Waits(Queues.resume)
+
+
+class SyncWorkflows(View[Workflows]):
+    """`app.workflows`."""
+
+    list = _reads(Workflows.list)
+    graph = _reads(Workflows.graph)
+
+
+class SyncAudit(View[Audit]):
+    """`app.audit`."""
+
+    list = _reads(Audit.list)
 
 
 class SyncLimits(View[Limits]):

@@ -1,6 +1,7 @@
-"""Operations on stored jobs, limits and queues: `app.jobs`, `app.dead`, `app.limits`, `app.queues`,
-`app.metrics` and `app.events`."""
+"""Operations on stored jobs, workflows, limits and queues: `app.jobs`, `app.dead`, `app.workflows`, `app.limits`,
+`app.queues`, `app.metrics`, `app.audit` and `app.events`."""
 
+from treadle.admin.audit import Audit
 from treadle.admin.dead import Dead
 from treadle.admin.event_feed import EventFeed
 from treadle.admin.job_history import JobAttempt, JobHistory, Signal, Step
@@ -8,10 +9,13 @@ from treadle.admin.jobs import Filter, Jobs
 from treadle.admin.limit_holds import LimitHolds
 from treadle.admin.limits import Limits
 from treadle.admin.metrics import MetricsReader
+from treadle.admin.operations import Operations
 from treadle.admin.orphaned_workflows import OrphanedWorkflows
 from treadle.admin.queues import Queues
+from treadle.admin.workflows import Workflows
 
 __all__ = [
+    "Audit",
     "Dead",
     "EventFeed",
     "Filter",
@@ -21,8 +25,10 @@ __all__ = [
     "LimitHolds",
     "Limits",
     "MetricsReader",
+    "Operations",
     "OrphanedWorkflows",
     "Queues",
     "Signal",
     "Step",
+    "Workflows",
 ]

@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from treadle.errors import StorageError
+from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import RequestGuard
@@ -26,8 +27,13 @@ from treadle.server.openapi import description
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
 from treadle.server.overview import Looks
+from treadle.server.proxies import Proxied
 from treadle.server.redaction import Redaction
+from treadle.server.routes.audit import AuditRoutes
+from treadle.server.routes.bulk import BulkRoutes
 from treadle.server.routes.doctor import DoctorRoutes
+from treadle.server.routes.failures import FailureRoutes
+from treadle.server.routes.history import HistoryRoutes
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
@@ -35,6 +41,7 @@ from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
+from treadle.server.routes.workflows import WorkflowRoutes
 from treadle.server.settings import Settings
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import NOT_HERE
@@ -51,23 +58,44 @@ ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 
 def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[Operation]:
     """The operations of the native API and the worker protocol."""
+    looks = Looks(core, waiting)
+    core.operations.listen(lambda each, queues: looks.publish("operation", each.id, each, _operator(queues)))
     return [
         *SessionRoutes(core, settings).operations(),
-        *OverviewRoutes(Looks(core, waiting)).operations(),
+        *OverviewRoutes(looks).operations(),
         *MetricsRoutes(core).operations(),
         *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
+        *HistoryRoutes(core).operations(),
+        *FailureRoutes(core).operations(),
+        *BulkRoutes(core).operations(),
+        *AuditRoutes(core).operations(),
+        *WorkflowRoutes(core).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),
         *WorkerProtocol(core, waiting, settings).operations(),
     ]
 
 
-def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] = (), api: bool = True) -> Starlette:
+def _operator(queues: tuple[str, ...]) -> Callable[[Token], bool]:
+    """Whether a token sees an operation that is restricted to these queues."""
+    return lambda token: (
+        token.may("operate") and (not token.queues or (bool(queues) and set(queues) <= set(token.queues)))
+    )
+
+
+def make_site(
+    app: App,
+    settings: Settings,
+    protocols: Sequence[ProtocolRoutes] = (),
+    api: bool = True,
+    open_paths: Sequence[str] = (),
+) -> Starlette:
     """The ASGI application of a server over an app's storage.
 
-    protocols  protocols of other systems to serve, too
-    api        whether to serve the native API and the worker protocol
+    protocols   protocols of other systems to serve, too
+    api         whether to serve the native API and the worker protocol
+    open_paths  paths that anyone may read without a token; one that ends with "/" includes all paths below it
     """
     core = app._core
     waiting = LongPoll(lambda: core.storage)
@@ -75,7 +103,10 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
     @asynccontextmanager
     async def life(site: Starlette) -> AsyncIterator[None]:
         async with app:
-            yield
+            try:
+                yield
+            finally:
+                await core.operations.close()
 
     async def healthz(request: Request) -> Response:
         """Liveness: the process answers."""
@@ -102,17 +133,21 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if api:
         operations = operations_of(core, settings, waiting)
-        routes += made_of(operations, settings.max_body, core.moved.words, Redaction(settings.redact, settings.reveal))
+        routes += made_of(
+            operations, settings.max_body, core.moved.words, Redaction(settings.redact, settings.reveal), core.audit
+        )
         if settings.docs:
             routes += description(operations, bool(settings.tokens))
     for protocol in protocols:  # last, because one of them answers every other path
         routes += protocol(core, settings, waiting)
-    layers = [Middleware(RequestGuard, settings=settings)]
+    layers = [Middleware(RequestGuard, settings=settings, open_paths=open_paths)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]
         layers.insert(
             0, Middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=headers)
         )
+    if settings.proxies:
+        layers.insert(0, Middleware(Proxied, proxies=settings.proxies))
     site = Starlette(routes=routes, middleware=layers, lifespan=life, exception_handlers={HTTPException: _http})
     site.router.redirect_slashes = False  # a redirect would go to the host that the Host header names
     site.state.waiting = waiting

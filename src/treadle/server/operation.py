@@ -16,7 +16,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from treadle.admin import Audit
 from treadle.admin.known_names import Heard, heard
+from treadle.server import audited
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.long_lists import encoded
@@ -68,6 +70,9 @@ class Operation(Struct, frozen=True, kw_only=True):
     raw     a type of the body's fields that are kept as text, see body()
     query   the type of the query parameters, all optional
     bare    whether answers have payloads as they are stored; refused to tokens without a right to payloads
+    audit   the name of the act in the audit log; "": the call is not recorded
+    details the fields of the body that the entry has
+    instead the type of the response with status 200, if `status` is another one and both are possible
     others  further statuses that it may return, besides those of every call (see openapi.py)
     """
 
@@ -84,7 +89,10 @@ class Operation(Struct, frozen=True, kw_only=True):
     raw: Any = None
     query: Any = messages.Nothing
     gives: Any = messages.Nothing
+    instead: Any = NO_BODY
     status: int = 200
+    audit: str = ""
+    details: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
     media: str = "application/json"
 
@@ -93,13 +101,14 @@ Old = Callable[[], Awaitable[str | None]]
 """Returns a warning if the jobs of this storage have been moved elsewhere, otherwise None."""
 
 
-def routes(operations: Sequence[Operation], most: int, old: Old, redaction: Redaction) -> list[Route]:
+def routes(operations: Sequence[Operation], most: int, old: Old, redaction: Redaction, audit: Audit) -> list[Route]:
     """Starlette's routes, one per path, so that a wrong method returns 405 and not 404."""
     paths: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = operation
     return [
-        Route(path, Endpoint(methods, most, old, redaction), methods=list(methods)) for path, methods in paths.items()
+        Route(path, Endpoint(methods, most, old, redaction, audit), methods=list(methods))
+        for path, methods in paths.items()
     ]
 
 
@@ -109,8 +118,8 @@ class Endpoint:
     Starlette wraps functions in two layers for exceptions. They cost 10 us per request, and the guard replaces them.
     """
 
-    def __init__(self, methods: dict[str, Operation], most: int, old: Old, redaction: Redaction) -> None:
-        self._methods, self._most, self._old = methods, most, old
+    def __init__(self, methods: dict[str, Operation], most: int, old: Old, redaction: Redaction, audit: Audit) -> None:
+        self._methods, self._most, self._old, self._audit = methods, most, old, audit
         self._redactions = {True: redaction, False: redaction.as_shapes()}  # by the token's right to payloads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,6 +139,11 @@ class Endpoint:
         await answer(scope, receive, send)
 
     async def _run(self, operation: Operation, call: Call[Any, Any]) -> object:
+        if operation.audit and (operation.audit != audited.ENQUEUE or audited.by_person(call.request)):
+            async with audited.audited(self._audit, operation.audit, operation.details, call) as receipt:
+                answer = await operation.run(call)
+                audited.take(receipt, answer, call)
+                return answer
         if operation.method != "GET":
             return await operation.run(call)
         with heard():  # the header and the log already warn of old rows

@@ -13,21 +13,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from treadle.core.redaction import HIDDEN, WORDS, in_text, masked
 from treadle.errors import error_line
 
-HIDDEN: Final = "***"
-WORDS: Final = (
-    "password",
-    "passwd",
-    "secret",
-    "token",
-    "authorization",
-    "api_key",
-    "apikey",
-    "api-key",
-    "cookie",
-    "ssn",
-)
 LARGEST: Final = 256 * 2**10  # bytes of a value that are decoded to hide parts of it: 3 ms
 HITS: Final = 1_000  # words in a larger value that are looked at before the whole value is hidden
 ESCAPED: Final = re.compile(rb"\\u00[4-7]")  # an escaped letter, which no encoder writes: a key could be hidden by it
@@ -57,8 +45,8 @@ class Redaction:
         self.shapes = shapes
         self._pattern = re.compile("|".join(WORDS), re.IGNORECASE | re.ASCII)
         self._words = tuple(each.encode() for each in (*WORDS, *self._extra))
-        self._foreign = not all(map(str.isascii, extra))  # JSON may escape the letters of such a key
-        self._text = _in_text([*WORDS, *sorted(self._extra)])
+        self._foreign = not all(map(str.isascii, self._extra))  # JSON may escape the letters of such a key
+        self._text = in_text([*WORDS, *sorted(self._extra)])
 
     def as_shapes(self) -> Redaction:
         """The same for a token without a right to payloads."""
@@ -134,7 +122,7 @@ class Redaction:
             if len(value) == 2 and isinstance(value[0], str):  # an item of a mapping that JSON cannot represent
                 return [self._without(value[0]), self._value(value[0], value[1])]
             return [self._without(each) for each in value]
-        return self._text.sub(_masked, value) if isinstance(value, str) else value
+        return self._text.sub(masked, value) if isinstance(value, str) else value
 
     def _value(self, key: str, value: Any) -> Any:
         return HIDDEN if self.hides(key) and value is not None else self._without(value)
@@ -154,7 +142,7 @@ class Redaction:
         """A line of a log, the text of a progress, or another text of a job."""
         if text is None:
             return None
-        return f"text({len(text)})" if self.shapes else self._text.sub(_masked, text)
+        return f"text({len(text)})" if self.shapes else self._text.sub(masked, text)
 
     def error(self, text: str | None) -> str | None:
         """An error with its traceback; of a token without a right to payloads, the class of the error."""
@@ -181,19 +169,6 @@ def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
                 return True
             at = folded.find(word, at + len(word))
     return False
-
-
-def _in_text(words: Sequence[str]) -> re.Pattern[str]:
-    """`password=...`, `"api_key": "..."`, `Authorization: Bearer ...`, in time proportional to the text."""
-    return re.compile(
-        rf"(?P<key>(?:{'|'.join(map(re.escape, words))})[\w-]{{0,40}}\\?[\"']?)(?P<sign>\s{{0,3}}[=:]\s{{0,3}})"
-        r"(?:(?:Bearer|Basic|Digest)\s+)?(?:\\?\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;&)}\]]+)",
-        re.IGNORECASE,
-    )
-
-
-def _masked(found: re.Match[str]) -> str:
-    return f"{found['key']}{found['sign']}{HIDDEN}"
 
 
 def _items(values: Any, kind: Any) -> Any:

@@ -21,6 +21,7 @@ from treadle.serialization.tagged_json import has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
 from treadle.server.redaction import Redaction
+from treadle.storage.queries import ready_kind
 from treadle.tasks.json_options import JobOptions, Name, options_of
 
 if TYPE_CHECKING:
@@ -138,6 +139,12 @@ class JobView(Struct, frozen=True, kw_only=True):
     result   the returned value as JSON; null until the job has succeeded
     reason   of a failure: error, aborted, lost, expired, children; of a cancellation: asked, upstream, superseded;
              of a job that is queued again: "lost by <worker>", "declined by <worker>"
+    status   the state, or of a ready job whether it is queued, scheduled or blocked
+    reopenings      how often it was reopened
+    function_done   its function has run (or it has none), and only its ending is left
+    queue_position  the instant that orders it in its queue; null: it is not queued
+    limits          the limits that it names
+    expires_at      when its row may be deleted
     warning  in the answer to a request that enqueues: a name in the request that seems to be mistyped
     """
 
@@ -145,6 +152,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     task: str
     queue: str
     state: State
+    status: str
     priority: int
     args: list[Any]
     kwargs: dict[str, Any]
@@ -171,6 +179,11 @@ class JobView(Struct, frozen=True, kw_only=True):
     started_at: float | None
     ended_at: float | None
     deadline_at: float | None
+    expires_at: float | None
+    reopenings: int
+    function_done: bool
+    queue_position: float | None
+    limits: tuple[str, ...]
     warning: str | UnsetType = UNSET
 
 
@@ -184,6 +197,7 @@ def view(row: Record, redaction: Redaction) -> JobView:
         task=job.task,
         queue=job.queue,
         state=row.state,
+        status=ready_kind(row) or str(row.state),
         priority=job.priority,
         args=args,
         kwargs=kwargs,
@@ -210,6 +224,11 @@ def view(row: Record, redaction: Redaction) -> JobView:
         started_at=row.started_at,
         ended_at=row.ended_at,
         deadline_at=row.deadline_at,
+        expires_at=row.expires_at,
+        reopenings=row.reopenings,
+        function_done=row.function_done,
+        queue_position=row.queue_position,
+        limits=tuple(name for name, _ in job.limits),
     )
 
 
@@ -245,11 +264,17 @@ def _plain(text: str | None, redaction: Redaction) -> Any:
 
 
 class PageView(Struct, frozen=True):
-    """One page of jobs. `cursor` reads the next page; null: this was the last one."""
+    """One page of jobs. `cursor` reads the next page; null: this was the last one.
+
+    scanned     how many rows the call looked at; null: it did not have to look at rows that do not match
+    scanned_to  if a cursor remains, the instant of the last row it looked at, in the order of the page
+    """
 
     jobs: Sequence[JobView]
     cursor: str | None
     total: int | None = None
+    scanned: int | None = None
+    scanned_to: float | None = None
     warning: str | UnsetType = UNSET
 
 

@@ -21,6 +21,7 @@ from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience, Signal
+from treadle.server.routes.shown import hidden_by
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
 from treadle.server.time_slices import in_turns
@@ -60,6 +61,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs",
                 run=self.send,
+                audit="job.enqueue",
                 summary="Enqueue one job",
                 tag="jobs",
                 scope="enqueue",
@@ -84,6 +86,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/batch",
                 run=self.send_many,
+                audit="job.enqueue",
                 summary="Enqueue many jobs, all or none",
                 tag="jobs",
                 scope="enqueue",
@@ -107,6 +110,7 @@ class JobRoutes:
                 method="DELETE",
                 path="/v1/jobs/{id}",
                 run=self.delete,
+                audit="job.delete",
                 summary="Delete an ended job",
                 tag="jobs",
                 scope="operate",
@@ -149,6 +153,8 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/{id}/cancel",
                 run=self.cancel,
+                audit="job.cancel",
+                details=("tree",),
                 tag="jobs",
                 scope="operate",
                 summary="Cancel a job and its children",
@@ -161,6 +167,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/{id}/retry",
                 run=self.retry,
+                audit="job.retry",
                 tag="jobs",
                 scope="operate",
                 summary="Reopen a failed or cancelled job",
@@ -171,6 +178,8 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/{id}/signal",
                 run=self.signal,
+                audit="job.signal",
+                details=("name",),
                 tag="jobs",
                 scope="operate",
                 takes=Signal,
@@ -182,6 +191,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/{id}/run_now",
                 run=self.run_now,
+                audit="job.run_now",
                 tag="jobs",
                 scope="operate",
                 summary="Queue a scheduled job now",
@@ -252,13 +262,20 @@ class JobRoutes:
                 words = f"the token {call.token.name!r} may read {', '.join(call.token.queues)}: name one with queue="
                 raise Refused(403, "forbidden", words)
             call.allowed([asked.queue])
+        scan = asked.scan
+        if scan is None and not asked.count:
+            scan = self._core.storage.capabilities.scan
         with call.heard() as said:
-            page = await self._core.jobs.list(
-                cursor=asked.cursor, limit=asked.limit, count=asked.count, order=asked.order, **asked.filters()
+            page = await self._core.jobs.showing(hidden_by(call.redaction), not call.redaction.shapes).list(
+                cursor=asked.cursor,
+                limit=asked.limit,
+                count=asked.count,
+                order=asked.order,
+                scan=scan,
+                **asked.filters(),
             )
-        return PageView(
-            await in_turns(lambda row: view(row, call.redaction), page.records), page.cursor, page.total, said.text
-        )
+        found = await in_turns(lambda row: view(row, call.redaction), page.records)
+        return PageView(found, page.cursor, page.total, page.scanned, page.scanned_to, said.text)
 
     async def get(self, call: Call[None, messages.Nothing]) -> JobView:
         return view(await self._row(call), call.redaction)

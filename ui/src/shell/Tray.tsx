@@ -1,0 +1,82 @@
+/** The progress of bulk operations that this reader began, at the bottom of the page until they are dismissed. */
+import { signal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
+import type { Act, Operation } from "../api";
+import { Button } from "../design/Button";
+import { Badge } from "../design/Badge";
+import { announce } from "../lib/announce";
+import { count, plural } from "../lib/format";
+import { get, part, send } from "../lib/http";
+import { link, noteOperation, operations } from "../lib/live";
+import { reloadAll } from "../lib/session";
+
+const POLL = 1_500; // ms between two reads of an operation that the stream does not report
+
+const shown = signal<readonly string[]>([]);
+
+export const PAST: Record<Act, string> = { retry: "retried", cancel: "cancelled", run_now: "queued", delete: "deleted" };
+const PRESENT: Record<Act, string> = { retry: "Retrying", cancel: "Cancelling", run_now: "Queueing", delete: "Deleting" };
+
+export function watchOperation(found: Operation): void {
+  noteOperation(found);
+  shown.value = [...shown.value, found.id];
+}
+
+export function Tray(): JSX.Element {
+  return (
+    <section class="tray" aria-label="Operations">
+      {shown.value.map((id) => {
+        const found = operations.value.get(id);
+        return found && <One key={id} of={found} />;
+      })}
+    </section>
+  );
+}
+
+function One({ of }: { of: Operation }): JSX.Element {
+  const running = of.state === "running";
+  const words = running ? `${PRESENT[of.act]} jobs` : summary(of);
+  useEffect(() => {
+    if (!running) {
+      announce(words);
+      reloadAll();
+      return undefined;
+    }
+    const timer = setInterval(() => {
+      if (link.value !== "live") void get<Operation>(`operations/${part(of.id)}`).then(noteOperation, () => undefined);
+    }, POLL);
+    return () => clearInterval(timer);
+  }, [running]);
+  const passed = Object.entries(of.passed_over);
+  return (
+    <div class="panel pad operation">
+      <div class="row">
+        <Badge of={of.state}>{words}</Badge>
+        {running ? (
+          <span class="push row">
+            <span class="quiet">
+              {count(of.done)}
+              {of.total !== null && ` of ${count(of.total)}`}
+            </span>
+            <Button slim onClick={() => send("DELETE", `operations/${part(of.id)}`)}>
+              Stop
+            </Button>
+          </span>
+        ) : (
+          <span class="push">
+            <Button slim kind="plain" icon="close" label="Dismiss" onClick={() => (shown.value = shown.value.filter((each) => each !== of.id))} />
+          </span>
+        )}
+      </div>
+      {running && <progress aria-label={words} {...(of.total !== null && { max: Math.max(1, of.total), value: Math.min(of.done, of.total) })} />}
+      {of.error && <p class="small any">{of.error}</p>}
+      {passed.length > 0 && <p class="small quiet">Passed over: {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}</p>}
+    </div>
+  );
+}
+
+function summary(of: Operation): string {
+  const done = `${plural(of.done, "job")} ${PAST[of.act]}`;
+  return of.state === "stopped" ? `Stopped: ${done}` : of.state === "failed" ? `Failed: ${done}` : done;
+}
