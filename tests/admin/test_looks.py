@@ -1,4 +1,4 @@
-"""What is called again and again counts up to a bound: it never calls `stats`, which reads every row."""
+"""Calls that are repeated count up to a bound: none of them calls `stats`, which reads every row."""
 
 from __future__ import annotations
 
