@@ -163,9 +163,20 @@ class PostgresStage(Stage):
         self._do(f"ALTER SYSTEM SET default_transaction_read_only = {value}", "SELECT pg_reload_conf()")
 
     def _hold(self) -> None:
-        """Begin another transaction that does not end, so that calls run into their time limit."""
+        """Begin another transaction that does not end, so that calls run into their time limit.
+
+        A client behind a half-open connection may have left a transaction that holds the table for ever. The server's
+        `idle_in_transaction_session_timeout` would end it; here it is ended at once.
+        """
         self._holder = psycopg.connect(self.direct)
-        self._holder.execute("LOCK TABLE treadle.job IN ACCESS EXCLUSIVE MODE")
+        try:
+            self._holder.execute("SET lock_timeout = '5s'")
+            self._holder.commit()
+            self._holder.execute(TABLE_LOCK)
+        except psycopg.errors.LockNotAvailable:
+            self._holder.rollback()
+            self._do(END_IDLE_TRANSACTIONS)
+            self._holder.execute(TABLE_LOCK)
 
     def _let_go(self) -> None:
         holder, self._holder = self._holder, None
@@ -181,6 +192,12 @@ def _durable_postgres() -> Postgres:
     atexit.register(made.close)
     return made
 
+
+TABLE_LOCK: LiteralString = "LOCK TABLE treadle.job IN ACCESS EXCLUSIVE MODE"
+END_IDLE_TRANSACTIONS: LiteralString = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE state = 'idle in transaction' AND datname = current_database()"
+)
 
 # A full disk, simulated for one statement: a real one would affect the whole machine.
 FULL: tuple[LiteralString, ...] = (

@@ -132,6 +132,20 @@ def test_a_role_that_owns_nothing(url: str, role: str) -> None:
     assert "it cannot vacuum or migrate them" in said
 
 
+def test_a_role_that_lacks_the_table_of_a_later_version(url: str, role: str) -> None:
+    """Its rights were granted table by table, before a migration created another one."""
+    run("migrate", "--url", url)
+    execute(
+        url,
+        f"GRANT USAGE ON SCHEMA treadle TO {role}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}",
+        f"REVOKE INSERT ON treadle.metrics FROM {role}",
+    )
+    code, found = doctor(url.replace("postgres@", f"{role}@"))
+    assert code == 1
+    assert found["rights"] == ("fail", "this role may not read and write metrics")
+
+
 def test_what_the_url_asks_for(url: str) -> None:
     """With prepare=off the session sets nothing, so the defaults from the URL apply."""
     other = f"options={quote('-c default_transaction_isolation=serializable -c synchronous_commit=off')}"

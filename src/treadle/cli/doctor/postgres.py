@@ -138,6 +138,14 @@ def _tables(tables: tuple[Table, ...]) -> Iterator[Check]:
                 f"{table.name}: {table.dead:,} dead and {table.live:,} live rows",
                 "end long transactions, which prevent vacuuming; then run VACUUM",
             )
+    denied = [table.name for table in tables if not table.usable]
+    if denied:
+        yield fail(
+            "rights",
+            f"this role may not read and write {', '.join(denied[:4])}",
+            "as the owner: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ... TO ..., and ALTER DEFAULT "
+            "PRIVILEGES for the tables of later versions",
+        )
     foreign = [table.name for table in tables if not table.owned]
     if foreign:
         yield warn(

@@ -25,7 +25,8 @@ SELECT current_setting('server_version'), current_setting('fsync') = 'on', curre
 TABLES: Final = """
 SELECT c.relname::text, pg_total_relation_size(c.oid), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
        coalesce('autovacuum_enabled=false' = ANY(c.reloptions) OR 'autovacuum_enabled=off' = ANY(c.reloptions), false),
-       pg_has_role(c.relowner, 'USAGE')
+       pg_has_role(c.relowner, 'USAGE'), has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+       AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
 FROM pg_class c LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid
 WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r' ORDER BY c.relname
 """
@@ -33,7 +34,8 @@ SCHEMA: Final = "SELECT max(number) FROM {schema}.migration"
 
 
 class Table(Struct, frozen=True):
-    """One of our tables. `dead`: rows that were deleted or replaced and not vacuumed yet; `owned`: we may vacuum it."""
+    """One of our tables. `dead`: rows that were deleted or replaced and not vacuumed yet; `owned`: we may vacuum it;
+    `usable`: we may read and write its rows."""
 
     name: str
     size: int  # bytes, including its indexes
@@ -41,6 +43,7 @@ class Table(Struct, frozen=True):
     dead: int
     autovacuum_off: bool
     owned: bool
+    usable: bool = True
 
 
 class Health(Struct, frozen=True, kw_only=True):

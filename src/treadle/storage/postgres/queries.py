@@ -1,4 +1,4 @@
-"""Queries: rows by id, pages, counts. They change nothing.
+"""Queries: rows by id, counts, a glance, limits. They change nothing; pages.py has the pages.
 
 Each reads both tables in one statement: a job that ends meanwhile moves from one table to the other, and must be seen
 exactly once.
@@ -6,34 +6,22 @@ exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
-from treadle.core.model import FINAL, Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State, Stats
+from treadle.core.model import Count, Glance, Limit, LimitFacts, LimitUse, Presence, QueueGlance, Record, Stats
 from treadle.storage import queries
 from treadle.storage.admission import counted, rule_for
 from treadle.storage.limit_facts import gathered
 from treadle.storage.postgres.pool import Runner
-from treadle.storage.postgres.rows import NUMBER, STATES, TOLD, TOLD_ENDED, heard, record, said, text
+from treadle.storage.postgres.rows import STATES, heard, record, text
 
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
 BY_IDS: Final = f"SELECT * FROM {{schema}}.rows_of({IDS})"
-
-# How each order is split into pages: its columns, their direction, and the condition for rows behind a cursor.
-ORDERS: Final = {
-    "newest": (("created_at", "DESC"), ("id", "DESC")),
-    "oldest": (("created_at", "ASC"), ("id", "ASC")),
-    "ended": (("ended_at", "DESC"), ("id", "ASC")),
-    "queue": (("queue", "ASC"), ("rank", "DESC"), ("queue_position", "ASC"), ("id", "ASC")),
-}
-BEHIND: Final = {
-    "newest": "(j.created_at, j.id) < (%s::float8, %s)",
-    "oldest": "(j.created_at, j.id) > (%s::float8, %s)",
-    "ended": "j.ended_at <= %s::float8 AND (j.ended_at < %s::float8 OR j.id > %s)",
-    "queue": "(j.queue, -j.rank, j.queue_position, j.id) > (%s, %s::int, %s::float8, %s)",
-}
 
 NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 COUNTS: Final = """
@@ -50,120 +38,45 @@ FACTS: Final = "SELECT name, kind, slots, rate, per, how, burst, hold, until FRO
 USES: Final = """
 SELECT key, coalesce(sum(cost) FILTER (WHERE live), 0), sum(cost) FROM {schema}.slot GROUP BY key
 UNION ALL
-SELECT 'queue:' || queue, count(*) FILTER (WHERE state = 2 AND NOT function_done), count(*)
-FROM {schema}.job WHERE started_at IS NOT NULL GROUP BY queue
+SELECT 'queue:' || queue, count(*) FILTER (WHERE NOT function_done), count(*)
+FROM {schema}.job WHERE state = 2 GROUP BY queue
+UNION ALL
+SELECT 'queue:' || queue, 0, count(*) FROM {schema}.job WHERE started_at IS NOT NULL AND state < 2 GROUP BY queue
 """
 ASIDE: Final = """
 SELECT blocked_on, count(*) FROM {schema}.job WHERE blocked_on IS NOT NULL AND queue_position IS NULL
 GROUP BY blocked_on
 """
+GLANCE: Final = "SELECT {schema}.glance(%s::float8, %s::int)::text"
 RATES: Final = "SELECT key, left_now, next_start FROM {schema}.rates(%s::float8)"
 
 _presence = msgspec.json.Decoder(Presence).decode
+
+
+# A row of FACTS, with numbers that JSON may write as integers.
+Fact = tuple[str, str, int | None, int | None, float | None, str | None, int | None, str | None, float | None]
+
+
+class _Glance(Struct, array_like=True):
+    """The result of the function `glance`."""
+
+    at: float
+    queues: list[tuple[str, int, float]]
+    kinds: list[tuple[str, str, int, bool]]
+    workers: list[tuple[str, float]]
+    facts: list[Fact]
+    uses: list[tuple[str, int, int]]
+    blocked: list[tuple[str, int]]
+    rates: list[tuple[str, float, float | None]]
+
+
+_glance = msgspec.json.Decoder(_Glance).decode
 
 
 async def by_ids(run: Runner, ids: Sequence[str]) -> dict[str, Record]:
     names = text(list(dict.fromkeys(ids)))
     rows = map(record, await run.run(BY_IDS, [names]))
     return {row.job.id: row for row in rows}
-
-
-# --- pages
-
-
-class _Where:
-    """Conditions and their values, in the order in which the statement uses them."""
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.values: list[Any] = []
-
-    def add(self, condition: str, *values: Any) -> None:
-        self.parts.append(condition)
-        self.values += values
-
-    def copy(self) -> _Where:
-        other = _Where()
-        other.parts, other.values = list(self.parts), list(self.values)
-        return other
-
-    def __str__(self) -> str:
-        return " AND ".join(self.parts) or "true"
-
-
-def _asked(query: Query) -> _Where:
-    """The conditions of a query, for the rows of either table."""
-    where = _Where()
-    for column, value in (("task", query.task), ("queue", query.queue), ("parent", query.parent)):
-        if value is not None:
-            where.add(f"j.{column} = %s", said(value))
-    if query.ids:
-        where.add(f"j.id = ANY({IDS})", text(list(dict.fromkeys(query.ids))))
-    if query.state:
-        where.add(f"j.state IN ({', '.join(str(NUMBER[state]) for state in sorted(set(query.state)))})")
-    if query.root is not None:
-        where.add("(j.root = %s OR j.id = %s)", said(query.root), said(query.root))
-    if query.label is not None:
-        where.add("j.id IN (SELECT l.id FROM {schema}.label l WHERE l.label = %s)", said(query.label))
-    if query.before is not None:
-        where.add("j.created_at < %s::float8", query.before)
-    if query.order == "queue" or query.ahead_of is not None:
-        where.add("j.queue_position IS NOT NULL")
-    if query.ahead_of is not None:
-        where.add(
-            "EXISTS (SELECT FROM {schema}.job o WHERE o.id = %s AND o.queue_position IS NOT NULL AND o.queue = j.queue"
-            " AND (-j.rank, j.queue_position, j.id) < (-o.rank, o.queue_position, o.id))",
-            said(query.ahead_of),
-        )
-    return where
-
-
-def _tables(query: Query) -> list[tuple[str, str]]:
-    """The tables that can contain matching rows, and how their columns are read."""
-    states = set(query.state) or set(State)
-    line = query.order == "queue" or query.ahead_of is not None
-    tables = []
-    if states - FINAL and query.order != "ended":
-        tables.append(("job", TOLD))
-    if states & FINAL and not line:
-        tables.append(("ended", TOLD_ENDED))
-    return tables
-
-
-async def find(run: Runner, query: Query) -> Page:
-    cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
-    limit, tables = max(query.limit, 0), _tables(query)
-    if not tables:
-        return Page(total=0 if query.count else None)
-    where = _asked(query)
-    behind = where.copy()
-    if cursor is not None:
-        behind.add(BEHIND[query.order], *_cut(query.order, cursor))
-    columns = ORDERS[query.order]
-    parts, values = [], []
-    for table, told in tables:
-        keys = ", ".join(f"j.{column} AS sort{n}" for n, (column, _) in enumerate(columns))
-        order = ", ".join(f"j.{column} {way}" for column, way in columns)
-        parts.append(f"(SELECT {told}, {keys} FROM {{schema}}.{table} j WHERE {behind} ORDER BY {order} LIMIT %s)")
-        values += [*behind.values, limit + 1]
-    order = ", ".join(f"sort{n} {way}" for n, (_, way) in enumerate(columns))
-    statement = f"SELECT * FROM ({' UNION ALL '.join(parts)}) page ORDER BY {order} LIMIT %s"
-    found = await run.run(statement, [*values, limit + 1], often=False)
-    rows = [record(row[: -len(columns)]) for row in found[:limit]]
-    total = await _total(run, where, tables) if query.count else None
-    more = rows and len(found) > limit
-    return Page(tuple(rows), queries.cursor_of(rows[-1], query.order) if more else None, total)
-
-
-def _cut(order: str, cursor: tuple[Any, ...]) -> list[Any]:
-    values = [said(part) if isinstance(part, str) else part for part in cursor]
-    return [values[0], *values] if order == "ended" else values
-
-
-async def _total(run: Runner, where: _Where, tables: list[tuple[str, str]]) -> int:
-    parts = [f"(SELECT count(*) FROM {{schema}}.{table} j WHERE {where})" for table, _ in tables]
-    [(total,)] = await run.run(f"SELECT {' + '.join(parts)}", where.values * len(tables), often=False)
-    return int(total)
 
 
 # --- statistics
@@ -195,28 +108,67 @@ def _count(row: tuple[Any, ...], now: float) -> Count:
     )
 
 
+async def glance(run: Runner, now: float | None, most: int) -> Glance:
+    """One round trip, and a few ms with a million rows."""
+    [(told,)] = await run.run(GLANCE, [now, most])
+    found = _glance(told)
+    queued: dict[str, dict[str, Any]] = defaultdict(dict)
+    for name, jobs, first in found.queues:
+        queued[name] = {
+            "queued": min(jobs, most),
+            "queued_capped": jobs > most,
+            "oldest": max(0.0, found.at - first),
+        }
+    for kind, name, jobs, _ in found.kinds:
+        if jobs:
+            queued[name][kind] = jobs
+    names = sorted((heard(name), name) for name in queued)
+    capped = {kind for kind, _, _, over in found.kinds if over}
+    return Glance(
+        at=found.at,
+        queues=tuple(QueueGlance(name=name, **queued[stored]) for name, stored in names),
+        workers=queries.workers([(_presence(presence), seen) for presence, seen in found.workers], found.at),
+        limits=_uses(_facts(found.facts), found.uses, found.blocked, found.rates),
+        capped=tuple(kind for kind in queries.KINDS if kind in capped),
+    )
+
+
 async def limits(run: Runner, now: float | None, use: bool = True) -> tuple[LimitUse, ...]:
     facts = await limit_facts(run)
-    rules = queries.acting_rules(facts)
-    if not rules or not use:
+    if not queries.acting_rules(facts) or not use:
         return queries.limit_uses(facts)
-    used: dict[str, int] = {}
-    for name, live, begun in await run.run(USES, []):
+    return _uses(facts, await run.run(USES, []), await run.run(ASIDE, []), await run.run(RATES, [now]))
+
+
+def _uses(
+    facts: Mapping[str, LimitFacts],
+    uses: Iterable[tuple[Any, ...]],
+    blocked: Iterable[tuple[Any, ...]],
+    rates: Iterable[tuple[Any, ...]],
+) -> tuple[LimitUse, ...]:
+    """The use of each rule, from rows (limit, slots of running jobs, slots held), (limit, blocked jobs) and (limit,
+    starts that are left, the next start)."""
+    rules = queries.acting_rules(facts)
+    used: Counter[str] = Counter()
+    for name, live, held in uses:
         key = heard(name)
         rule = rule_for(rules, key)
-        used[key] = int(begun if rule is not None and rule.hold == "ended" else live)
-    blocked_on = {heard(key): int(jobs) for key, jobs in await run.run(ASIDE, [])}
-    rates = {}
-    for name, left, opens in await run.run(RATES, [now]):
+        used[key] += int(held if rule is not None and rule.hold == "ended" else live)
+    counts = {heard(key): int(jobs) for key, jobs in blocked}
+    left = {}
+    for name, starts, opens in rates:
         rule = rule_for(rules, heard(name))
         if rule is not None:
-            rates[heard(name)] = counted(rule, left), opens
-    return queries.limit_uses(facts, used, blocked_on, rates)
+            left[heard(name)] = counted(rule, starts), opens
+    return queries.limit_uses(facts, used, counts, left)
 
 
 async def limit_facts(run: Runner) -> dict[str, LimitFacts]:
     """The stored facts of each limit."""
-    found = await run.run(FACTS, [])
+    return _facts(await run.run(FACTS, []))
+
+
+def _facts(found: Iterable[tuple[Any, ...]]) -> dict[str, LimitFacts]:
     return gathered(
         (heard(name), kind, Limit(heard(name), *rule) if rule[2] is not None else None, until)
         for name, kind, *rule, until in ((name, heard(kind), *others) for name, kind, *others in found)

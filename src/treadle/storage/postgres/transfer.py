@@ -10,6 +10,8 @@ from msgspec.structs import asdict
 
 from treadle.core.model import LimitFacts, Record
 from treadle.storage.limit_facts import rows
+from treadle.storage.postgres.metrics import all_metrics
+from treadle.storage.postgres.metrics import words as metric_words
 from treadle.storage.postgres.pool import Runner
 from treadle.storage.postgres.queries import limit_facts
 from treadle.storage.postgres.rows import (
@@ -37,7 +39,7 @@ from treadle.storage.transfer import (
 
 MARK: Final = "SELECT value FROM {schema}.meta WHERE name = 'move'"
 SET_MARK: Final = noting("SELECT {schema}.set_mark(%s::float8, %s)", 1)
-TAKE_IN: Final = "SELECT {schema}.take_in(%s::json, %s::json, %s::json, %s)"
+TAKE_IN: Final = "SELECT {schema}.take_in(%s::json, %s::json, %s::json, %s::json, %s)"
 
 # By id: this order does not change when jobs end. A job holds its key if `holder` names it and its own row still has
 # the key; an ended job, only if its key window was open when it ended.
@@ -91,7 +93,7 @@ async def unload(run: Runner, cursor: str | None, limit: int) -> Chunk:
     if cursor is not None:
         return Chunk(jobs, cursor=more)
     rules = await limit_facts(run)
-    return Chunk(jobs, tuple(rules[name] for name in sorted(rules)), await _rates(run), more)
+    return Chunk(jobs, tuple(rules[name] for name in sorted(rules)), await _rates(run), more, await all_metrics(run))
 
 
 def _carried(row: Sequence[Any]) -> Carried:
@@ -115,7 +117,13 @@ async def _rates(run: Runner) -> tuple[Rate, ...]:
 
 async def load(run: Runner, given: Chunk, mark: MoveState) -> None:
     jobs = sorted((_words(each) for each in given.jobs), key=lambda words: str(words["id"]))
-    words = [text(_facts(given.rules)), text(given.rates), text(jobs), _written(mark)]
+    words = [
+        text(_facts(given.rules)),
+        text(given.rates),
+        text(metric_words(given.metrics)),
+        text(jobs),
+        _written(mark),
+    ]
     _check(await run.run(TAKE_IN, words, often=False))
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from treadle.core.model import (
     Claim,
     Claimed,
+    Glance,
     HeartbeatResult,
     LeaseRenewal,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Page,
@@ -21,7 +23,7 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import StorageError
-from treadle.storage.postgres import queries
+from treadle.storage.postgres import metrics, pages, queries
 from treadle.storage.postgres.claim import Nobody, Watch, claim
 from treadle.storage.postgres.enqueue import enqueue
 from treadle.storage.postgres.errors import mark_of
@@ -34,6 +36,7 @@ from treadle.storage.value_checks import (
     check_beat,
     check_changes,
     check_jobs,
+    check_rows,
     guarded_settle,
     guarded_settle_claim,
 )
@@ -98,10 +101,13 @@ class Verbs:
         return [found.get(id) for id in ids]
 
     async def find(self, query: Query) -> Page:
-        return await queries.find(self._runner, query)
+        return await pages.find(self._runner, query)
 
     async def stats(self) -> Stats:
         return await queries.stats(self._runner, self._moment())
+
+    async def glance(self, most: int = 10_000) -> Glance:
+        return await queries.glance(self._runner, self._moment(), max(most, 0))
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         return await queries.limits(self._runner, self._moment(), use)
@@ -117,6 +123,13 @@ class Verbs:
             if _role(error) is None:
                 raise
             return 0
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        check_rows(rows, remove)
+        await metrics.store_metrics(self._runner, rows, remove)
+
+    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
+        return await metrics.read_metrics(self._runner, since, until)
 
 
 def _role(error: StorageError) -> str | None:

@@ -84,9 +84,9 @@ CREATE FUNCTION mark_replaces(stored json, mark json) RETURNS boolean LANGUAGE s
     END
 $$;
 
--- Import rules, the state of rates, and jobs: each an object with the columns of `job`, and steps, labels, holds, first
+-- Import rules, the state of rates, rows of metrics, and jobs: each of these an object with the columns of `job`, and steps, labels, holds, first
 -- and edges. Known ids are left unchanged, so the call may be repeated. No topics are noted.
-CREATE FUNCTION take_in(rules json, rates json, jobs json, mark text) RETURNS text LANGUAGE plpgsql
+CREATE FUNCTION take_in(rules json, rates json, measured json, jobs json, mark text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     fresh text[];
@@ -107,6 +107,10 @@ BEGIN
     SELECT x.key, coalesce((SELECT sum((s.value ->> 1)::int) FROM json_array_elements(x.starts) AS s), 0), x.tokens, x.at
     FROM json_to_recordset(rates) AS x (key text, starts json, tokens float8, at float8)
     ON CONFLICT (key) DO UPDATE SET spent = excluded.spent, tokens = excluded.tokens, at = excluded.at;
+    INSERT INTO metrics (span, at, source, data)
+    SELECT x.span, x.at, x.source, decode(x.data, 'hex')
+    FROM json_to_recordset(measured) AS x (at float8, span float8, source text, data text)
+    ON CONFLICT (span, at, source) DO UPDATE SET data = excluded.data;
     SELECT array_agg(x.id) INTO fresh FROM json_to_recordset(jobs) AS x (id text)
     WHERE NOT EXISTS (SELECT 1 FROM job j WHERE j.id = x.id) AND NOT EXISTS (SELECT 1 FROM ended d WHERE d.id = x.id);
     INSERT INTO job SELECT * FROM json_populate_recordset(NULL::job, jobs) AS r WHERE r.state < 3 AND r.id = ANY (fresh);

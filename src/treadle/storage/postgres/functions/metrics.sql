@@ -1,0 +1,43 @@
+-- The rows of metrics. They are telemetry: no function of jobs reads or locks them.
+
+-- The verb: store rows and remove others, row by row in the order of their key, so that two calls never wait for each
+-- other. Each key occurs once. data: in hexadecimal.
+CREATE FUNCTION store_metrics(stored json, removed json) RETURNS void LANGUAGE plpgsql
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_bitmapscan = off AS $$
+DECLARE
+    x record;
+BEGIN
+    PERFORM enter('closing');
+    FOR x IN
+        SELECT s.span, s.at, s.source, s.data FROM json_to_recordset(stored) AS s (at float8, span float8, source text, data text)
+        UNION ALL
+        SELECT r.span, r.at, r.source, NULL FROM json_to_recordset(removed) AS r (at float8, span float8, source text)
+        ORDER BY 1, 2, 3
+    LOOP
+        IF x.data IS NULL THEN
+            DELETE FROM metrics m WHERE m.span = x.span AND m.at = x.at AND m.source = x.source;
+        ELSE
+            INSERT INTO metrics (span, at, source, data) VALUES (x.span, x.at, x.source, decode(x.data, 'hex'))
+            ON CONFLICT (span, at, source) DO UPDATE SET data = excluded.data;
+        END IF;
+    END LOOP;
+END $$;
+
+-- The verb: the rows whose span overlaps [since, until), data in hexadecimal. The condition that decides is exact; the
+-- wider one is for the index.
+CREATE FUNCTION read_metrics(since float8, until float8) RETURNS TABLE (at float8, span float8, source text, data text)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    length float8 := '-Infinity';
+BEGIN
+    LOOP
+        SELECT m.span INTO length FROM metrics m WHERE m.span > length ORDER BY m.span LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        RETURN QUERY SELECT m.at, m.span, m.source, encode(m.data, 'hex') FROM metrics m
+        WHERE m.span = length AND m.at < until AND m.at >= since - length - 0.001 AND m.at + m.span > since;
+    END LOOP;
+END $$;
