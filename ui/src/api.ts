@@ -378,6 +378,7 @@ export interface DryRun {
 export interface Operation {
   id: string;
   act: Act;
+  words: string;
   state: "running" | "done" | "stopped" | "failed";
   done: number;
   passed_over: Record<string, number>;
@@ -426,8 +427,8 @@ export interface AuditEntry {
   by: string;
   from: "api" | "cli" | "python" | "mcp";
   act: string;
-  target: string | null;
-  filter: Json;
+  target: string;
+  filter: string | null;
   done: number | null;
   passed_over: Record<string, number> | null;
   error: string | null;

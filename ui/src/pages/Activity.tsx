@@ -11,14 +11,14 @@ import { get, withQuery } from "../lib/http";
 import { useListKeys } from "../lib/list";
 import { useLoad } from "../lib/load";
 import { href } from "../lib/route";
-import { canOperate } from "../lib/session";
+import { canOperate, servesAll } from "../lib/session";
 import { PageHead } from "../shell/PageHead";
 
 const ROWS = 100;
 const LOOK = 15; // s
 
 export function Activity(): JSX.Element {
-  const load = useLoad<Audit>(canOperate.value ? `audit?limit=${ROWS}` : null, LOOK);
+  const load = useLoad<Audit>(canOperate.value && servesAll.value ? `audit?limit=${ROWS}` : null, LOOK);
   const older = useSignal<Audit | null>(null);
   useListKeys();
   const cursor = (older.value ?? load.data)?.cursor;
@@ -30,8 +30,8 @@ export function Activity(): JSX.Element {
     <>
       <PageHead title="Activity" />
       <section class="panel">
-        {!canOperate.value ? (
-          <Empty title="Only operators see the activity">It names people and what they did. Your token has no scope “operate”.</Empty>
+        {!canOperate.value || !servesAll.value ? (
+          <Empty title="Only operators of all queues see the activity">It names people and what they did. Your token lacks the scope “operate”, or is bound to some queues.</Empty>
         ) : (
           <Loaded of={load}>
             {(found) => {
@@ -74,7 +74,7 @@ function Entries({ of }: { of: readonly AuditEntry[] }): JSX.Element {
             <span class="clip list-of">{each.by}</span>
           </th>
           <td class="mid quiet">{each.from}</td>
-          <td class="nowrap">{each.act.replaceAll("_", " ")}</td>
+          <td class="nowrap">{each.act.replace(".", " ").replaceAll("_", " ")}</td>
           <td class="grow">
             <Target of={each} />
           </td>
@@ -101,7 +101,10 @@ function Target({ of }: { of: AuditEntry }): JSX.Element {
       </span>
     );
   }
-  const text = of.target ?? (of.filter ? JSON.stringify(of.filter) : "");
+  const text = of.filter || of.target || "";
+  const [kind] = of.act.split(".");
+  if (kind === "queue" || kind === "schedule") return <a href={href([`${kind}s`, text])}>{text}</a>;
+  if (kind === "limit") return <a href="limits">{text}</a>;
   return (
     <code class="clip" title={text} dir="auto">
       {text}

@@ -240,8 +240,15 @@ function FactsOf({ job }: { job: Row }): JSX.Element {
   );
 }
 
+/** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved". */
+function plain(name: string): string {
+  return name.replace(/^(sleep|wait):/, "");
+}
+
 function Steps({ job, history }: { job: Row; history: History }): JSX.Element | null {
-  const { steps, signals } = history;
+  const { signals } = history;
+  const names = new Set(signals.map((each) => each.name));
+  const steps = history.steps.filter((each) => each.kind !== "signal" || !names.has(plain(each.name)));
   if (!steps.length && !signals.length) return null;
   return (
     <Panel title="Steps and signals">
@@ -249,10 +256,10 @@ function Steps({ job, history }: { job: Row; history: History }): JSX.Element | 
         {steps.map((step) => (
           <li key={`${step.kind} ${step.name}`}>
             <Badge of={step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : "running"}>{step.kind}</Badge>
-            <b class="any">{step.name}</b>
+            <b class="any">{plain(step.name)}</b>
             {step.until !== null && !step.done && (
               <span class="quiet">
-                until <Time at={step.until} />
+                until <Time at={step.until} exact />
               </span>
             )}
             {step.done && step.kind !== "sleep" && <Json value={step.value} />}

@@ -71,8 +71,8 @@ export function Jobs(): JSX.Element {
       />
       <StatusTabs view={view} filter={filter} />
       <JobFilter query={query} />
-      <section class="panel">
-        <Loaded of={load}>{(page) => <List key={path} path={path} page={page} params={params} view={view} filter={filter} selection={selection} />}</Loaded>
+      <section class={load.of === path ? "panel" : "panel stale"} aria-busy={load.of !== path}>
+        <Loaded of={load}>{(page) => <List key={load.of} page={page} params={params} view={view} filter={filter} selection={selection} />}</Loaded>
       </section>
     </>
   );
@@ -103,7 +103,6 @@ function StatusTabs({ view, filter }: { view: View; filter: Filter }): JSX.Eleme
 }
 
 interface ListProps {
-  path: string;
   page: Page;
   params: Params;
   view: View;

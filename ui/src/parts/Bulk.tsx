@@ -56,6 +56,7 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
       failed(error);
     }
   };
+  const words = target.ids ? "" : (found?.words ?? ""); // the ids of a selection say nothing to a person
   const number = found && plural(found.matches, "job", found.capped);
   return (
     <Dialog
@@ -80,8 +81,8 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
       {found && (
         <>
           <p>
-            {inWords(found)} {found.words && <b class="any">{found.words}</b>}
-            {found.words && "."} <Later at={began.value} />
+            {inWords(found, words)} {words && <b class="any">{words}</b>}
+            {words && "."}
           </p>
           <p class="quiet">{HINTS[act]}</p>
           {found.samples.length > 0 && <Samples jobs={found.samples} more={found.matches - found.samples.length} capped={found.capped} />}
@@ -101,19 +102,11 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   );
 }
 
-function inWords(found: DryRun): string {
-  if (!found.matches) return found.words ? "No job matches:" : "No job matches.";
+function inWords(found: DryRun, words: string): string {
+  if (!found.matches) return words ? "No job matches:" : "No job can be acted on.";
   const verb = found.matches === 1 && !found.capped ? "matches" : "match";
   const more = found.capped ? "At least " : "";
-  return `${more}${plural(found.matches, "job")} ${verb}${found.words ? ":" : "."}`;
-}
-
-function Later({ at }: { at: number }): JSX.Element {
-  return (
-    <span class="quiet">
-      Jobs created after <Time at={at} exact /> are left alone.
-    </span>
-  );
+  return words ? `${more}${plural(found.matches, "job")} ${verb}:` : `${plural(found.matches, "job")} will be acted on.`;
 }
 
 function Samples({ jobs, more, capped }: { jobs: DryRun["samples"]; more: number; capped: boolean }): JSX.Element {
