@@ -171,6 +171,27 @@ export interface JobAsked {
   id?: string;
 }
 
+export interface JobAttempt {
+  number: number;
+  reopening: number;
+  started_at: number | null;
+  ended_at: number | null;
+  worker: string | null;
+  outcome: "cancelled" | "deferred" | "expired" | "failed" | "lost" | "retrying" | "running" | "succeeded";
+  error: string | null;
+  reason: string | null;
+  delay: number | null;
+  logs: LogLine[];
+}
+
+export interface JobHistory {
+  attempts: JobAttempt[];
+  steps: Step[];
+  signals: treadle.admin.job_history.Signal[];
+  children: { [name: string]: number };
+  children_capped: boolean;
+}
+
 export interface JobView {
   id: string;
   task: string;
@@ -285,6 +306,12 @@ export interface Listing {
   cursor?: string | null;
   limit?: number;
   count?: boolean;
+}
+
+export interface LogLine {
+  at: number;
+  level: string;
+  text: string;
 }
 
 export interface Me {
@@ -545,17 +572,20 @@ export interface SignIn {
   token: string;
 }
 
-export interface Signal {
-  name: string;
-  value?: unknown;
-}
-
 export type State = "cancelled" | "failed" | "ready" | "running" | "succeeded" | "waiting";
 
 export interface Stats {
   counts: Count[];
   workers: Presence[];
   limits: LimitUse[];
+}
+
+export interface Step {
+  name: string;
+  kind: "once" | "signal" | "sleep" | "step";
+  value: unknown;
+  until: number | null;
+  done: boolean;
 }
 
 export interface TaskView {
@@ -649,6 +679,18 @@ export interface WorkflowsAsked {
   limit?: number;
 }
 
+export interface treadle.admin.job_history.Signal {
+  name: string;
+  given: boolean;
+  value?: unknown;
+  at?: number | null;
+}
+
+export interface treadle.server.routes.job_messages.Signal {
+  name: string;
+  value?: unknown;
+}
+
 export interface Answers {
   "DELETE /v1/jobs/{id}": Acted;
   "DELETE /v1/limits/{name}": Noted;
@@ -660,6 +702,7 @@ export interface Answers {
   "GET /v1/jobs": PageView;
   "GET /v1/jobs/{id}": JobView;
   "GET /v1/jobs/{id}/explain": Explained;
+  "GET /v1/jobs/{id}/history": JobHistory;
   "GET /v1/jobs/{id}/wait": JobView;
   "GET /v1/limits": LimitViews;
   "GET /v1/me": Me;
@@ -698,7 +741,7 @@ export interface Bodies {
   "POST /v1/jobs": JobAsked;
   "POST /v1/jobs/batch": JobsAsked;
   "POST /v1/jobs/{id}/cancel": Cancel;
-  "POST /v1/jobs/{id}/signal": Signal;
+  "POST /v1/jobs/{id}/signal": treadle.server.routes.job_messages.Signal;
   "POST /v1/operations": OperationAsked;
   "POST /v1/schedules/preview": TimingAsked;
   "POST /v1/session": SignIn;

@@ -29,11 +29,11 @@ _NAMED: Final = Raw(b'"***"')
 
 
 class Redaction:
-    """What the readers of one server do not see.
+    """The keys that one server hides from its readers.
 
     extra   more keys that are hidden, whole; compared without case
     reveal  keys that are shown although they contain one of WORDS, whole; compared without case
-    shapes  whether nothing but the shape of each payload is shown: for tokens without a right to payloads
+    shapes  whether only the shape of each payload is shown: for tokens without a right to payloads
     """
 
     __slots__ = ("_extra", "_foreign", "_pattern", "_reveal", "_text", "_words", "shapes")

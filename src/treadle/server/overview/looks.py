@@ -218,7 +218,7 @@ class Looks:
         )
 
     async def _activity(self, now: float) -> Activity | None:
-        """What workers measured; None if nobody has stored metrics of the last minutes."""
+        """The rates and times of the last minutes; None if no worker has stored any."""
         rows = await self._core.storage.read_metrics(self._recent.since(now), now + 60.0)
         for number, row in enumerate(rows, 1):
             self._recent.add(row, now)

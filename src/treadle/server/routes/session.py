@@ -30,7 +30,7 @@ WRONG_BURST: Final = 10
 
 
 class Features(Struct, frozen=True):
-    """What this server has. logs: lines of jobs may be stored; metrics: rates and times of the past are stored."""
+    """Features of this server. logs: lines of jobs may be stored; metrics: rates and times of the past are stored."""
 
     logs: bool
     metrics: bool
