@@ -81,7 +81,12 @@ export function useLoad<T>(path: string | null, every = 0): Load<T> {
         if (over || own.signal.aborted) return;
         const problem = error instanceof Problem ? error : new Problem(0, "unknown", String(error));
         if (problem.status === 404) answers.delete(path);
-        held.value = { ...held.peek(), data: problem.status === 404 ? null : held.peek().data, error: problem, busy: false };
+        held.value = {
+          ...held.peek(),
+          data: problem.status === 404 ? null : held.peek().data,
+          error: problem,
+          busy: false,
+        };
       }
       again();
     };

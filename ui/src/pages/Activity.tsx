@@ -31,7 +31,9 @@ export function Activity(): JSX.Element {
       <PageHead title="Activity" />
       <section class="panel">
         {!canOperate.value || !servesAll.value ? (
-          <Empty title="Only operators of all queues see the activity">It names people and what they did. Your token lacks the scope “operate”, or is bound to some queues.</Empty>
+          <Empty title="Only operators of all queues see the activity">
+            It names people and what they did. Your token lacks the scope “operate”, or is bound to some queues.
+          </Empty>
         ) : (
           <Loaded of={load}>
             {(found) => {
@@ -49,7 +51,9 @@ export function Activity(): JSX.Element {
                   )}
                 </>
               ) : (
-                <Empty title="Nobody has done anything yet">Acts of this page, of the command line and of programs appear here, and stay for 90 days.</Empty>
+                <Empty title="Nobody has done anything yet">
+                  Acts of this page, of the command line and of programs appear here, and stay for 90 days.
+                </Empty>
               );
             }}
           </Loaded>
@@ -63,7 +67,15 @@ function Entries({ of }: { of: readonly AuditEntry[] }): JSX.Element {
   return (
     <Table
       caption="Activity"
-      columns={[{ words: "when" }, { words: "who" }, { words: "from", class: "mid" }, { words: "act" }, { words: "on" }, { words: "jobs", class: "num" }, { words: "result", class: "mid" }]}
+      columns={[
+        { words: "when" },
+        { words: "who" },
+        { words: "from", class: "mid" },
+        { words: "act" },
+        { words: "on" },
+        { words: "jobs", class: "num" },
+        { words: "result", class: "mid" },
+      ]}
     >
       {of.map((each) => (
         <tr key={each.id} data-row={each.id}>
@@ -119,7 +131,11 @@ function Outcome({ of }: { of: AuditEntry }): JSX.Element {
   return (
     <>
       <Badge of="done" />
-      {passed.length > 0 && <span class="delay">passed over {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}</span>}
+      {passed.length > 0 && (
+        <span class="delay">
+          passed over {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}
+        </span>
+      )}
     </>
   );
 }

@@ -61,7 +61,13 @@ function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
             </a>
           )}
         </td>
-        <td class="num">{duration((of.ended_at ?? now.value) - of.started_at)}</td>
+        <td class="num">
+          {of.started_at === null ? (
+            <span class="zero">–</span>
+          ) : (
+            duration((of.ended_at ?? now.value) - of.started_at)
+          )}
+        </td>
         <td class="num">
           <Time at={of.started_at} />
         </td>
@@ -70,9 +76,7 @@ function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
         <tr class="under">
           <td colSpan={6}>
             <span class="row">
-              {long && (
-                <More of="error" open={open} words={`Error of attempt ${of.number}`} />
-              )}
+              {long && <More of="error" open={open} words={`Error of attempt ${of.number}`} />}
               {lines.length > 0 && <More of="logs" open={open} words={plural(lines.length, "log line")} />}
             </span>
             {open.value === "error" && <Trace text={of.error!} />}
@@ -87,7 +91,12 @@ function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
 function More({ of, open, words }: { of: string; open: Signal<string>; words: string }): JSX.Element {
   const here = open.value === of;
   return (
-    <button type="button" class="button plain slim more-of" aria-expanded={here} onClick={() => (open.value = here ? "" : of)}>
+    <button
+      type="button"
+      class="button plain slim more-of"
+      aria-expanded={here}
+      onClick={() => (open.value = here ? "" : of)}
+    >
       {words}
     </button>
   );

@@ -25,7 +25,8 @@ export interface Target {
 const VERBS: Record<Act, string> = { retry: "Retry", cancel: "Cancel", run_now: "Run now", delete: "Delete" };
 
 const HINTS: Record<Act, string> = {
-  retry: "Each job is queued again and counts its attempts from 0. Jobs that are neither failed nor cancelled are passed over.",
+  retry:
+    "Each job is queued again and counts its attempts from 0. Jobs that are neither failed nor cancelled are passed over.",
   cancel: "There is no undo: a retry queues a job anew and counts its attempts from 0. Ended jobs are passed over.",
   run_now: "Scheduled jobs are queued now. All others are passed over.",
   delete: "The rows are removed with their results and errors. There is no undo. Unfinished jobs are passed over.",
@@ -37,7 +38,12 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   const typed = useSignal("");
   const tree = useSignal(true);
   const began = useSignal(present());
-  const asked = (): OperationAsked => ({ act, ...target, created_before: began.value, ...(act === "cancel" && { tree: tree.value }) });
+  const asked = (): OperationAsked => ({
+    act,
+    ...target,
+    created_before: began.value,
+    ...(act === "cancel" && { tree: tree.value }),
+  });
   useEffect(() => {
     send<DryRun>("POST", "operations", { ...asked(), dry: true }).then(
       (found) => (dry.value = found),
@@ -66,7 +72,11 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
       footer={
         <>
           <Button onClick={closeDialog}>Close</Button>
-          <Button kind={act === "cancel" || act === "delete" ? "danger primary" : "primary"} type="submit" disabled={!found?.matches || !agreed}>
+          <Button
+            kind={act === "cancel" || act === "delete" ? "danger primary" : "primary"}
+            type="submit"
+            disabled={!found?.matches || !agreed}
+          >
             {VERBS[act]} {number}
           </Button>
         </>
@@ -85,8 +95,12 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
             {words && "."}
           </p>
           <p class="quiet">{HINTS[act]}</p>
-          {found.samples.length > 0 && <Samples jobs={found.samples} more={found.matches - found.samples.length} capped={found.capped} />}
-          {act === "cancel" && <CheckField label="Their children too" value={tree.value} onChange={(value) => (tree.value = value)} />}
+          {found.samples.length > 0 && (
+            <Samples jobs={found.samples} more={found.matches - found.samples.length} capped={found.capped} />
+          )}
+          {act === "cancel" && (
+            <CheckField label="Their children too" value={tree.value} onChange={(value) => (tree.value = value)} />
+          )}
           {many && (
             <TextField
               label={`Type ${found.matches} to confirm`}
@@ -106,7 +120,9 @@ function inWords(found: DryRun, words: string): string {
   if (!found.matches) return words ? "No job matches:" : "No job can be acted on.";
   const verb = found.matches === 1 && !found.capped ? "matches" : "match";
   const more = found.capped ? "At least " : "";
-  return words ? `${more}${plural(found.matches, "job")} ${verb}:` : `${plural(found.matches, "job")} will be acted on.`;
+  return words
+    ? `${more}${plural(found.matches, "job")} ${verb}:`
+    : `${plural(found.matches, "job")} will be acted on.`;
 }
 
 function Samples({ jobs, more, capped }: { jobs: DryRun["samples"]; more: number; capped: boolean }): JSX.Element {

@@ -15,8 +15,18 @@ const POLL = 2_000; // ms between two reads of a running operation, for streams 
 
 const shown = signal<readonly string[]>([]);
 
-export const PAST: Record<Act, string> = { retry: "retried", cancel: "cancelled", run_now: "queued", delete: "deleted" };
-const PRESENT: Record<Act, string> = { retry: "Retrying", cancel: "Cancelling", run_now: "Queueing", delete: "Deleting" };
+export const PAST: Record<Act, string> = {
+  retry: "retried",
+  cancel: "cancelled",
+  run_now: "queued",
+  delete: "deleted",
+};
+const PRESENT: Record<Act, string> = {
+  retry: "Retrying",
+  cancel: "Cancelling",
+  run_now: "Queueing",
+  delete: "Deleting",
+};
 
 export function watchOperation(found: Operation): void {
   noteOperation(found);
@@ -52,7 +62,10 @@ function One({ of }: { of: Operation }): JSX.Element {
       reloadAll();
       return undefined;
     }
-    const timer = setInterval(() => void get<Operation>(`operations/${part(of.id)}`).then(noteOperation, () => undefined), POLL);
+    const timer = setInterval(
+      () => void get<Operation>(`operations/${part(of.id)}`).then(noteOperation, () => undefined),
+      POLL,
+    );
     return () => clearInterval(timer);
   }, [running]);
   const passed = Object.entries(of.passed_over);
@@ -72,18 +85,33 @@ function One({ of }: { of: Operation }): JSX.Element {
           </span>
         ) : (
           <span class="push">
-            <Button slim kind="plain" icon="close" label="Dismiss" onClick={() => (shown.value = shown.value.filter((each) => each !== of.id))} />
+            <Button
+              slim
+              kind="plain"
+              icon="close"
+              label="Dismiss"
+              onClick={() => (shown.value = shown.value.filter((each) => each !== of.id))}
+            />
           </span>
         )}
       </div>
-      {running && <progress aria-label={words} {...(of.total !== null && { max: Math.max(1, of.total), value: Math.min(of.done, of.total) })} />}
+      {running && (
+        <progress
+          aria-label={words}
+          {...(of.total !== null && { max: Math.max(1, of.total), value: Math.min(of.done, of.total) })}
+        />
+      )}
       {of.words && (
         <p class="small quiet clip" title={of.words}>
           {of.words}
         </p>
       )}
       {of.error && <p class="small any">{of.error}</p>}
-      {passed.length > 0 && <p class="small quiet">Passed over: {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}</p>}
+      {passed.length > 0 && (
+        <p class="small quiet">
+          Passed over: {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}
+        </p>
+      )}
     </div>
   );
 }
