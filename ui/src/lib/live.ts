@@ -49,7 +49,9 @@ function open(): void {
     link.value = "live";
     take(JSON.parse((event as MessageEvent<string>).data) as Overview);
   });
-  source.addEventListener("operation", (event) => noteOperation(JSON.parse((event as MessageEvent<string>).data) as Operation));
+  source.addEventListener("operation", (event) =>
+    noteOperation(JSON.parse((event as MessageEvent<string>).data) as Operation),
+  );
   source.addEventListener("bye", () => {
     close();
     link.value = "connecting";
