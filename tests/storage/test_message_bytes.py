@@ -19,14 +19,19 @@ from treadle.core.model import (
     Claim,
     Claimed,
     Declare,
+    Glance,
     LeaseRenewal,
     Limit,
     LimitFacts,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
+    Page,
     Pause,
     Presence,
+    Query,
+    QueueGlance,
     Record,
     Resume,
     Settled,
@@ -152,11 +157,13 @@ RULE = Limit("api", slots=3, rate=10, per=60.0, how="bucket", burst=5, hold="end
 PAUSE = Pause("api", "held", 2000.0)
 CHANGES = (RULE, Declare(Limit("queue:mail", slots=1)), PAUSE, Resume("api", "paused", 2000.0))
 MARK = MoveState(role="filling", other="redis://r", move="m1", cursor="c", jobs=3, turn=2, run="run", step=4)
+MEASURED = MetricsRow(at=960.0, span=60.0, source="w", data=b"\x00\xff")
 CHUNK = Chunk(
     jobs=(Carried(record=RECORD, holds_key=True, edges=(Edge("a", 4, True, True),), behind="b"),),
     rules=(LimitFacts(name="api", set=RULE, declared=RULE, pauses=(PAUSE,)),),
     rates=(Rate("api", ((1.0, 2),), 3.5, 4.0),),
     cursor="c",
+    metrics=(MEASURED,),
 )
 USE = LimitUse(
     key="api:eu",
@@ -169,6 +176,27 @@ USE = LimitUse(
     behind=RULE,
     declared=True,
 )
+GLANCE = Glance(
+    at=1000.5,
+    queues=(
+        QueueGlance(
+            name="mail",
+            queued=7,
+            queued_capped=True,
+            oldest=1.5,
+            running=1,
+            scheduled=2,
+            blocked=3,
+            waiting=4,
+            failed=5,
+        ),
+    ),
+    workers=(PRESENCE,),
+    limits=(USE,),
+    capped=("failed",),
+)
+QUERY = Query(order="due", ready="scheduled", since=1.5, scan=10, cursor="c", queue="mail")
+PAGE = Page((RECORD,), "c", 1, 10, 2.5)
 
 OPS: Final[dict[str, log_entries.Op]] = {
     "enqueue": log_entries.EnqueueOp((JOB, PLAIN)),
@@ -178,6 +206,7 @@ OPS: Final[dict[str, log_entries.Op]] = {
     "beat": log_entries.HeartbeatOp(PRESENCE, (RENEWAL, LeaseRenewal("j2", 1)), 30.0),
     "limits": log_entries.SetLimitsOp(log_entries.UnboundedLimitChanges.of(CHANGES)),
     "prune": log_entries.PruneOp(500),
+    "metrics": log_entries.StoreMetricsOp((MEASURED,), (MetricsRow(at=1.0, span=60.0, source=""),)),
     "mark": log_entries.SetMarkOp(MARK),
     "load": log_entries.LoadOp(CHUNK, MARK),
     "announce": log_entries.AnnounceOp("part", 2),
@@ -207,6 +236,13 @@ HTTP: Final[dict[str, Any]] = {
     "http:settle_claim": messages.SettleClaim((DONE,), messages.claim_call(CLAIM, 2**20)),
     "http:settled claimed": messages.SettledClaimed((Settled("applied"),), Claimed((), None)),
     "http:ids": messages.Ids(("j1",)),
+    "http:glance": messages.GlanceCall(100),
+    "http:glanced": GLANCE,
+    "http:query": QUERY,
+    "http:page": PAGE,
+    "http:store_metrics": messages.StoreMetrics((MEASURED,)),
+    "http:read_metrics": messages.ReadMetrics(1.0, 2.5),
+    "http:metrics": messages.MetricsRows((MEASURED,)),
     "http:limits": messages.LimitsCall(False),
     "http:limit uses": messages.LimitUses((USE,)),
     "http:set_limits": messages.LimitChanges.of(CHANGES),

@@ -25,13 +25,25 @@ from treadle.storage.composed import log_entries
 CHANGING: Final[dict[str, Callable[..., Any]]] = {
     name: getattr(kind, name)
     for kind, names in (
-        (contract.Storage, ("enqueue", "claim", "heartbeat", "settle", "set_limits", "prune")),
+        (contract.Storage, ("enqueue", "claim", "heartbeat", "settle", "set_limits", "prune", "store_metrics")),
         (contract.Fused, ("settle_claim",)),
         (contract.Movable, ("set_mark", "load")),
     )
     for name in names
 }
-READING: Final = {"get", "find", "stats", "limits", "watch", "open", "close", "read_mark", "unload"}
+READING: Final = {
+    "get",
+    "find",
+    "stats",
+    "glance",
+    "limits",
+    "read_metrics",
+    "watch",
+    "open",
+    "close",
+    "read_mark",
+    "unload",
+}
 OPS: Final = {
     "enqueue": log_entries.EnqueueOp,
     "claim": log_entries.ClaimOp,
@@ -40,6 +52,7 @@ OPS: Final = {
     "settle_claim": log_entries.SettleClaimOp,
     "set_limits": log_entries.SetLimitsOp,
     "prune": log_entries.PruneOp,
+    "store_metrics": log_entries.StoreMetricsOp,
     "set_mark": log_entries.SetMarkOp,
     "load": log_entries.LoadOp,
 }
@@ -50,7 +63,10 @@ SAME_OVER_HTTP: Final = {
     "heartbeat": messages.Beat,
     "prune": messages.Prune,
     "get": messages.Ids,
+    "glance": messages.GlanceCall,
     "limits": messages.LimitsCall,
+    "store_metrics": messages.StoreMetrics,
+    "read_metrics": messages.ReadMetrics,
     "watch": messages.Watch,
 }
 NOT_SENT: Final = {"hand_off"}  # the mailbox of a process on this machine
@@ -143,6 +159,8 @@ def test_an_outcome_is_the_same_behind_the_wire() -> None:
         recorded.MARK,
         recorded.CHUNK,
         recorded.USE,
+        recorded.GLANCE,
+        recorded.PAGE,
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -56,7 +56,7 @@ class Rate:
         return wait
 
     def wait(self, who: str) -> float:
-        """What `delay` would return; counts nothing."""
+        """The same, without counting a request."""
         left = self._left_for(who)
         return 0.0 if left >= 1 else (1 - left) / self._rate
 
@@ -197,9 +197,15 @@ def path_of(scope: Scope) -> str:
     return ODD.sub(lambda found: ascii(found[0])[1:-1] if found[0] != " " else "%20", text)
 
 
-def caller(request: Request, scope: str = "") -> Token:
-    """The token of a request. Raises Refused (403) if it lacks the scope; "a|b" means one of the two."""
+def caller(request: Request, scope: str = "", bare: bool = True) -> Token:
+    """The token of a request. Raises Refused (403) if it lacks the scope; "a|b" means one of the two.
+
+    bare  whether the answer has payloads as they are stored: then also for a token without a right to payloads
+    """
     token: Token = request.scope.get("treadle.token", ANYBODY)
+    if bare and not token.payloads:
+        words = f"the token {token.name!r} may not read payloads, and the answers of this call may have some"
+        raise Refused(403, "forbidden", words)
     if scope and not token.may(*scope.split("|")):
         words = f"the token {token.name!r} has no scope {' or '.join(map(repr, scope.split('|')))}"
         raise Refused(403, "forbidden", words, scope=scope)

@@ -22,6 +22,7 @@ from treadle.core.model import (
     Limit,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Pairs,
@@ -236,6 +237,28 @@ class LimitUses(Struct, frozen=True):
     limits: tuple[LimitUse, ...]
 
 
+class GlanceCall(Struct, frozen=True):
+    """`most`: jobs that are counted of each kind."""
+
+    most: int = 10_000
+
+
+class StoreMetrics(Struct, frozen=True):
+    rows: Many[MetricsRow]
+    remove: Many[MetricsRow] = ()
+
+
+class ReadMetrics(Struct, frozen=True):
+    """The rows whose span overlaps [since, until), seconds since 1970."""
+
+    since: float
+    until: float
+
+
+class MetricsRows(Struct, frozen=True):
+    rows: tuple[MetricsRow, ...]
+
+
 class Prune(Struct, frozen=True):
     limit: int = defaults.PRUNE_STEP
 
@@ -346,8 +369,11 @@ Verb = Literal[
     "get",
     "find",
     "stats",
+    "glance",
     "limits",
     "set_limits",
     "prune",
+    "store_metrics",
+    "read_metrics",
     "watch",
 ]

@@ -17,9 +17,11 @@ from treadle.core import defaults, ids
 from treadle.core.model import (
     Claim,
     Declare,
+    Glance,
     LeaseRenewal,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Presence,
@@ -138,6 +140,14 @@ def to_beat(
     return worker, [replace(renewal, reach=token.queues) for renewal in renewals]
 
 
+def to_measure(token: Token, rows: Sequence[MetricsRow]) -> list[MetricsRow]:
+    """Rows of metrics under the stored names of the caller's workers. Raises Refused (403) for a bound token and a row
+    that is not a worker's."""
+    if token.queues and not all(row.source for row in rows):
+        raise _forbidden(token, "is bound to queues, so it may store the metrics of its own workers only")
+    return [replace(row, source=worker_of(token, row.source)) for row in rows] if token.queues else list(rows)
+
+
 # --- visible rows
 
 
@@ -157,6 +167,18 @@ def seen(token: Token, stats: Stats) -> Stats:
         return stats
     counts = tuple(each for each in stats.counts if each.queue in token.queues)
     return Stats(counts=counts, workers=workers_seen(token, stats.workers), limits=limits_seen(token, stats.limits))
+
+
+def glanced(token: Token, found: Glance) -> Glance:
+    """The queues, workers and limits of the token's own queues."""
+    if not token.queues:
+        return found
+    return replace(
+        found,
+        queues=tuple(each for each in found.queues if each.name in token.queues),
+        workers=workers_seen(token, found.workers),
+        limits=limits_seen(token, found.limits),
+    )
 
 
 def workers_seen(token: Token, workers: Sequence[Presence]) -> tuple[Presence, ...]:

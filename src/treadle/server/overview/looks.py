@@ -194,14 +194,19 @@ class Looks:
                 log.warning("overview: storage available again")
             self._outage = None
         cost = loop.time() - began
-        every = min(LONGEST, max(LEAST, SHARE * cost))
-        self._seen, self._at = _Seen(msgspec.structs.replace(look, cost=cost, every=every)), loop.time()
+        self._seen = _Seen(msgspec.structs.replace(look, cost=cost, every=self.pace(cost)))
+        self._at = loop.time()
+
+    @staticmethod
+    def pace(cost: float) -> float:
+        """Seconds between two looks of this duration."""
+        return min(LONGEST, max(LEAST, SHARE * cost))
 
     async def _read(self) -> Look:
         storage, is_bound = self._core.storage, bool(self._core.storage.capabilities.queues)
         glance = await storage.glance()
         [row] = await storage.get([ID]) if not is_bound else [None]
-        activity = await self._activity(glance.at)
+        activity = await self._activity(glance.at) if not is_bound else None  # rows of metrics are of all queues
         if not is_bound:
             await self._read_schedules()
         return Look(
@@ -213,7 +218,7 @@ class Looks:
         )
 
     async def _activity(self, now: float) -> Activity | None:
-        """What workers measured; None if nobody has stored metrics of the last minutes."""
+        """The rates and times of the last minutes; None if no worker has stored any."""
         rows = await self._core.storage.read_metrics(self._recent.since(now), now + 60.0)
         for number, row in enumerate(rows, 1):
             self._recent.add(row, now)

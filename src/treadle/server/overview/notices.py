@@ -1,4 +1,4 @@
-"""The notices of an overview: what keeps jobs from running, and what to do about it. Pure."""
+"""The notices of an overview: the causes that keep jobs from running, with advice. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEVELS: Final = ("error", "warning", "info")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What the notices are made of: everything that the caller may see. For the fields see `Look`."""
+    """The data of the notices, as far as the caller may see it. `Look` describes the fields."""
 
     queues: Sequence[QueueOverview] = ()
     workers: Sequence[Presence] = ()
@@ -76,7 +76,7 @@ def _queues(facts: Facts) -> Iterator[Notice]:
         elif not queue.workers:
             yield Notice(
                 level="warning",
-                text=f"No worker serves queue {queue.name!r}, which has {jobs}{near(queue.name, served)}.",
+                text=f"No worker serves queue {queue.name!r}, which has {jobs}{near(queue.name, served) or '.'}",
                 advice=f"Start one: treadle worker module:app --queues {shlex.quote(queue.name)}",
                 href=href,
             )

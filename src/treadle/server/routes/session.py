@@ -30,7 +30,7 @@ WRONG_BURST: Final = 10
 
 
 class Features(Struct, frozen=True):
-    """What this server has. logs: lines of jobs may be stored; metrics: rates and times of the past are stored."""
+    """Features of this server. logs: lines of jobs may be stored; metrics: rates and times of the past are stored."""
 
     logs: bool
     metrics: bool
@@ -105,13 +105,14 @@ class SessionRoutes:
             payloads=token.payloads,
             auth=call.request.scope["treadle.auth"],
             version=version(),
-            storage=self._storage(token),
+            storage=self.storage_for(token),
             app=self._settings.app,
             now=wall(),
             features=Features(logs=True, metrics=True),
         )
 
-    def _storage(self, token: Token) -> str:
+    def storage_for(self, token: Token) -> str:
+        """Where the jobs live, as far as this token may know."""
         url = self._core.url
         if url is None:
             return "a storage of the app"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.clock import Clock
-from treadle.core.model import Claim, Claimed, Outcome, Page, Query, Settled, Stats
-from treadle.core.ranges import a_count, a_span, check_change, check_ids, check_query
+from treadle.core.model import Claim, Claimed, Glance, Outcome, Page, Query, Settled, Stats
+from treadle.core.ranges import FAR, a_count, a_span, check_change, check_ids, check_metrics, check_query
 from treadle.errors import IdTaken, StorageError
 from treadle.policy import judge
 from treadle.policy.retry import Retry
@@ -28,7 +28,7 @@ from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed, for_everybody
 from treadle.server.operation import Call, Operation
-from treadle.server.request_body import BODY
+from treadle.server.routes.verbs import verb
 from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
 from treadle.server.settings import Settings
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
@@ -43,9 +43,7 @@ from treadle.workflow.finisher import WorkflowFinisher
 
 ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
 PART: Final = 1_000  # rows per call of the storage, where the rows of a request are independent
-LISTS: Final = (messages.ClaimCall, messages.Ids, Query, messages.Watch)  # requests with names and ids, without rows
-ROWS: Final = (messages.Records, messages.AllSettled, messages.SettledClaimed, Claimed, Page)  # responses with payloads
-IDS: Final = 8 * 2**20  # bytes of such a request: more than 100,000 ids
+MOST_COUNTED: Final = 100_000  # jobs of each kind that one glance counts
 
 
 class Keeper(Protocol):
@@ -79,49 +77,66 @@ class WorkerProtocol:
     def operations(self) -> list[Operation]:
         """One operation per method, with its scope and its request and response types."""
         return [
-            _verb(
+            verb(
                 self.hello,
                 messages.Nothing,
                 messages.Hello,
                 "",
                 "Check that this is a Treadle server and that it accepts the token",
             ),
-            _verb(self.enqueue, messages.Enqueue, messages.Records, "enqueue|work|operate", "Store jobs, all or none"),
-            _verb(self.claim, messages.ClaimCall, Claimed, "work", "Claim jobs; with `wait`, wait for the first"),
-            _verb(
+            verb(self.enqueue, messages.Enqueue, messages.Records, "enqueue|work|operate", "Store jobs, all or none"),
+            verb(self.claim, messages.ClaimCall, Claimed, "work", "Claim jobs; with `wait`, wait for the first"),
+            verb(
                 self.heartbeat,
                 messages.Beat,
                 messages.HeartbeatResult,
                 "work",
                 "Renew leases; returns those that are lost or not saved",
             ),
-            _verb(self.settle, messages.Settle, messages.AllSettled, "work|operate", "Settle outcomes, each by itself"),
-            _verb(
+            verb(self.settle, messages.Settle, messages.AllSettled, "work|operate", "Settle outcomes, each by itself"),
+            verb(
                 self.settle_claim,
                 messages.SettleClaim,
                 messages.SettledClaimed,
                 "work",
                 "Settle and claim in one round trip",
             ),
-            _verb(self.get, messages.Ids, messages.Records, "read", "Return rows by id, in the order of the ids"),
-            _verb(self.find, Query, Page, "read", "Return one page of rows"),
-            _verb(self.stats, messages.Nothing, Stats, "read", "Return counts, workers and limits"),
-            _verb(
+            verb(self.get, messages.Ids, messages.Records, "read", "Return rows by id, in the order of the ids"),
+            verb(self.find, Query, Page, "read", "Return one page of rows"),
+            verb(self.stats, messages.Nothing, Stats, "read", "Return counts, workers and limits"),
+            verb(
+                self.glance,
+                messages.GlanceCall,
+                Glance,
+                "read",
+                "Return queues, workers and limits, counted to a bound",
+            ),
+            verb(
                 self.limits,
                 messages.LimitsCall,
                 messages.LimitUses,
                 "read",
                 "Return limits, their pauses and their use",
             ),
-            _verb(
+            verb(
                 self.set_limits,
                 messages.LimitChanges,
                 messages.Nothing,
                 "operate",
                 "Set, remove, pause and resume limits",
             ),
-            _verb(self.prune, messages.Prune, messages.Number, "operate", "Delete ended rows past their retention"),
-            _verb(self.watch, messages.Watch, messages.Topics, "read", "Wait for a hint"),
+            verb(self.prune, messages.Prune, messages.Number, "operate", "Delete ended rows past their retention"),
+            verb(
+                self.store_metrics,
+                messages.StoreMetrics,
+                messages.Nothing,
+                "work",
+                "Store rows of metrics, each in place of the one with its identity",
+            ),
+            verb(
+                self.read_metrics, messages.ReadMetrics, messages.MetricsRows, "read", "Return rows of metrics by time"
+            ),
+            verb(self.watch, messages.Watch, messages.Topics, "read", "Wait for a hint"),
         ]
 
     # --- the life of a job
@@ -292,6 +307,30 @@ class WorkerProtocol:
     async def stats(self, call: Call[messages.Nothing, messages.Nothing]) -> Stats:
         return rights.seen(call.token, await self._app.storage.stats())
 
+    async def glance(self, call: Call[messages.GlanceCall, messages.Nothing]) -> Glance:
+        a_count("most", call.body.most, 1, MOST_COUNTED)
+        return rights.glanced(call.token, await self._app.storage.glance(call.body.most))
+
+    # --- metrics
+
+    async def store_metrics(self, call: Call[messages.StoreMetrics, messages.Nothing]) -> messages.Nothing:
+        """Store and remove rows. A token that is bound to queues stores those of its own workers only."""
+        asked, token = call.body, call.token
+        at_most_in_call("rows", len(asked.rows) + len(asked.remove), MOST_ROWS)
+        for row in (*asked.rows, *asked.remove):
+            check_metrics(row)
+        await self._app.storage.store_metrics(
+            rights.to_measure(token, asked.rows), rights.to_measure(token, asked.remove)
+        )
+        return messages.Nothing()
+
+    async def read_metrics(self, call: Call[messages.ReadMetrics, messages.Nothing]) -> messages.MetricsRows:
+        """Return rows as they are stored. They are of all queues, so a token that is bound to queues gets none."""
+        for_everybody(call.token, "rows of metrics")
+        for option, moment in (("since", call.body.since), ("until", call.body.until)):
+            a_span(option, moment, -FAR, FAR)
+        return messages.MetricsRows(tuple(await self._app.storage.read_metrics(call.body.since, call.body.until)))
+
     # --- maintenance
 
     async def limits(self, call: Call[messages.LimitsCall, messages.Nothing]) -> messages.LimitUses:
@@ -343,22 +382,3 @@ class WorkerProtocol:
 
 def _rows(out: Outcome) -> int:
     return 1 + len(out.followups)
-
-
-def _verb(
-    run: Callable[[Call[Any, Any]], Awaitable[object]], takes: Any, gives: Any, scope: str, summary: str
-) -> Operation:
-    name = run.__name__
-    most = BODY if takes in (messages.Nothing, messages.LimitsCall, messages.Prune) else IDS if takes in LISTS else None
-    return Operation(
-        method="POST",
-        path=f"/v1/work/{name}",
-        run=run,
-        summary=summary,
-        tag="work",
-        scope=scope,
-        takes=takes,
-        gives=gives,
-        most=most,
-        bare=gives in ROWS,
-    )

@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from treadle.core.model import Claim, Declare, LeaseRenewal, NewJob, Outcome, Pause, Presence, Resume
+from treadle.core.model import Claim, Declare, LeaseRenewal, MetricsRow, NewJob, Outcome, Pause, Presence, Resume
 from treadle.storage.messages import LimitChanges, SetRule
 from treadle.storage.transfer import Chunk, MoveState
 
-RULES: Final = 1
+RULES: Final = 2
 
 # --- one op for each call of the contract that changes rows: `tag` and the names of the fields are stored
 
@@ -58,6 +58,11 @@ class PruneOp(Struct, frozen=True, tag="prune"):
     limit: int
 
 
+class StoreMetricsOp(Struct, frozen=True, tag="metrics"):
+    rows: tuple[MetricsRow, ...]
+    remove: tuple[MetricsRow, ...]
+
+
 # --- moves
 
 
@@ -95,6 +100,7 @@ Op = (
     | HeartbeatOp
     | SetLimitsOp
     | PruneOp
+    | StoreMetricsOp
     | SetMarkOp
     | LoadOp
     | AnnounceOp

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from treadle.core.model import Claim, Claimed, LimitFacts, Outcome, Presence, Record, Settled, State
+from treadle.core.model import Claim, Claimed, LimitFacts, MetricsRow, Outcome, Presence, Record, Settled, State
 from treadle.errors import UNREADABLE, NotADatabase
 from treadle.storage.admission import Usage
 from treadle.storage.composed import log_entries
@@ -45,6 +45,7 @@ class Snapshot(Struct, frozen=True):
     opens: tuple[tuple[str, float], ...]
     workers: tuple[tuple[Presence, float], ...]
     mark: MoveState | None = None
+    metrics: tuple[MetricsRow, ...] = ()
 
 
 _encode = msgspec.json.Encoder().encode
@@ -82,7 +83,7 @@ class Copy(MemoryStorage):
         self._waiters = waiters
         self.tables = self._tables = RecordingTables()
         self._jobs = self.tables.jobs
-        self.workers = self._workers
+        self.workers, self.metrics = self._workers, self._metrics
 
     @property
     def mark(self) -> MoveState | None:
@@ -205,6 +206,7 @@ class Replica:
             opens=tuple(tables.opens.items()),
             workers=tuple(self.copy.workers.values()),
             mark=self.copy.mark,
+            metrics=tuple(self.copy.metrics.values()),
         )
         rows = list(tables.jobs.values())
 
@@ -243,6 +245,7 @@ class Replica:
         tables.opens.clear()
         tables.opens.update(head.opens)
         copy.workers.update((worker.worker, (worker, seen)) for worker, seen in head.workers)
+        copy.metrics.update(((row.at, row.span, row.source), row) for row in head.metrics)
         copy.mark = head.mark
         tables.topics.clear()
         tables.called.clear()
@@ -274,6 +277,8 @@ async def _call(copy: Copy, op: Op) -> Any:
             return await copy.set_limits(asked.read())
         case log_entries.PruneOp(limit):
             return await copy.prune(limit)
+        case log_entries.StoreMetricsOp(rows, remove):
+            return await copy.store_metrics(rows, remove)
         case log_entries.SetMarkOp(mark):
             return await copy.set_mark(mark)
         case log_entries.LoadOp(load, mark):

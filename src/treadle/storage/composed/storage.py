@@ -16,16 +16,18 @@ from uuid import uuid4
 
 import msgspec
 
-from treadle.concurrency.group_commit import GroupCommit, Request
+from treadle.concurrency.group_commit import GroupCommit
 from treadle.concurrency.spawn import started
 from treadle.core import clock
 from treadle.core.model import (
     Claim,
     Claimed,
+    Glance,
     HeartbeatResult,
     LeaseRenewal,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Page,
@@ -38,6 +40,7 @@ from treadle.core.model import (
 from treadle.errors import StorageError
 from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries
+from treadle.storage.composed.asked import Asked, Look, seen, taken
 from treadle.storage.composed.follower import Follower
 from treadle.storage.composed.log import Log, as_text, pieces
 from treadle.storage.composed.log_clock import LogClock
@@ -54,6 +57,7 @@ from treadle.storage.value_checks import (
     check_beat,
     check_changes,
     check_jobs,
+    check_rows,
     guarded_settle,
     guarded_settle_claim,
 )
@@ -62,23 +66,6 @@ logger = logging.getLogger("treadle")
 
 EVERY: Final = 4096  # entries after a base until the next is written; as many as there are rows, if that is more
 PIECE: Final = 192 * 1024  # characters in one value of the store: up to 4 bytes each, and systems accept a megabyte
-
-Look = Callable[[Replica, float], Any]
-_encode = msgspec.json.Encoder().encode
-
-
-class _Asked(Request):
-    """A waiting call: the verb it may append, whether it must be appended, and its answer if not."""
-
-    __slots__ = ("look", "op", "text", "wants")
-
-    def __init__(self, op: Op | None, look: Look | None, wants: Callable[[Replica, float], bool] | None) -> None:
-        super().__init__()
-        self.op, self.look, self.wants = op, look, wants
-        self.text = _encode(op) if op is not None else b""
-
-    def writes(self, replica: Replica, now: float) -> bool:
-        return self.op is not None and (self.wants is None or self.wants(replica, now))
 
 
 class ComposedStorage:
@@ -112,7 +99,7 @@ class ComposedStorage:
         self._waiters = TopicWaiters()
         self._log = Log(self._store, namespace)
         self._follower = Follower(self._log, namespace, self._waiters)
-        self._groups = GroupCommit[_Asked](f"the jobs of {namespace!r}", self._step, self._together)
+        self._groups = GroupCommit[Asked](f"the jobs of {namespace!r}", self._step, self._together)
         self._is_open = False
         self._begin()
 
@@ -247,6 +234,10 @@ class ComposedStorage:
         stats: Stats = await self._look(lambda replica, now: replica.reads(replica.copy.stats(), now))
         return stats
 
+    async def glance(self, most: int = 10_000) -> Glance:
+        found: Glance = await self._look(lambda replica, now: replica.reads(replica.copy.glance(most), now))
+        return found
+
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         found: tuple[LimitUse, ...] = await self._look(
             lambda replica, now: replica.reads(replica.copy.limits(use), now)
@@ -262,6 +253,16 @@ class ComposedStorage:
             log_entries.PruneOp(limit), lambda replica, now: 0, lambda replica, now: replica.copy.prunes(now)
         )
         return gone
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        check_rows(rows, remove)
+        await self._ask(log_entries.StoreMetricsOp(tuple(rows), tuple(remove)))
+
+    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
+        found: list[MetricsRow] = await self._look(
+            lambda replica, now: replica.reads(replica.copy.read_metrics(since, until), now)
+        )
+        return found
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         if not self._notifier.is_listening:
@@ -292,9 +293,9 @@ class ComposedStorage:
     async def _ask(
         self, op: Op | None, look: Look | None = None, wants: Callable[[Replica, float], bool] | None = None
     ) -> Any:
-        return await self._groups.ask(_Asked(op, look, wants))
+        return await self._groups.ask(Asked(op, look, wants))
 
-    def _together(self, waiting: deque[_Asked]) -> list[_Asked]:
+    def _together(self, waiting: deque[Asked]) -> list[Asked]:
         """Take the calls of one entry: as many as fit into one value, or one call that is larger."""
         asked = [waiting.popleft()]
         size = len(asked[0].text)
@@ -303,7 +304,7 @@ class ComposedStorage:
             size += len(asked[-1].text)
         return asked
 
-    async def _step(self, asked: list[_Asked]) -> None:
+    async def _step(self, asked: list[Asked]) -> None:
         """Append the verbs of these calls as one entry, and answer all calls from the rows after it."""
         replica, log, at_end = self._replica, self._log, False
         beside: tuple[str, int] | None = None
@@ -330,20 +331,20 @@ class ComposedStorage:
             await self._follower.catch_up()
             replica, at_end = self._replica, True
         for each in asked:
-            each.reply(_seen(each, replica, now))
+            each.reply(seen(each, replica, now))
 
-    def _apply_own(self, entry: Entry, writing: list[_Asked]) -> list[Any]:
+    def _apply_own(self, entry: Entry, writing: list[Asked]) -> list[Any]:
         replica, tables = self._replica, self._replica.copy.tables
         tables.called.clear()
         answers = replica.apply(entry, tuple(each.op for each in writing if each.op is not None))
         self._wakeups.ring(tables.called)
         tables.called.clear()
-        self._wakeups.took(sum(map(_taken, answers)))
+        self._wakeups.took(sum(map(taken, answers)))
         self._notifier.changed()
         self._tidy_up()
         return answers
 
-    async def _set_beside(self, asked: _Asked) -> tuple[str, int]:
+    async def _set_beside(self, asked: Asked) -> tuple[str, int]:
         """Store a verb that is too long for one value as parts, before the entry that names them."""
         name, parts = uuid4().hex, pieces(f"[{asked.text.decode()}]", self._piece)
         await self._append_now(log_entries.AnnounceOp(name, len(parts)))
@@ -378,19 +379,6 @@ class ComposedStorage:
         task = started(_quietly(work))  # a plain task that is cancelled before it begins would not reset its flag
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
-
-
-def _seen(asked: _Asked, replica: Replica, now: float) -> Any:
-    try:
-        return asked.look(replica, now) if asked.look is not None else None
-    except Exception as error:  # for example a wrong cursor
-        return error
-
-
-def _taken(answer: Any) -> int:
-    """The number of jobs in an answer of a claim."""
-    claimed = answer[1] if isinstance(answer, tuple) and len(answer) == 2 else answer
-    return len(claimed.records) if isinstance(claimed, Claimed) else 0
 
 
 async def _quietly(work: Callable[[], Awaitable[None]]) -> None:

@@ -19,7 +19,9 @@ PLAIN: Final = 16 * 2**20  # bytes of any other response; the results of 100,000
 SMALL: Final = 2**20  # bytes; a response up to this size is decoded without counting its values
 CONTAINERS: Final = 1_000_000  # arrays and objects: 10,000 rows with 100 each
 VALUES: Final = 10_000_000
-WITH_ROWS: Final = frozenset({"enqueue", "claim", "settle_claim", "get", "find", "stats", "limits"})
+WITH_ROWS: Final = frozenset(
+    {"enqueue", "claim", "settle_claim", "get", "find", "stats", "glance", "limits", "read_metrics"}
+)
 ADVICE: Final = "request less at once, or raise ?max_answer= in the URL of the storage"
 
 

@@ -21,10 +21,12 @@ from treadle.core import defaults
 from treadle.core.model import (
     Claim,
     Claimed,
+    Glance,
     HeartbeatResult,
     LeaseRenewal,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Page,
@@ -45,6 +47,7 @@ from treadle.storage.value_checks import (
     check_beat,
     check_changes,
     check_jobs,
+    check_rows,
     guarded_settle,
     guarded_settle_claim,
 )
@@ -267,6 +270,13 @@ class HttpStorage:
     async def stats(self) -> Stats:
         return await self._call("stats", b"{}", Stats)
 
+    async def glance(self, most: int = 10_000) -> Glance:
+        return await self._call("glance", _encode(messages.GlanceCall(most)), Glance)
+
+    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
+        asked = messages.ReadMetrics(since, until)
+        return list((await self._call("read_metrics", _encode(asked), messages.MetricsRows)).rows)
+
     async def read_mark(self) -> MoveState | None:
         """The move that the server's storage takes part in, or None. Only its role and the other storage are set."""
         moving = (await self._call("hello", b"{}", messages.Hello)).moving
@@ -289,6 +299,10 @@ class HttpStorage:
             went += number
             if number < asked or went >= limit:
                 return went
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        check_rows(rows, remove)
+        await self._call("store_metrics", _encode(messages.StoreMetrics(tuple(rows), tuple(remove))), messages.Nothing)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         if not topics:

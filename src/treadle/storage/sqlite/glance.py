@@ -6,6 +6,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+from msgspec.structs import replace
+
 from treadle.core.model import Glance, QueueGlance
 from treadle.storage.queries import merged_glances
 from treadle.storage.sqlite import queries
@@ -33,5 +35,5 @@ def _queues(db: sqlite3.Connection, now: float, most: int) -> tuple[tuple[QueueG
         found.setdefault(queue, {})[kind] = count
         if age is not None:
             oldest[queue] = age
-    counted = [QueueGlance(name=name, oldest=oldest.get(name), **kinds) for name, kinds in found.items()]
+    counted = [replace(QueueGlance(name=name, oldest=oldest.get(name)), **kinds) for name, kinds in found.items()]
     return merged_glances([(counted, ())], most)  # each count went one beyond the bound

@@ -1,5 +1,5 @@
--- The heads of each queue, one for each rank, found by a skip scan; for each queue a count that ends at the bound ?1;
--- and the other kinds, each from the index that has only such rows. ?2 is now.
+-- A skip scan finds the heads of each queue, one per rank. Each count ends at the bound ?1; the kinds are counted from
+-- the indexes that have only such rows. ?2 is now.
 
 -- name: queues
 WITH RECURSIVE head (seq, queue, rank, position) AS (

@@ -136,7 +136,8 @@ class Search:
         seqs = _seqs(db, self._next(SEQ, limit + 1, only=self._filters))
         if len(seqs) <= limit:
             return Found(seqs, total=total)
-        return Found(seqs[:limit], *self._end(db, seqs[limit - 1]), total)
+        cursor, moment = self._end(db, seqs[limit - 1])
+        return Found(seqs[:limit], cursor, moment, total)
 
     def _scan(self, db: sqlite3.Connection, scan: int, total: int | None) -> Found:
         if not self._is_small and self._query.order == "ended" and not by_ending(self._query):
@@ -144,7 +145,8 @@ class Search:
             return replace(found, scanned=len(found.seqs))
         fits = Part(f"j.seq, ({self._filters.sql}) AS fits", self._filters.values)
         seqs, looked, last = (self._at_once if self._is_small else self._by_index)(db, fits, scan)
-        return Found(seqs, *(self._end(db, last) if last is not None else (None, None)), total, looked)
+        cursor, moment = (None, None) if last is None else self._end(db, last)
+        return Found(seqs, cursor, moment, total, looked)
 
     def _at_once(self, db: sqlite3.Connection, fits: Part, scan: int) -> tuple[list[int], int, int | None]:
         """The matching rows, how many were looked at, and the last of these if others follow it. In one read, because

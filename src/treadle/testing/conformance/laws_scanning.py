@@ -22,6 +22,7 @@ from treadle.testing.conformance.kit import (
     advance_due,
     claim,
     claim_ids,
+    enqueue_system_rows,
     ids,
     job,
     jobs,
@@ -85,7 +86,9 @@ async def fill(storage: Storage, clock: HandClock) -> list[Record]:
             )
         )
     await store(*(job(f"later-{n}", queue="ab"[n % 2], task="mail", delay=30 + 10 * (n // 2)) for n in range(6)))
-    await store(*jobs("own-1 own-2 own-3", queue="treadle", task="treadle.own", delay=45))
+    own = jobs("own-1 own-2 own-3", queue="treadle", task="treadle.own", delay=45)
+    await enqueue_system_rows(storage, *own)
+    made.extend(each.id for each in own)
     await store(*jobs("aside-1 aside-2", queue="a", limits=(("shut", 1),), priority=5), job("promise", task=""))
     await store(job("fan", queue="b", after=("later-0",), wait_timeout=500.0), job("dies", queue="b", deadline=80.0))
     await run(storage, "a00", "b00", "a03")

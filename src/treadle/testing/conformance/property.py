@@ -224,7 +224,7 @@ class Pair:
         self.same("limits", *[sorted(each.limits, key=lambda it: it.key) for each in stats])
         await self._glance()
         order = ORDERS[self.turn % len(ORDERS)]
-        await self._scan(Query(order=order, limit=3, scan=5, ready=KINDS[self.turn // 2 % len(KINDS)]))  # type: ignore[arg-type]
+        await self._scan(Query(order=order, limit=3, scan=5, ready=KINDS[self.turn // 2 % len(KINDS)]))
         query = Query(order=order, limit=1 + self.turn % 3, count=True)
         for _ in range(3):
             page, twin = await self.model.find(query), await self.subject.find(query)

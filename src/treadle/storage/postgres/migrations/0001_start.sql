@@ -67,8 +67,9 @@ CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_own ON job (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
 -- For looks, whose cost must not grow with the table. `job_created` costs a job 8,100 instructions of the server, of
--- 255,000: see docs/internals/decisions/postgres-created.md. Running jobs are left out, or each claim would write a second
--- entry; they are few, and found by `job_lease`. A plain job is never in the other two, and pays 300 for each.
+-- 255,000: see docs/internals/decisions/postgres-created.md. Running jobs are left out, or each claim would write a
+-- second entry; they are few, and found by `job_lease`. A plain job is never in the other two. With `ended_system` and
+-- `ended_bad` these cost a job 2,000 instructions together.
 CREATE INDEX job_created ON job (created_at, id) WHERE state <> 2;
 CREATE INDEX job_later ON job (state, due_at, id)           -- waiting (0) and scheduled (1) jobs
     WHERE state < 2 AND queue_position IS NULL AND blocked_on IS NULL;
@@ -84,7 +85,7 @@ CREATE INDEX ended_root ON ended (root) WHERE root IS NOT NULL;
 CREATE INDEX ended_parent ON ended (parent) WHERE parent IS NOT NULL;
 CREATE INDEX ended_own ON ended (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
 CREATE INDEX ended_system ON ended (created_at, id) WHERE queue = 'treadle';
--- Failed (4) and cancelled (5) jobs. A success is never in it, and pays 700 instructions for it and `ended_system`.
+-- Failed (4) and cancelled (5) jobs. A success is never in it.
 CREATE INDEX ended_bad ON ended (state, ended_at DESC, id) WHERE state > 3;
 
 -- `up` may be an unknown id. `open`: its ending has still to count. `soft`: any ending counts as a success. `version`:
