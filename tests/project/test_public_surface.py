@@ -46,8 +46,8 @@ SURFACE = {
 
 # classes that these objects take or return, and that no public module exports
 REACHED = """
-    BatchDecorator Bound Codec Continuation Dead HasId Jobs Limits MetricsReader Once Options Portal Queues Scheduled Schedules Scope
-    Stub Synchronous When Workflow
+    BatchDecorator Bound Codec Continuation Dead HasId Jobs Limits MetricsReader Once Options Portal Queues Scheduled
+    Schedules Scope Stub Synchronous When Workflow
 """
 
 
