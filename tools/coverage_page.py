@@ -54,7 +54,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         f"{LAWS}laws_lease.py",
         f"{LAWS}laws_repeats.py",
         f"{LAWS}laws_races.py",
-        "tests/worker/test_lease_expired.py",
+        "tests/worker/test_reaped.py",
     ),
     "Failures, retries and deadlines": ("tests/execution/", "tests/policy/"),
     "Dependencies and promises": (
