@@ -107,15 +107,7 @@ export interface Overview {
   workers: Worker[];
   limits: LimitUse[];
   leader: string | null;
-  rates: {
-    succeeded: number | null;
-    failed: number | null;
-    retried: number | null;
-    run_p50: number | null;
-    run_p95: number | null;
-    wait_p50: number | null;
-    wait_p95: number | null;
-  };
+  rates: Record<"succeeded" | "failed" | "retried" | "run_p50" | "run_p95" | "wait_p50" | "wait_p95", number | null>;
   notices: Notice[];
 }
 
@@ -142,34 +134,12 @@ export interface Metrics {
 
 // --- tasks and jobs
 
-export interface Schema {
-  $ref?: string;
-  $defs?: Record<string, Schema>;
-  type?: string | string[];
-  title?: string;
-  description?: string;
-  default?: Json;
-  enum?: Json[];
-  const?: Json;
-  format?: string;
-  anyOf?: Schema[];
-  oneOf?: Schema[];
-  properties?: Record<string, Schema>;
-  required?: string[];
-  items?: Schema;
-  additionalProperties?: boolean | Schema;
-  minimum?: number;
-  maximum?: number;
-  minLength?: number;
-  maxLength?: number;
-}
-
 export interface Task {
   name: string;
   declared: boolean;
   queue: string | null;
   doc: string | null;
-  parameters: Schema | null;
+  parameters: Json;
   last_hour: { succeeded: number; failed: number; retried: number };
   run_p95: number | null;
 }
@@ -235,20 +205,13 @@ export interface LogLine {
   text: string;
 }
 
-export type AttemptEnd =
-  | "succeeded"
-  | "failed"
-  | "retrying"
-  | "deferred"
-  | "lost"
-  | "expired"
-  | "cancelled"
-  | "running";
+type Ending = "succeeded" | "failed" | "cancelled" | "expired" | "lost";
+export type AttemptEnd = Ending | "retrying" | "deferred" | "running";
 
 export interface Attempt {
   number: number;
   reopening: number;
-  started_at: number;
+  started_at: number | null; // null: it ended before a run began, or nobody stored when
   ended_at: number | null;
   worker: string | null;
   outcome: AttemptEnd;
@@ -355,7 +318,9 @@ export interface Failures {
 export type Act = "retry" | "cancel" | "run_now" | "delete";
 
 /** The names of `GET /v1/jobs`. */
-export type Filter = Partial<Record<"state" | "status" | "task" | "queue" | "label" | "q" | "workflow" | "parent", string>> &
+export type Filter = Partial<
+  Record<"state" | "status" | "task" | "queue" | "label" | "q" | "workflow" | "parent", string>
+> &
   Partial<Record<"since" | "before", number>>;
 
 export interface OperationAsked {
@@ -378,6 +343,7 @@ export interface DryRun {
 export interface Operation {
   id: string;
   act: Act;
+  words: string;
   state: "running" | "done" | "stopped" | "failed";
   done: number;
   passed_over: Record<string, number>;
@@ -426,8 +392,8 @@ export interface AuditEntry {
   by: string;
   from: "api" | "cli" | "python" | "mcp";
   act: string;
-  target: string | null;
-  filter: Json;
+  target: string;
+  filter: string | null;
   done: number | null;
   passed_over: Record<string, number> | null;
   error: string | null;

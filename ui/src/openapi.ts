@@ -187,7 +187,7 @@ export interface JobAttempt {
 export interface JobHistory {
   attempts: JobAttempt[];
   steps: Step[];
-  signals: JobHistorySignal[];
+  signals: Signal[];
   children: { [name: string]: number };
   children_capped: boolean;
 }
@@ -572,6 +572,18 @@ export interface SignIn {
   token: string;
 }
 
+export interface Signal {
+  name: string;
+  given: boolean;
+  value: unknown;
+  at: number | null;
+}
+
+export interface SignalAsked {
+  name: string;
+  value?: unknown;
+}
+
 export type State = "cancelled" | "failed" | "ready" | "running" | "succeeded" | "waiting";
 
 export interface Stats {
@@ -679,18 +691,6 @@ export interface WorkflowsAsked {
   limit?: number;
 }
 
-export interface JobHistorySignal {
-  name: string;
-  given: boolean;
-  value: unknown;
-  at: number | null;
-}
-
-export interface JobMessagesSignal {
-  name: string;
-  value?: unknown;
-}
-
 export interface Answers {
   "DELETE /v1/jobs/{id}": Acted;
   "DELETE /v1/limits/{name}": Noted;
@@ -741,7 +741,7 @@ export interface Bodies {
   "POST /v1/jobs": JobAsked;
   "POST /v1/jobs/batch": JobsAsked;
   "POST /v1/jobs/{id}/cancel": Cancel;
-  "POST /v1/jobs/{id}/signal": JobMessagesSignal;
+  "POST /v1/jobs/{id}/signal": SignalAsked;
   "POST /v1/operations": OperationAsked;
   "POST /v1/schedules/preview": TimingAsked;
   "POST /v1/session": SignIn;

@@ -7,7 +7,15 @@ import { toneOf, type Tone } from "../lib/status";
 import { Sign } from "./Icon";
 
 /** A state as sign and word; the tone only repeats them. */
-export function Badge({ of, filled, children }: { of: string; filled?: boolean; children?: ComponentChildren }): JSX.Element {
+export function Badge({
+  of,
+  filled,
+  children,
+}: {
+  of: string;
+  filled?: boolean;
+  children?: ComponentChildren;
+}): JSX.Element {
   return (
     <span class={`badge t-${toneOf(of)}${filled ? " filled" : ""}`}>
       <Sign of={of} />
@@ -16,7 +24,15 @@ export function Badge({ of, filled, children }: { of: string; filled?: boolean; 
   );
 }
 
-export function Note({ tone, sign, children }: { tone: Tone; sign?: string; children: ComponentChildren }): JSX.Element {
+export function Note({
+  tone,
+  sign,
+  children,
+}: {
+  tone: Tone;
+  sign?: string;
+  children: ComponentChildren;
+}): JSX.Element {
   return (
     <div class={`note t-${tone}`}>
       {sign && (

@@ -25,7 +25,16 @@ export function buttonClass({ kind, slim, icon }: Look, bare = false): string {
 }
 
 /** A button that is off while its act runs; an act that fails is reported. */
-export function Button({ children, onClick, type = "button", disabled, label, title, keys, ...look }: Props): JSX.Element {
+export function Button({
+  children,
+  onClick,
+  type = "button",
+  disabled,
+  label,
+  title,
+  keys,
+  ...look
+}: Props): JSX.Element {
   const busy = useSignal(false);
   const press = async (): Promise<void> => {
     if (busy.value || !onClick) return;

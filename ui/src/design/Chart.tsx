@@ -139,11 +139,15 @@ export function Chart({ title, at, from, to, series, format = brief, empty }: Pr
               <g key={each.words} class={`t-${each.tone}`}>
                 {each.area && <path class="area" d={area(points, floor)} />}
                 <path class={each.dashed ? "curve dashed" : "curve"} d={curve(points)} />
-                {hover.value !== null && points[shown] && <circle class="dot" cx={points[shown][0]} cy={points[shown][1]} r="3.5" />}
+                {hover.value !== null && points[shown] && (
+                  <circle class="dot" cx={points[shown][0]} cy={points[shown][1]} r="3.5" />
+                )}
               </g>
             );
           })}
-          {hover.value !== null && at[shown] !== undefined && <line class="hair" x1={x(at[shown])} x2={x(at[shown])} y1={TOP} y2={floor} />}
+          {hover.value !== null && at[shown] !== undefined && (
+            <line class="hair" x1={x(at[shown])} x2={x(at[shown])} y1={TOP} y2={floor} />
+          )}
         </svg>
       </div>
       {found.length > 0 && <AsTable title={title} at={at} series={series} format={format} />}
@@ -151,7 +155,12 @@ export function Chart({ title, at, from, to, series, format = brief, empty }: Pr
   );
 }
 
-function AsTable({ title, at, series, format }: Pick<Props, "title" | "at" | "series"> & { format: (value: number) => string }): JSX.Element {
+function AsTable({
+  title,
+  at,
+  series,
+  format,
+}: Pick<Props, "title" | "at" | "series"> & { format: (value: number) => string }): JSX.Element {
   const open = useSignal(false);
   return (
     <details onToggle={(event) => (open.value = event.currentTarget.open)}>
@@ -220,7 +229,17 @@ function ticks(from: number, to: number): [number, string][] {
 }
 
 /** A small line without axes, for tables. Decoration beside a number that says the same. */
-export function Spark({ values, tone = "live", width = 96, height = 22 }: { values: readonly number[]; tone?: Tone; width?: number; height?: number }): JSX.Element {
+export function Spark({
+  values,
+  tone = "live",
+  width = 96,
+  height = 22,
+}: {
+  values: readonly number[];
+  tone?: Tone;
+  width?: number;
+  height?: number;
+}): JSX.Element {
   const most = Math.max(...values, 1e-9);
   const step = width / Math.max(1, values.length - 1);
   const points = values.map((value, n) => [n * step, 1.5 + (height - 3) * (1 - value / most)] as const);
@@ -239,7 +258,17 @@ export function Spark({ values, tone = "live", width = 96, height = 22 }: { valu
 }
 
 /** Counts per span of time as columns. */
-export function Columns({ values, tone = "bad", width = 96, height = 22 }: { values: readonly number[]; tone?: Tone; width?: number; height?: number }): JSX.Element {
+export function Columns({
+  values,
+  tone = "bad",
+  width = 96,
+  height = 22,
+}: {
+  values: readonly number[];
+  tone?: Tone;
+  width?: number;
+  height?: number;
+}): JSX.Element {
   const most = Math.max(...values, 1);
   const step = width / Math.max(1, values.length);
   return (

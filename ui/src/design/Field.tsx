@@ -44,7 +44,18 @@ interface TextProps {
   autocomplete?: "off" | "current-password";
 }
 
-export function TextField({ label, value, onInput, hint, wrong, optional, list, rows, first, ...rest }: TextProps): JSX.Element {
+export function TextField({
+  label,
+  value,
+  onInput,
+  hint,
+  wrong,
+  optional,
+  list,
+  rows,
+  first,
+  ...rest
+}: TextProps): JSX.Element {
   const listId = useId();
   return (
     <Field label={label} hint={hint} wrong={wrong} optional={optional}>
@@ -115,7 +126,15 @@ export function SelectField({ label, value, choices, onChange, hint }: ChoicePro
   );
 }
 
-export function CheckField({ label, value, onChange }: { label: string; value: boolean; onChange: (value: boolean) => void }): JSX.Element {
+export function CheckField({
+  label,
+  value,
+  onChange,
+}: {
+  label: string;
+  value: boolean;
+  onChange: (value: boolean) => void;
+}): JSX.Element {
   return (
     <label class="check">
       <input type="checkbox" checked={value} onChange={(event) => onChange(event.currentTarget.checked)} />

@@ -70,7 +70,14 @@ export type IconName = keyof typeof PATHS;
 export function Icon({ name }: { name: IconName }): JSX.Element {
   return (
     <svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">
-      <path d={PATHS[name]} fill="none" stroke="currentColor" stroke-width="1.4" stroke-linecap="round" stroke-linejoin="round" />
+      <path
+        d={PATHS[name]}
+        fill="none"
+        stroke="currentColor"
+        stroke-width="1.4"
+        stroke-linecap="round"
+        stroke-linejoin="round"
+      />
     </svg>
   );
 }
@@ -79,8 +86,20 @@ export function Icon({ name }: { name: IconName }): JSX.Element {
 export function Logo(): JSX.Element {
   return (
     <svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true" class="logo">
-      <path d="M5 2v16M10 2v4.5M10 9.5V18M15 2v16" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" />
-      <path d="M2 8h1.2M6.8 8h6.4M16.8 8H18M2 13h6.2M11.8 13H18" class="weft" fill="none" stroke-width="2" stroke-linecap="round" />
+      <path
+        d="M5 2v16M10 2v4.5M10 9.5V18M15 2v16"
+        fill="none"
+        stroke="currentColor"
+        stroke-width="2"
+        stroke-linecap="round"
+      />
+      <path
+        d="M2 8h1.2M6.8 8h6.4M16.8 8H18M2 13h6.2M11.8 13H18"
+        class="weft"
+        fill="none"
+        stroke-width="2"
+        stroke-linecap="round"
+      />
     </svg>
   );
 }

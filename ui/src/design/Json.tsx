@@ -78,7 +78,8 @@ function Branch({ label, entries, list, depth }: BranchProps): JSX.Element {
 
 function Leaf({ value }: { value: null | boolean | number | string }): JSX.Element {
   const whole = useSignal(false);
-  if (typeof value !== "string") return <span class={typeof value === "number" ? "number" : "word"}>{String(value)}</span>;
+  if (typeof value !== "string")
+    return <span class={typeof value === "number" ? "number" : "word"}>{String(value)}</span>;
   const shown = whole.value || value.length <= LONG ? value : value.slice(0, LONG);
   return (
     <>

@@ -42,7 +42,17 @@ export function Table({ caption, columns, head, children }: Props): JSX.Element 
 }
 
 /** A number of a table: zeros recede. */
-export function Num({ value, capped, to, tone }: { value: number; capped?: boolean; to?: string; tone?: string }): JSX.Element {
+export function Num({
+  value,
+  capped,
+  to,
+  tone,
+}: {
+  value: number;
+  capped?: boolean;
+  to?: string;
+  tone?: string;
+}): JSX.Element {
   if (!value) return <span class="zero">0</span>;
   const text = countText(value, capped);
   return to ? (

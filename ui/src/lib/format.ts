@@ -63,7 +63,9 @@ export function duration(seconds: number): string {
   const [size, unit] = PARTS[at]!;
   const [below, lower] = PARTS[at + 1]!;
   const rest = Math.floor((rounded % size) / below);
-  return rest && rounded < size * 10 ? `${Math.floor(rounded / size)} ${unit} ${rest} ${lower}` : `${Math.floor(rounded / size)} ${unit}`;
+  return rest && rounded < size * 10
+    ? `${Math.floor(rounded / size)} ${unit} ${rest} ${lower}`
+    : `${Math.floor(rounded / size)} ${unit}`;
 }
 
 /** One unit only, for columns: "4 min". */
@@ -154,7 +156,8 @@ export function callText(args: unknown[], kwargs: Record<string, unknown>, most 
 }
 
 function short(value: unknown, most: number): string {
-  if (typeof value === "string") return JSON.stringify(value.length > most + 2 ? value.slice(0, Math.max(0, most + 2)) : value);
+  if (typeof value === "string")
+    return JSON.stringify(value.length > most + 2 ? value.slice(0, Math.max(0, most + 2)) : value);
   if (Array.isArray(value)) return value.length > 8 ? `[… ${value.length}]` : JSON.stringify(value);
   return JSON.stringify(value) ?? "null";
 }

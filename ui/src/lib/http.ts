@@ -72,7 +72,11 @@ export async function send<T = unknown>(
   } catch (error) {
     if (signal?.aborted) throw error;
     const late = error instanceof DOMException && error.name === "TimeoutError";
-    throw new Problem(0, "unreachable", late ? "The server did not answer within 30 s." : "The server cannot be reached.");
+    throw new Problem(
+      0,
+      "unreachable",
+      late ? "The server did not answer within 30 s." : "The server cannot be reached.",
+    );
   }
   const found = parsed(text);
   if (answer.ok) return found as T;

@@ -28,10 +28,7 @@ export function useKeys(wanted: readonly Binding[]): void {
   const newest = useRef(wanted);
   newest.current = wanted;
   const names = wanted.map((each) => each.keys).join("|");
-  useEffect(
-    () => bind(wanted.map((each, at) => ({ ...each, run: () => newest.current[at]?.run() }))),
-    [names],
-  );
+  useEffect(() => bind(wanted.map((each, at) => ({ ...each, run: () => newest.current[at]?.run() }))), [names]);
 }
 
 function isTyping(target: EventTarget | null): boolean {

@@ -18,7 +18,7 @@ export function useSelection(): Selection {
   };
   return {
     ids: useComputed(() => ids.value),
-    toggle: (id, on) => change((found) => (on ?? !found.has(id) ? found.add(id) : found.delete(id))),
+    toggle: (id, on) => change((found) => ((on ?? !found.has(id)) ? found.add(id) : found.delete(id))),
     all: (list, on) => change((found) => list.forEach((id) => (on ? found.add(id) : found.delete(id)))),
     clear: () => (ids.value = new Set()),
   };

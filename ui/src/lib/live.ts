@@ -33,7 +33,10 @@ export function take(found: Overview): void {
   overview.value = found;
 }
 
+/** The answer to a request may arrive after the event that the operation has ended. */
 export function noteOperation(found: Operation): void {
+  const known = operations.value.get(found.id);
+  if (known && known.state !== "running" && found.state === "running") return;
   operations.value = new Map(operations.value).set(found.id, found);
 }
 
@@ -49,7 +52,9 @@ function open(): void {
     link.value = "live";
     take(JSON.parse((event as MessageEvent<string>).data) as Overview);
   });
-  source.addEventListener("operation", (event) => noteOperation(JSON.parse((event as MessageEvent<string>).data) as Operation));
+  source.addEventListener("operation", (event) =>
+    noteOperation(JSON.parse((event as MessageEvent<string>).data) as Operation),
+  );
   source.addEventListener("bye", () => {
     close();
     link.value = "connecting";

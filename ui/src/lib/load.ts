@@ -11,6 +11,8 @@ const answers = new Map<string, unknown>();
 
 export interface Load<T> {
   data: T | null;
+  /** The address that gave the data: while another one is read, it is still the one before. */
+  of: string | null;
   error: Problem | null;
   busy: boolean;
   reload: () => void;
@@ -18,6 +20,7 @@ export interface Load<T> {
 
 interface Held<T> {
   path: string | null;
+  of: string | null;
   data: T | null;
   error: Problem | null;
   busy: boolean;
@@ -42,7 +45,7 @@ function pace(every: number): number {
  * A change of the query keeps the old data until the new arrives; a change of the path before "?" does not.
  */
 export function useLoad<T>(path: string | null, every = 0): Load<T> {
-  const held = useSignal<Held<T>>({ path: null, data: null, error: null, busy: false });
+  const held = useSignal<Held<T>>({ path: null, of: null, data: null, error: null, busy: false });
   const turn = useSignal(0);
   const stop = useRef<AbortController | null>(null);
   const round = epoch.value;
@@ -51,7 +54,8 @@ export function useLoad<T>(path: string | null, every = 0): Load<T> {
     const known = path === null ? null : ((answers.get(path) as T | undefined) ?? null);
     const before = held.peek();
     const same = path !== null && before.path?.split("?")[0] === path.split("?")[0];
-    held.value = { path, data: known ?? (same ? before.data : null), error: null, busy: path !== null };
+    const data = known ?? (same ? before.data : null);
+    held.value = { path, of: known ? path : before.of, data, error: null, busy: path !== null };
   }, [path]);
 
   useEffect(() => {
@@ -72,12 +76,17 @@ export function useLoad<T>(path: string | null, every = 0): Load<T> {
       try {
         const data = await get<T>(path, own.signal);
         keep(path, data);
-        if (!over) held.value = { path, data, error: null, busy: false };
+        if (!over) held.value = { path, of: path, data, error: null, busy: false };
       } catch (error) {
         if (over || own.signal.aborted) return;
         const problem = error instanceof Problem ? error : new Problem(0, "unknown", String(error));
         if (problem.status === 404) answers.delete(path);
-        held.value = { ...held.peek(), data: problem.status === 404 ? null : held.peek().data, error: problem, busy: false };
+        held.value = {
+          ...held.peek(),
+          data: problem.status === 404 ? null : held.peek().data,
+          error: problem,
+          busy: false,
+        };
       }
       again();
     };
@@ -89,6 +98,6 @@ export function useLoad<T>(path: string | null, every = 0): Load<T> {
     };
   }, [path, every, round, turn.value, refresh.value]);
 
-  const { data, error, busy } = held.value;
-  return { data, error, busy, reload: () => (turn.value += 1) };
+  const { data, of, error, busy } = held.value;
+  return { data, of, error, busy, reload: () => (turn.value += 1) };
 }

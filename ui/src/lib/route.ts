@@ -72,7 +72,16 @@ addEventListener("popstate", (event) => {
 
 document.addEventListener("click", (event) => {
   const link = (event.target as Element).closest?.("a[href]");
-  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  if (
+    !link ||
+    event.defaultPrevented ||
+    event.button ||
+    event.metaKey ||
+    event.ctrlKey ||
+    event.shiftKey ||
+    event.altKey
+  )
+    return;
   const to = link.getAttribute("href") ?? "";
   if (link.hasAttribute("download") || link.getAttribute("target")) return;
   if (to.startsWith("#")) {

@@ -54,7 +54,8 @@ export async function signIn(token: string): Promise<string | null> {
   try {
     await send("POST", "session", { token });
   } catch (error) {
-    if (error instanceof Problem && error.status === 401) return "This token is not known. Check it for missing characters.";
+    if (error instanceof Problem && error.status === 401)
+      return "This token is not known. Check it for missing characters.";
     return wordsOf(error);
   }
   await readMe();

@@ -11,14 +11,14 @@ import { get, withQuery } from "../lib/http";
 import { useListKeys } from "../lib/list";
 import { useLoad } from "../lib/load";
 import { href } from "../lib/route";
-import { canOperate } from "../lib/session";
+import { canOperate, servesAll } from "../lib/session";
 import { PageHead } from "../shell/PageHead";
 
 const ROWS = 100;
 const LOOK = 15; // s
 
 export function Activity(): JSX.Element {
-  const load = useLoad<Audit>(canOperate.value ? `audit?limit=${ROWS}` : null, LOOK);
+  const load = useLoad<Audit>(canOperate.value && servesAll.value ? `audit?limit=${ROWS}` : null, LOOK);
   const older = useSignal<Audit | null>(null);
   useListKeys();
   const cursor = (older.value ?? load.data)?.cursor;
@@ -30,8 +30,10 @@ export function Activity(): JSX.Element {
     <>
       <PageHead title="Activity" />
       <section class="panel">
-        {!canOperate.value ? (
-          <Empty title="Only operators see the activity">It names people and what they did. Your token has no scope “operate”.</Empty>
+        {!canOperate.value || !servesAll.value ? (
+          <Empty title="Only operators of all queues see the activity">
+            It names people and what they did. Your token lacks the scope “operate”, or is bound to some queues.
+          </Empty>
         ) : (
           <Loaded of={load}>
             {(found) => {
@@ -49,7 +51,9 @@ export function Activity(): JSX.Element {
                   )}
                 </>
               ) : (
-                <Empty title="Nobody has done anything yet">Acts of this page, of the command line and of programs appear here, and stay for 90 days.</Empty>
+                <Empty title="Nobody has done anything yet">
+                  Acts of this page, of the command line and of programs appear here, and stay for 90 days.
+                </Empty>
               );
             }}
           </Loaded>
@@ -63,7 +67,15 @@ function Entries({ of }: { of: readonly AuditEntry[] }): JSX.Element {
   return (
     <Table
       caption="Activity"
-      columns={[{ words: "when" }, { words: "who" }, { words: "from", class: "mid" }, { words: "act" }, { words: "on" }, { words: "jobs", class: "num" }, { words: "result", class: "mid" }]}
+      columns={[
+        { words: "when" },
+        { words: "who" },
+        { words: "from", class: "mid" },
+        { words: "act" },
+        { words: "on" },
+        { words: "jobs", class: "num" },
+        { words: "result", class: "mid" },
+      ]}
     >
       {of.map((each) => (
         <tr key={each.id} data-row={each.id}>
@@ -74,7 +86,7 @@ function Entries({ of }: { of: readonly AuditEntry[] }): JSX.Element {
             <span class="clip list-of">{each.by}</span>
           </th>
           <td class="mid quiet">{each.from}</td>
-          <td class="nowrap">{each.act.replaceAll("_", " ")}</td>
+          <td class="nowrap">{each.act.replace(".", " ").replaceAll("_", " ")}</td>
           <td class="grow">
             <Target of={each} />
           </td>
@@ -101,7 +113,10 @@ function Target({ of }: { of: AuditEntry }): JSX.Element {
       </span>
     );
   }
-  const text = of.target ?? (of.filter ? JSON.stringify(of.filter) : "");
+  const text = of.filter || of.target || "";
+  const [kind] = of.act.split(".");
+  if (kind === "queue" || kind === "schedule") return <a href={href([`${kind}s`, text])}>{text}</a>;
+  if (kind === "limit") return <a href="limits">{text}</a>;
   return (
     <code class="clip" title={text} dir="auto">
       {text}
@@ -116,7 +131,11 @@ function Outcome({ of }: { of: AuditEntry }): JSX.Element {
   return (
     <>
       <Badge of="done" />
-      {passed.length > 0 && <span class="delay">passed over {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}</span>}
+      {passed.length > 0 && (
+        <span class="delay">
+          passed over {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}
+        </span>
+      )}
     </>
   );
 }

@@ -31,7 +31,14 @@ export function Failure({ group }: { group: string }): JSX.Element {
       <section class="panel">
         <Loaded of={load}>
           {() => (
-            <Empty title="No such group among the newest failed jobs" acts={<a class="button" href="failures">All failures</a>}>
+            <Empty
+              title="No such group among the newest failed jobs"
+              acts={
+                <a class="button" href="failures">
+                  All failures
+                </a>
+              }
+            >
               Its jobs were retried or deleted, or newer failures came before them.
             </Empty>
           )}
@@ -113,7 +120,10 @@ function Known({ of }: { of: FailureGroup }): JSX.Element {
                   ["last", <Time at={of.last} />],
                 ]}
               />
-              <a class="button" href={href(["jobs"], { status: "failed", task: of.task, queue: of.queue, q: typeOf(of.error) })}>
+              <a
+                class="button"
+                href={href(["jobs"], { status: "failed", task: of.task, queue: of.queue, q: typeOf(of.error) })}
+              >
                 List jobs like these
               </a>
             </div>

@@ -19,7 +19,12 @@ const SCAN = 1_000; // failed jobs that are grouped
 const LOOK = 10; // s
 
 export function failuresPath(query: URLSearchParams): string {
-  return withQuery("failures", { scan: SCAN, queue: query.get("queue"), task: query.get("task"), cursor: query.get("cursor") });
+  return withQuery("failures", {
+    scan: SCAN,
+    queue: query.get("queue"),
+    task: query.get("task"),
+    cursor: query.get("cursor"),
+  });
 }
 
 export function Failures(): JSX.Element {
@@ -32,14 +37,23 @@ export function Failures(): JSX.Element {
     <>
       <PageHead
         title="Failures"
-        beside={found && found.total > 0 && <span class="quiet">{plural(found.total, "failed job", found.capped)} in {plural(found.groups.length, "group")}</span>}
+        beside={
+          found &&
+          found.total > 0 && (
+            <span class="quiet">
+              {plural(found.total, "failed job", found.capped)} in {plural(found.groups.length, "group")}
+            </span>
+          )
+        }
         acts={
           <>
             <a class="button" href={href(["jobs"], { status: "failed", queue })}>
               All failed jobs
             </a>
             {canOperate.value && found && found.total > 0 && (
-              <Button onClick={() => askBulk("retry", { filter: { state: "failed", ...(queue && { queue }) } })}>Retry all…</Button>
+              <Button onClick={() => askBulk("retry", { filter: { state: "failed", ...(queue && { queue }) } })}>
+                Retry all…
+              </Button>
             )}
           </>
         }
@@ -47,7 +61,11 @@ export function Failures(): JSX.Element {
       <div class="filter">
         <label class={queue ? "small-field set" : "small-field"}>
           <span>queue</span>
-          <select class="input" value={queue} onChange={(event) => setQuery({ queue: event.currentTarget.value, cursor: "" })}>
+          <select
+            class="input"
+            value={queue}
+            onChange={(event) => setQuery({ queue: event.currentTarget.value, cursor: "" })}
+          >
             <option value="">all</option>
             {overview.value?.queues
               .filter((each) => each.failed || each.name === queue)
@@ -65,7 +83,10 @@ export function Failures(): JSX.Element {
             page.groups.length ? (
               <FailureRows groups={page.groups} />
             ) : (
-              <Empty title={queue ? `Nothing has failed in ${queue}` : "Nothing has failed"}>A job fails when no attempts are left, or when its task aborts it. It stays here for 30 days, unless its options say otherwise.</Empty>
+              <Empty title={queue ? `Nothing has failed in ${queue}` : "Nothing has failed"}>
+                A job fails when no attempts are left, or when its task aborts it. It stays here for 30 days, unless its
+                options say otherwise.
+              </Empty>
             )
           }
         </Loaded>

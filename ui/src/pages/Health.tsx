@@ -23,7 +23,13 @@ export function Health(): JSX.Element {
     <>
       <PageHead
         title="Health"
-        beside={checks && <Badge of={bad ? (checks[0]!.verdict as string) : "ok"} filled>{bad ? `${plural(bad, "check")} to look at` : "all well"}</Badge>}
+        beside={
+          checks && (
+            <Badge of={bad ? (checks[0]!.verdict as string) : "ok"} filled>
+              {bad ? `${plural(bad, "check")} to look at` : "all well"}
+            </Badge>
+          )
+        }
         acts={<Button onClick={load.reload}>Check again</Button>}
       />
       <section class="panel">

@@ -35,7 +35,14 @@ export function Job({ id }: { id: string }): JSX.Element {
         <PageHead title={shortId(id)} kind="Job" crumbs={[["jobs", "Jobs"]]} mono />
         {load.error?.status === 404 ? (
           <section class="panel">
-            <Empty title="No such job" acts={<a class="button" href="jobs">All jobs</a>}>
+            <Empty
+              title="No such job"
+              acts={
+                <a class="button" href="jobs">
+                  All jobs
+                </a>
+              }
+            >
               Its row was removed after its retention, somebody deleted it, or it never existed.
             </Empty>
           </section>
@@ -59,7 +66,14 @@ function Known({ job }: { job: Row }): JSX.Element {
   if (job.parent && job.parent !== workflow) crumbs.push([href(["jobs", job.parent]), `Parent ${shortId(job.parent)}`]);
   return (
     <>
-      <PageHead title={job.task} kind="Job" crumbs={crumbs} mono beside={<Badge of={statusOf(job)} filled />} acts={<Acts job={job} />}>
+      <PageHead
+        title={job.task}
+        kind="Job"
+        crumbs={crumbs}
+        mono
+        beside={<Badge of={statusOf(job)} filled />}
+        acts={<Acts job={job} />}
+      >
         <div class="row id-line">
           <code class="quiet any">{job.id}</code>
           <Copy text={job.id} what="the id" />
@@ -76,17 +90,25 @@ function Known({ job }: { job: Row }): JSX.Element {
                   <div class="pad">
                     <Timeline job={job} attempts={found.attempts} />
                   </div>
-                  {found.attempts.length > 0 && <Attempts attempts={found.attempts} logs={me.value?.features.logs ?? false} />}
+                  {found.attempts.length > 0 && (
+                    <Attempts attempts={found.attempts} logs={me.value?.features.logs ?? false} />
+                  )}
                 </>
               )}
             </Loaded>
           </section>
           {job.error && (
-            <Panel title={job.state === "failed" ? "Error" : "Last error"} acts={<Copy text={job.error} what="the error" />}>
+            <Panel
+              title={job.state === "failed" ? "Error" : "Last error"}
+              acts={<Copy text={job.error} what="the error" />}
+            >
               <Trace text={job.error} />
             </Panel>
           )}
-          <Panel title="Arguments" acts={<Copy text={JSON.stringify({ args: job.args, kwargs: job.kwargs })} what="the arguments" />}>
+          <Panel
+            title="Arguments"
+            acts={<Copy text={JSON.stringify({ args: job.args, kwargs: job.kwargs })} what="the arguments" />}
+          >
             <Arguments job={job} />
           </Panel>
           {job.state === "succeeded" && (
@@ -161,7 +183,9 @@ function Why({ job }: { job: Row }): JSX.Element {
   const load = useLoad<Explanation>(`jobs/${part(job.id)}/explain`, open ? LOOK : 0);
   const status = statusOf(job);
   return (
-    <div class={`why t-${job.state === "failed" ? "bad" : status === "blocked" ? "warn" : status === "running" ? "live" : job.state === "succeeded" ? "good" : "quiet"}`}>
+    <div
+      class={`why t-${job.state === "failed" ? "bad" : status === "blocked" ? "warn" : status === "running" ? "live" : job.state === "succeeded" ? "good" : "quiet"}`}
+    >
       <p data-testid="why" dir="auto">
         <Prose text={load.data?.text ?? load.error?.message ?? "…"} />
       </p>
@@ -204,7 +228,10 @@ function FactsOf({ job }: { job: Row }): JSX.Element {
         job.started_at !== null && ["started", <Time at={job.started_at} />],
         job.ended_at !== null && ["ended", <Time at={job.ended_at} />],
         job.reason !== null && ["reason", reasonOf(job.reason)],
-        ["attempts", `${job.attempt}${job.lost ? `, and ${plural(job.lost, "expired lease")}` : ""}${job.reopenings ? `, reopened ${plural(job.reopenings, "time")}` : ""}`],
+        [
+          "attempts",
+          `${job.attempt}${job.lost ? `, and ${plural(job.lost, "expired lease")}` : ""}${job.reopenings ? `, reopened ${plural(job.reopenings, "time")}` : ""}`,
+        ],
         worker && job.state === "running" && ["worker", <a href={href(["workers", worker])}>{job.worker}</a>],
         job.priority !== 0 && ["priority", job.priority],
         job.blocked_on && ["blocked by", <code>{job.blocked_on}</code>],
@@ -234,14 +261,23 @@ function FactsOf({ job }: { job: Row }): JSX.Element {
             {job.after.length > 20 && <span class="quiet">and {job.after.length - 20} more</span>}
           </span>,
         ],
-        ...Object.entries(job.headers).map(([name, value]) => [`header ${name}`, <code dir="auto">{value}</code>] as const),
+        ...Object.entries(job.headers).map(
+          ([name, value]) => [`header ${name}`, <code dir="auto">{value}</code>] as const,
+        ),
       ]}
     />
   );
 }
 
+/** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved". */
+function plain(name: string): string {
+  return name.replace(/^(sleep|wait):/, "");
+}
+
 function Steps({ job, history }: { job: Row; history: History }): JSX.Element | null {
-  const { steps, signals } = history;
+  const { signals } = history;
+  const names = new Set(signals.map((each) => each.name));
+  const steps = history.steps.filter((each) => each.kind !== "signal" || !names.has(plain(each.name)));
   if (!steps.length && !signals.length) return null;
   return (
     <Panel title="Steps and signals">
@@ -249,10 +285,10 @@ function Steps({ job, history }: { job: Row; history: History }): JSX.Element | 
         {steps.map((step) => (
           <li key={`${step.kind} ${step.name}`}>
             <Badge of={step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : "running"}>{step.kind}</Badge>
-            <b class="any">{step.name}</b>
+            <b class="any">{plain(step.name)}</b>
             {step.until !== null && !step.done && (
               <span class="quiet">
-                until <Time at={step.until} />
+                until <Time at={step.until} exact />
               </span>
             )}
             {step.done && step.kind !== "sleep" && <Json value={step.value} />}
@@ -289,7 +325,10 @@ function Children({ job, history }: { job: Row; history: History }): JSX.Element
           <>
             <div>
               <div class="row spread">
-                <a href={href(["jobs"], { parent: job.id })}>{plural(all, "child").replace(/childs$/, "children")}{history.children_capped && " or more"}</a>
+                <a href={href(["jobs"], { parent: job.id })}>
+                  {plural(all, "child").replace(/childs$/, "children")}
+                  {history.children_capped && " or more"}
+                </a>
                 <span class="quiet">{done} ended</span>
               </div>
               <Bar share={all ? done / all : 0} tone={history.children.failed ? "bad" : "good"} />
@@ -316,7 +355,11 @@ function Children({ job, history }: { job: Row; history: History }): JSX.Element
 }
 
 function Commands({ job }: { job: Row }): JSX.Element {
-  const lines = [`treadle jobs show ${job.id}`, ...(isFinal(job.state) && job.state !== "succeeded" ? [`treadle jobs retry ${job.id}`] : []), ...(isFinal(job.state) ? [] : [`treadle jobs cancel ${job.id}`])];
+  const lines = [
+    `treadle jobs show ${job.id}`,
+    ...(isFinal(job.state) && job.state !== "succeeded" ? [`treadle jobs retry ${job.id}`] : []),
+    ...(isFinal(job.state) ? [] : [`treadle jobs cancel ${job.id}`]),
+  ];
   return (
     <div class="stack commands">
       {lines.map((line) => (

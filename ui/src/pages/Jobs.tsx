@@ -52,7 +52,12 @@ export function Jobs(): JSX.Element {
   const { query } = route.value;
   const view = (STATUSES.includes(query.get("status") as Status) ? query.get("status") : "all") as View;
   const filter = filterOf(query);
-  const params: Params = { ...filter, order: query.get("order") ?? ORDERS[view], limit: rows.value, cursor: query.get("cursor") };
+  const params: Params = {
+    ...filter,
+    order: query.get("order") ?? ORDERS[view],
+    limit: rows.value,
+    cursor: query.get("cursor"),
+  };
   const path = withQuery("jobs", params);
   const load = useLoad<Page>(path, query.get("cursor") ? 0 : LOOK);
   const selection = useSelection();
@@ -71,8 +76,12 @@ export function Jobs(): JSX.Element {
       />
       <StatusTabs view={view} filter={filter} />
       <JobFilter query={query} />
-      <section class="panel">
-        <Loaded of={load}>{(page) => <List key={path} path={path} page={page} params={params} view={view} filter={filter} selection={selection} />}</Loaded>
+      <section class={load.of === path ? "panel" : "panel stale"} aria-busy={load.of !== path}>
+        <Loaded of={load}>
+          {(page) => (
+            <List key={load.of} page={page} params={params} view={view} filter={filter} selection={selection} />
+          )}
+        </Loaded>
       </section>
     </>
   );
@@ -103,7 +112,6 @@ function StatusTabs({ view, filter }: { view: View; filter: Filter }): JSX.Eleme
 }
 
 interface ListProps {
-  path: string;
   page: Page;
   params: Params;
   view: View;
@@ -145,8 +153,22 @@ function List({ page, params, view, filter, selection }: ListProps): JSX.Element
           {[fresh && `${count(fresh)} new`, gone && `${count(gone)} gone`].filter(Boolean).join(", ")} – update the list
         </button>
       )}
-      {jobs.length ? <JobTable jobs={jobs} view={view} caption={`Jobs, ${view}`} selection={canOperate.value ? selection : undefined} /> : <Nothing page={end} filter={filter} />}
-      <End page={end} params={params} full={full} onMore={(found) => (further.value = { ...found, jobs: [...(further.value?.jobs ?? []), ...found.jobs] })} />
+      {jobs.length ? (
+        <JobTable
+          jobs={jobs}
+          view={view}
+          caption={`Jobs, ${view}`}
+          selection={canOperate.value ? selection : undefined}
+        />
+      ) : (
+        <Nothing page={end} filter={filter} />
+      )}
+      <End
+        page={end}
+        params={params}
+        full={full}
+        onMore={(found) => (further.value = { ...found, jobs: [...(further.value?.jobs ?? []), ...found.jobs] })}
+      />
     </>
   );
 }
@@ -156,11 +178,29 @@ function Nothing({ page, filter }: { page: Page; filter: Filter }): JSX.Element 
   if (page.cursor && page.scanned) {
     return (
       <Empty title={`No job among ${plural(page.scanned, "row")} matches`}>
-        The list has looked {page.scanned_to ? <>back to <Time at={page.scanned_to} exact /></> : "at a part of the rows"}. Look further below, or make the filter narrower.
+        The list has looked{" "}
+        {page.scanned_to ? (
+          <>
+            back to <Time at={page.scanned_to} exact />
+          </>
+        ) : (
+          "at a part of the rows"
+        )}
+        . Look further below, or make the filter narrower.
       </Empty>
     );
   }
-  if (Object.keys(others).length) return <Empty title="No job matches" acts={<Button onClick={() => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])))}>Clear the filter</Button>} />;
+  if (Object.keys(others).length)
+    return (
+      <Empty
+        title="No job matches"
+        acts={
+          <Button onClick={() => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])))}>
+            Clear the filter
+          </Button>
+        }
+      />
+    );
   if (status) return <Empty title={`No job is ${status}`}>Other jobs are under the other tabs.</Empty>;
   return (
     <Empty title="No jobs yet" code={firstJob("sqlite:///treadle.db")}>
@@ -170,7 +210,17 @@ function Nothing({ page, filter }: { page: Page; filter: Filter }): JSX.Element 
 }
 
 /** The way on: the next page, or a further look where a bound ended this one. */
-function End({ page, params, full, onMore }: { page: Page; params: Params; full: boolean; onMore: (page: Page) => void }): JSX.Element | null {
+function End({
+  page,
+  params,
+  full,
+  onMore,
+}: {
+  page: Page;
+  params: Params;
+  full: boolean;
+  onMore: (page: Page) => void;
+}): JSX.Element | null {
   const looking = useSignal(false);
   const { query } = route.value;
   const look = async (): Promise<void> => {
@@ -215,7 +265,13 @@ function End({ page, params, full, onMore }: { page: Page; params: Params; full:
             Older
           </Button>
         )}
-        {page.cursor && !full && (looking.value ? <Button onClick={() => (looking.value = false)}>Stop</Button> : <Button onClick={() => void look()}>Look further</Button>)}
+        {page.cursor &&
+          !full &&
+          (looking.value ? (
+            <Button onClick={() => (looking.value = false)}>Stop</Button>
+          ) : (
+            <Button onClick={() => void look()}>Look further</Button>
+          ))}
       </span>
     </footer>
   );
@@ -228,7 +284,12 @@ const ACTS: readonly (readonly [act: Act, words: string, views: readonly View[]]
   ["delete", "Delete", ["all", "succeeded", "failed", "cancelled"]],
 ];
 
-function SelectionBar({ selection, filter, view, jobs }: Pick<ListProps, "selection" | "filter" | "view"> & { jobs: readonly Job[] }): JSX.Element | null {
+function SelectionBar({
+  selection,
+  filter,
+  view,
+  jobs,
+}: Pick<ListProps, "selection" | "filter" | "view"> & { jobs: readonly Job[] }): JSX.Element | null {
   const chosen = selection.ids.value;
   const whole = useSignal(false);
   useEffect(() => {
@@ -246,7 +307,12 @@ function SelectionBar({ selection, filter, view, jobs }: Pick<ListProps, "select
       )}
       <span class="row push">
         {ACTS.filter(([, , views]) => views.includes(view)).map(([act, words]) => (
-          <Button key={act} slim kind={act === "delete" || act === "cancel" ? "danger" : "plain"} onClick={() => askBulk(act, target, selection.clear)}>
+          <Button
+            key={act}
+            slim
+            kind={act === "delete" || act === "cancel" ? "danger" : "plain"}
+            onClick={() => askBulk(act, target, selection.clear)}
+          >
             {words}
           </Button>
         ))}
@@ -271,9 +337,24 @@ function useJobKeys(jobs: readonly Job[], selection: Selection, older: string | 
     };
   };
   useListKeys(canOperate.value ? selection : undefined, [
-    { keys: "r", words: "Retry the job, or the selected ones", group: "List", run: chosen("retry", (job) => isFinal(job.state) && void retryJob(job).catch(failed)) },
-    { keys: "c", words: "Cancel the job, or the selected ones", group: "List", run: chosen("cancel", (job) => !isFinal(job.state) && askCancel(job)) },
-    { keys: "n", words: "Run the scheduled job now", group: "List", run: chosen("run_now", (job) => statusOf(job) === "scheduled" && void runJobNow(job).catch(failed)) },
+    {
+      keys: "r",
+      words: "Retry the job, or the selected ones",
+      group: "List",
+      run: chosen("retry", (job) => isFinal(job.state) && void retryJob(job).catch(failed)),
+    },
+    {
+      keys: "c",
+      words: "Cancel the job, or the selected ones",
+      group: "List",
+      run: chosen("cancel", (job) => !isFinal(job.state) && askCancel(job)),
+    },
+    {
+      keys: "n",
+      words: "Run the scheduled job now",
+      group: "List",
+      run: chosen("run_now", (job) => statusOf(job) === "scheduled" && void runJobNow(job).catch(failed)),
+    },
     { keys: "]", words: "Older page", group: "List", run: () => older && setQuery({ cursor: older }, {}) },
     { keys: "[", words: "Newer page", group: "List", run: () => route.value.query.get("cursor") && history.back() },
     { keys: "u", words: "Up: clear the filter", group: "Page", run: () => go("jobs") },

@@ -15,7 +15,11 @@ export function Limits(): JSX.Element {
   useListKeys();
   const sorted = found?.limits.toSorted((a, b) => {
     const [one, other] = [ownRule(a).name, ownRule(b).name];
-    return one === other ? Number(a.key !== one) - Number(b.key !== other) || b.blocked - a.blocked || (a.key < b.key ? -1 : 1) : one < other ? -1 : 1;
+    return one === other
+      ? Number(a.key !== one) - Number(b.key !== other) || b.blocked - a.blocked || (a.key < b.key ? -1 : 1)
+      : one < other
+        ? -1
+        : 1;
   });
   const add = can && (
     <Button icon="plus" onClick={() => editLimit()}>
@@ -31,7 +35,12 @@ export function Limits(): JSX.Element {
         ) : sorted.length ? (
           <LimitTable limits={sorted} />
         ) : (
-          <Empty title="No limits" code={"treadle limits set smtp --slots 4 --rate 100 --per 60\n\n@app.task(limits=[\"smtp\"])\nasync def send_mail(to: str) -> None: ..."}>
+          <Empty
+            title="No limits"
+            code={
+              'treadle limits set smtp --slots 4 --rate 100 --per 60\n\n@app.task(limits=["smtp"])\nasync def send_mail(to: str) -> None: ...'
+            }
+          >
             A limit says how many jobs may run at once, or start in a period, across all workers.
           </Empty>
         )}

@@ -7,7 +7,14 @@ export function NotFound(): JSX.Element {
     <>
       <PageHead title="No such page" />
       <section class="panel">
-        <Empty title="This address leads nowhere" acts={<a class="button" href=".">Overview</a>}>
+        <Empty
+          title="This address leads nowhere"
+          acts={
+            <a class="button" href=".">
+              Overview
+            </a>
+          }
+        >
           Press Ctrl+K to find a page, a queue, a task or a job.
         </Empty>
       </section>

@@ -27,7 +27,10 @@ export function Overview(): JSX.Element {
   const found = overview.value;
   useListKeys();
   useEffect(() => {
-    if (found) announceLater(`${plural(found.totals.queued, "job")} queued, ${found.totals.running} running, ${count(found.totals.failed)} failed.`);
+    if (found)
+      announceLater(
+        `${plural(found.totals.queued, "job")} queued, ${found.totals.running} running, ${count(found.totals.failed)} failed.`,
+      );
   }, [found]);
   return (
     <>
@@ -40,7 +43,13 @@ export function Overview(): JSX.Element {
 function Waiting(): JSX.Element {
   return (
     <section class="panel">
-      {link.value === "lost" ? <Empty title="The server does not answer">The page tries again every 5 s.</Empty> : <div class="pad skeleton-tall" role="status"><span class="hidden">Reading…</span></div>}
+      {link.value === "lost" ? (
+        <Empty title="The server does not answer">The page tries again every 5 s.</Empty>
+      ) : (
+        <div class="pad skeleton-tall" role="status">
+          <span class="hidden">Reading…</span>
+        </div>
+      )}
     </section>
   );
 }
@@ -71,9 +80,16 @@ function Filled({ found }: { found: Look }): JSX.Element {
         </>
       )}
       {(!fresh || found.workers.length > 0) && (
-        <Panel title="Workers" acts={found.workers.length > 0 && <Quiet to="workers" words={plural(found.workers.length, "worker")} />}>
+        <Panel
+          title="Workers"
+          acts={found.workers.length > 0 && <Quiet to="workers" words={plural(found.workers.length, "worker")} />}
+        >
           {found.workers.length ? (
-            <WorkerRows workers={found.workers.toSorted((a, b) => b.running / (b.slots || 1) - a.running / (a.slots || 1)).slice(0, 6)} />
+            <WorkerRows
+              workers={found.workers
+                .toSorted((a, b) => b.running / (b.slots || 1) - a.running / (a.slots || 1))
+                .slice(0, 6)}
+            />
           ) : (
             <Empty title="No worker has sent a heartbeat recently" code="treadle worker your_module:app">
               Jobs stay queued until a worker serves their queue.
@@ -82,7 +98,8 @@ function Filled({ found }: { found: Look }): JSX.Element {
         </Panel>
       )}
       <p class="small quiet">
-        One look took {duration(found.cost_ms / 1000)}; the next one is {duration(found.every)} later, for all readers of this server.
+        One look took {duration(found.cost_ms / 1000)}; the next one is {duration(found.every)} later, for all readers
+        of this server.
       </p>
     </>
   );
@@ -143,19 +160,50 @@ function Figure({ words, value, below, to, tone }: FigureProps): JSX.Element {
 function Figures({ of }: { of: Look }): JSX.Element {
   const { totals, rates, queues } = of;
   const capped = (name: "queued"): boolean => totals.capped.includes(name);
-  const oldest = queues.reduce<number | null>((most, each) => (each.oldest === null ? most : Math.max(most ?? 0, each.oldest)), null);
+  const oldest = queues.reduce<number | null>(
+    (most, each) => (each.oldest === null ? most : Math.max(most ?? 0, each.oldest)),
+    null,
+  );
   const ended = rates.succeeded === null ? null : rates.succeeded + (rates.failed ?? 0);
   const waits = [
     oldest !== null && `oldest ${span(oldest)}`,
-    ...(["blocked", "scheduled", "waiting"] as const).map((each) => totals[each] && `${count(totals[each], totals.capped.includes(each))} ${each}`),
+    ...(["blocked", "scheduled", "waiting"] as const).map(
+      (each) => totals[each] && `${count(totals[each], totals.capped.includes(each))} ${each}`,
+    ),
   ].filter(Boolean);
   return (
     <section class="figures" aria-label="Figures">
-      <Figure words="queued" value={count(totals.queued, capped("queued"))} below={waits.slice(0, 2).join(", ") || "nothing waits"} to={href(["jobs"], { status: "queued" })} />
-      <Figure words="running" value={count(totals.running)} below={totals.slots ? `of ${plural(totals.slots, "slot")}` : "no worker"} to={href(["jobs"], { status: "running" })} />
-      <Figure words="ended" value={ended === null ? "–" : `${brief(ended)}/s`} below={rates.run_p95 === null ? "last minute" : `p95 run ${duration(rates.run_p95)}`} to={href(["jobs"], { status: "succeeded" })} />
-      <Figure words="time in the queue" value={rates.wait_p95 === null ? "–" : duration(rates.wait_p95)} below={rates.wait_p50 === null ? "last minute" : `p95; p50 ${duration(rates.wait_p50)}`} to="queues" />
-      <Figure words="failed" value={count(totals.failed, totals.capped.includes("failed"))} below={rates.failed ? `${brief(rates.failed)}/s in the last minute` : "none in the last minute"} to="failures" tone={totals.failed ? "t-bad toned" : undefined} />
+      <Figure
+        words="queued"
+        value={count(totals.queued, capped("queued"))}
+        below={waits.slice(0, 2).join(", ") || "nothing waits"}
+        to={href(["jobs"], { status: "queued" })}
+      />
+      <Figure
+        words="running"
+        value={count(totals.running)}
+        below={totals.slots ? `of ${plural(totals.slots, "slot")}` : "no worker"}
+        to={href(["jobs"], { status: "running" })}
+      />
+      <Figure
+        words="ended"
+        value={ended === null ? "–" : `${brief(ended)}/s`}
+        below={rates.run_p95 === null ? "last minute" : `p95 run ${duration(rates.run_p95)}`}
+        to={href(["jobs"], { status: "succeeded" })}
+      />
+      <Figure
+        words="time in the queue"
+        value={rates.wait_p95 === null ? "–" : duration(rates.wait_p95)}
+        below={rates.wait_p50 === null ? "last minute" : `p95; p50 ${duration(rates.wait_p50)}`}
+        to="queues"
+      />
+      <Figure
+        words="failed"
+        value={count(totals.failed, totals.capped.includes("failed"))}
+        below={rates.failed ? `${brief(rates.failed)}/s in the last minute` : "none in the last minute"}
+        to="failures"
+        tone={totals.failed ? "t-bad toned" : undefined}
+      />
     </section>
   );
 }
@@ -164,7 +212,8 @@ function FirstSteps(): JSX.Element {
   const storage = me.value?.storage ?? "";
   return (
     <Empty title="No jobs yet" code={firstJob(storage.includes("***") ? "sqlite:///treadle.db" : storage)}>
-      Declare a task, enqueue it, and run a worker with <code>treadle worker your_module:app</code>. This page follows by itself.
+      Declare a task, enqueue it, and run a worker with <code>treadle worker your_module:app</code>. This page follows
+      by itself.
     </Empty>
   );
 }

@@ -29,12 +29,19 @@ const LOOK = 5; // s between two looks at it
 export function Queue({ name }: { name: string }): JSX.Element {
   const look = overview.value;
   const found = look?.queues.find((each) => each.name === name);
-  const limits = look?.limits.filter((each) => each.key === `queue:${name}` || each.rule.name === `queue:${name}`) ?? [];
+  const limits =
+    look?.limits.filter((each) => each.key === `queue:${name}` || each.rule.name === `queue:${name}`) ?? [];
   const workers = look?.workers.filter((each) => each.queues.includes(name)) ?? [];
   useListKeys();
   return (
     <>
-      <PageHead title={name} kind="Queue" crumbs={[["queues", "Queues"]]} beside={found && <QueueState of={found} filled />} acts={<Acts name={name} found={found} />} />
+      <PageHead
+        title={name}
+        kind="Queue"
+        crumbs={[["queues", "Queues"]]}
+        beside={found && <QueueState of={found} filled />}
+        acts={<Acts name={name} found={found} />}
+      />
       {found && <Counts of={found} />}
       <div class="row spread">
         <h2>Figures</h2>
@@ -72,7 +79,14 @@ export function Queue({ name }: { name: string }): JSX.Element {
 function Acts({ name, found }: { name: string; found: QueueRow | undefined }): JSX.Element {
   const paused = found?.paused ?? false;
   const toggle = (): Promise<void> => pauseQueue(name, !paused);
-  useKeys([{ keys: "P", words: "Pause or resume the queue", group: "Page", run: () => canOperate.value && void toggle().catch(failed) }]);
+  useKeys([
+    {
+      keys: "P",
+      words: "Pause or resume the queue",
+      group: "Page",
+      run: () => canOperate.value && void toggle().catch(failed),
+    },
+  ]);
   return (
     <>
       {canOperate.value && (
@@ -80,7 +94,18 @@ function Acts({ name, found }: { name: string; found: QueueRow | undefined }): J
           {paused ? "Resume" : "Pause"}
         </Button>
       )}
-      {canOperate.value && servesAll.value && <Button onClick={() => editLimit(overview.value?.limits.find((each) => each.key === `queue:${name}`), `queue:${name}`)}>Set a limit…</Button>}
+      {canOperate.value && servesAll.value && (
+        <Button
+          onClick={() =>
+            editLimit(
+              overview.value?.limits.find((each) => each.key === `queue:${name}`),
+              `queue:${name}`,
+            )
+          }
+        >
+          Set a limit…
+        </Button>
+      )}
       {canEnqueue.value && (
         <Button icon="plus" onClick={() => openEnqueue()}>
           Enqueue a job
@@ -102,10 +127,22 @@ function Counts({ of }: { of: QueueRow }): JSX.Element {
   return (
     <section class="figures six" aria-label="Counts">
       {rows.map(([status, value, capped]) => (
-        <a key={status} class={`figure ${status === "failed" && value ? "t-bad toned" : ""}`} href={href(["jobs"], { queue: of.name, status })}>
+        <a
+          key={status}
+          class={`figure ${status === "failed" && value ? "t-bad toned" : ""}`}
+          href={href(["jobs"], { queue: of.name, status })}
+        >
           <span class="figure-words">{status}</span>
           <b>{count(value, capped)}</b>
-          <span class="small quiet">{status === "queued" ? (of.oldest === null ? "nothing waits" : `oldest ${span(of.oldest)}`) : status === "running" ? plural(of.workers, "worker") : " "}</span>
+          <span class="small quiet">
+            {status === "queued"
+              ? of.oldest === null
+                ? "nothing waits"
+                : `oldest ${span(of.oldest)}`
+              : status === "running"
+                ? plural(of.workers, "worker")
+                : " "}
+          </span>
         </a>
       ))}
     </section>
@@ -120,7 +157,15 @@ function Head({ name }: { name: string }): JSX.Element {
         jobs.length ? (
           <Table
             caption="Head of the queue"
-            columns={[{ words: "position", class: "num" }, { words: "task" }, { words: "arguments", class: "wide" }, { words: "priority", class: "num mid" }, { words: "lane", class: "mid" }, { words: "created", class: "num" }, { words: "why it waits", class: "num" }]}
+            columns={[
+              { words: "position", class: "num" },
+              { words: "task" },
+              { words: "arguments", class: "wide" },
+              { words: "priority", class: "num mid" },
+              { words: "lane", class: "mid" },
+              { words: "created", class: "num" },
+              { words: "why it waits", class: "num" },
+            ]}
           >
             {jobs.map((job, at) => (
               <tr key={job.id} data-row={job.id}>
@@ -161,9 +206,12 @@ function Reason({ id }: { id: string }): JSX.Element {
   const text = useSignal<string | null>(null);
   if (text.value !== null) return <span class="reason">{text}</span>;
   return (
-    <Button slim kind="plain" onClick={async () => void (text.value = (await get<Explanation>(`jobs/${part(id)}/explain`)).text)}>
+    <Button
+      slim
+      kind="plain"
+      onClick={async () => void (text.value = (await get<Explanation>(`jobs/${part(id)}/explain`)).text)}
+    >
       Explain
     </Button>
   );
 }
-

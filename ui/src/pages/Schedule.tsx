@@ -19,8 +19,15 @@ import { ScheduleState } from "./Schedules";
 
 const LOOK = 10; // s
 
-const CATCH_UP: Record<Row["catch_up"], string> = { one: "one run for all that were missed", all: "each missed run", skip: "missed runs are skipped" };
-const OVERLAP: Record<Row["overlap"], string> = { allow: "allowed", skip: "a run is skipped while the last job is unfinished" };
+const CATCH_UP: Record<Row["catch_up"], string> = {
+  one: "one run for all that were missed",
+  all: "each missed run",
+  skip: "missed runs are skipped",
+};
+const OVERLAP: Record<Row["overlap"], string> = {
+  allow: "allowed",
+  skip: "a run is skipped while the last job is unfinished",
+};
 
 export function Schedule({ name }: { name: string }): JSX.Element {
   const load = useLoad<Row>(servesAll.value ? `schedules/${part(name)}` : null, LOOK);
@@ -28,10 +35,23 @@ export function Schedule({ name }: { name: string }): JSX.Element {
   useListKeys();
   return (
     <>
-      <PageHead title={name} kind="Schedule" crumbs={[["schedules", "Schedules"]]} beside={found && <ScheduleState of={found} filled />} acts={found && canOperate.value && <Acts of={found} />} />
+      <PageHead
+        title={name}
+        kind="Schedule"
+        crumbs={[["schedules", "Schedules"]]}
+        beside={found && <ScheduleState of={found} filled />}
+        acts={found && canOperate.value && <Acts of={found} />}
+      />
       {load.error?.status === 404 ? (
         <section class="panel">
-          <Empty title="No such schedule" acts={<a class="button" href="schedules">All schedules</a>}>
+          <Empty
+            title="No such schedule"
+            acts={
+              <a class="button" href="schedules">
+                All schedules
+              </a>
+            }
+          >
             Somebody deleted it, or code that declared it is gone.
           </Empty>
         </section>
@@ -69,7 +89,10 @@ function Known({ of }: { of: Row }): JSX.Element {
         <div class="stack">
           <Panel title="Last runs">
             {of.recent.length ? (
-              <Table caption="Last runs" columns={[{ words: "state" }, { words: "job" }, { words: "at", class: "num" }]}>
+              <Table
+                caption="Last runs"
+                columns={[{ words: "state" }, { words: "job" }, { words: "at", class: "num" }]}
+              >
                 {of.recent
                   .toSorted((a, b) => b.at - a.at)
                   .map((run) => (
@@ -95,7 +118,11 @@ function Known({ of }: { of: Row }): JSX.Element {
         </div>
         <aside class="stack" aria-label="Facts">
           <Panel title="Next runs" pad>
-            {of.paused ? <p class="quiet">None while it is paused.</p> : <Upcoming at={of.upcoming} tz={of.tz ?? "UTC"} />}
+            {of.paused ? (
+              <p class="quiet">None while it is paused.</p>
+            ) : (
+              <Upcoming at={of.upcoming} tz={of.tz ?? "UTC"} />
+            )}
           </Panel>
           <Panel title="Facts" pad>
             <Facts

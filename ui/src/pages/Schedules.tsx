@@ -38,7 +38,9 @@ export function Schedules(): JSX.Element {
       />
       <section class="panel">
         {!servesAll.value ? (
-          <Empty title="Schedules belong to all queues">Your token is bound to some queues, so it cannot see schedules.</Empty>
+          <Empty title="Schedules belong to all queues">
+            Your token is bound to some queues, so it cannot see schedules.
+          </Empty>
         ) : (
           <Loaded of={load}>
             {({ schedules }) =>
@@ -48,7 +50,10 @@ export function Schedules(): JSX.Element {
                   <Rows of={schedules} selection={selection} />
                 </>
               ) : (
-                <Empty title="No schedules" code={'@app.cron("0 9 * * mon-fri", tz="Europe/Berlin")\n@app.task\nasync def report() -> None: ...'}>
+                <Empty
+                  title="No schedules"
+                  code={'@app.cron("0 9 * * mon-fri", tz="Europe/Berlin")\n@app.task\nasync def report() -> None: ...'}
+                >
                   A schedule enqueues a job at set times. Declare one in code, or add one here.
                 </Empty>
               )
@@ -63,7 +68,9 @@ export function Schedules(): JSX.Element {
 /** Pausing several schedules, one after the other, with one way back. */
 async function pauseMany(names: readonly string[], on: boolean): Promise<void> {
   for (const name of names) await send("POST", `schedules/${part(name)}/${on ? "pause" : "resume"}`);
-  toast(`${plural(names.length, "schedule")} ${on ? "paused" : "resumed"}.`, { action: { words: "Undo", run: () => pauseMany(names, !on) } });
+  toast(`${plural(names.length, "schedule")} ${on ? "paused" : "resumed"}.`, {
+    action: { words: "Undo", run: () => pauseMany(names, !on) },
+  });
   refreshAll();
 }
 
@@ -92,8 +99,19 @@ function Chosen({ selection }: { selection: Selection }): JSX.Element | null {
 
 export function ScheduleState({ of, filled }: { of: Schedule; filled?: boolean }): JSX.Element {
   const more = filled ? { filled } : {};
-  if (of.error) return <Badge of="error" {...more}>error</Badge>;
-  return of.paused ? <Badge of="paused" {...more} /> : <Badge of="scheduled" {...more}>active</Badge>;
+  if (of.error)
+    return (
+      <Badge of="error" {...more}>
+        error
+      </Badge>
+    );
+  return of.paused ? (
+    <Badge of="paused" {...more} />
+  ) : (
+    <Badge of="scheduled" {...more}>
+      active
+    </Badge>
+  );
 }
 
 function Rows({ of, selection }: { of: readonly Schedule[]; selection: Selection }): JSX.Element {
@@ -104,7 +122,15 @@ function Rows({ of, selection }: { of: readonly Schedule[]; selection: Selection
   return (
     <Table
       caption="Schedules"
-      columns={[{ words: "schedule" }, { words: "state" }, { words: "timing", class: "mid" }, { words: "task", class: "extra" }, { words: "last runs", class: "mid" }, { words: "next", class: "num" }, can && { words: "acts", hidden: true, class: "num mid" }]}
+      columns={[
+        { words: "schedule" },
+        { words: "state" },
+        { words: "timing", class: "mid" },
+        { words: "task", class: "extra" },
+        { words: "last runs", class: "mid" },
+        { words: "next", class: "num" },
+        can && { words: "acts", hidden: true, class: "num mid" },
+      ]}
       head={
         can && (
           <th scope="col" class="pick">
@@ -157,7 +183,12 @@ function Rows({ of, selection }: { of: readonly Schedule[]; selection: Selection
                 <Button slim kind="plain" label={`Run now: ${each.name}`} onClick={() => triggerSchedule(each.name)}>
                   Run now
                 </Button>
-                <Button slim kind="plain" label={`${each.paused ? "Resume" : "Pause"} ${each.name}`} onClick={() => pauseSchedule(each.name, !each.paused)}>
+                <Button
+                  slim
+                  kind="plain"
+                  label={`${each.paused ? "Resume" : "Pause"} ${each.name}`}
+                  onClick={() => pauseSchedule(each.name, !each.paused)}
+                >
                   {each.paused ? "Resume" : "Pause"}
                 </Button>
               </span>

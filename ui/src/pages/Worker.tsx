@@ -22,10 +22,18 @@ export function Worker({ name }: { name: string }): JSX.Element {
   useListKeys();
   return (
     <>
-      <PageHead title={name} kind="Worker" crumbs={[["workers", "Workers"]]} mono beside={found && <WorkerState of={found} />} />
+      <PageHead
+        title={name}
+        kind="Worker"
+        crumbs={[["workers", "Workers"]]}
+        mono
+        beside={found && <WorkerState of={found} />}
+      />
       {look && !found && (
         <section class="panel">
-          <Empty title="This worker has not sent a heartbeat recently">It has stopped, or it cannot reach the storage. Its jobs are claimed again when their leases expire.</Empty>
+          <Empty title="This worker has not sent a heartbeat recently">
+            It has stopped, or it cannot reach the storage. Its jobs are claimed again when their leases expire.
+          </Empty>
         </section>
       )}
       {found && <Description of={found} />}
@@ -35,8 +43,14 @@ export function Worker({ name }: { name: string }): JSX.Element {
             const jobs = page.jobs.filter((job) => job.worker === name || job.worker?.startsWith(`${name}#`));
             return (
               <>
-                {jobs.length ? <JobTable jobs={jobs} view="running" caption="Jobs that this worker runs" /> : <Empty title="It runs no job" />}
-                {page.cursor && <p class="pad small quiet">Only the {MOST} running jobs with the earliest start were looked at.</p>}
+                {jobs.length ? (
+                  <JobTable jobs={jobs} view="running" caption="Jobs that this worker runs" />
+                ) : (
+                  <Empty title="It runs no job" />
+                )}
+                {page.cursor && (
+                  <p class="pad small quiet">Only the {MOST} running jobs with the earliest start were looked at.</p>
+                )}
               </>
             );
           }}
@@ -59,7 +73,10 @@ function Description({ of }: { of: Row }): JSX.Element {
             ["running / slots", <Load of={of} />],
             ["leader", of.leader ? "yes: it runs the maintenance of the storage" : "no"],
             of.paused > 0 && ["throttle", `claims nothing for ${duration(of.paused)}`],
-            ...of.gathering.map(([task, since, until]) => [`batch of ${task}`, `gathers for ${duration(since)}, calls in ${duration(until)}`] as const),
+            ...of.gathering.map(
+              ([task, since, until]) =>
+                [`batch of ${task}`, `gathers for ${duration(since)}, calls in ${duration(until)}`] as const,
+            ),
           ]}
         />
       </Panel>

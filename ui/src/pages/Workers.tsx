@@ -12,7 +12,17 @@ export function Workers(): JSX.Element {
   const slots = found?.workers.reduce((sum, each) => sum + each.slots, 0) ?? 0;
   return (
     <>
-      <PageHead title="Workers" beside={found && found.workers.length > 0 && <span class="quiet">{plural(found.workers.length, "worker")} with {plural(slots, "slot")}</span>} />
+      <PageHead
+        title="Workers"
+        beside={
+          found &&
+          found.workers.length > 0 && (
+            <span class="quiet">
+              {plural(found.workers.length, "worker")} with {plural(slots, "slot")}
+            </span>
+          )
+        }
+      />
       <section class="panel">
         {!found ? (
           <div class="pad skeleton-tall" />

@@ -32,7 +32,10 @@ export function Workflow({ id }: { id: string }): JSX.Element {
   const root = useLoad<Job>(`jobs/${part(id)}`, LOOK);
   const over = root.data !== null && isFinal(root.data.state);
   const every = over ? LOOK * 10 : LOOK;
-  const graph = useLoad<Layout>(withQuery(`workflows/${part(id)}/graph`, { fold: FOLD, open: open.value.join(",") }), every);
+  const graph = useLoad<Layout>(
+    withQuery(`workflows/${part(id)}/graph`, { fold: FOLD, open: open.value.join(",") }),
+    every,
+  );
   const jobs = useLoad<Page>(withQuery("jobs", { workflow: id, limit: LISTED, order: "oldest" }), every);
   const focus = route.value.query.get("job");
   useListKeys();
@@ -40,7 +43,14 @@ export function Workflow({ id }: { id: string }): JSX.Element {
   const sums = graph.data && sumsOf(graph.data);
   return (
     <>
-      <PageHead title={job?.task ?? shortId(id)} kind="Workflow" crumbs={[["workflows", "Workflows"]]} mono beside={job && <Badge of={statusOf(job)} filled />} acts={job && sums && <Acts job={job} sums={sums} />}>
+      <PageHead
+        title={job?.task ?? shortId(id)}
+        kind="Workflow"
+        crumbs={[["workflows", "Workflows"]]}
+        mono
+        beside={job && <Badge of={statusOf(job)} filled />}
+        acts={job && sums && <Acts job={job} sums={sums} />}
+      >
         <div class="row id-line">
           <a class="mono any" href={href(["jobs", id])}>
             {id}
@@ -65,7 +75,9 @@ export function Workflow({ id }: { id: string }): JSX.Element {
                     Fold all
                   </Button>
                 )}
-                {found.capped && <span class="quiet small">A part of {plural(found.total, "job", true)} is drawn.</span>}
+                {found.capped && (
+                  <span class="quiet small">A part of {plural(found.total, "job", true)} is drawn.</span>
+                )}
               </Graph>
             )}
           </Loaded>
@@ -135,7 +147,11 @@ function Acts({ job, sums }: { job: Job; sums: Sums }): JSX.Element | null {
   const open = [...sums].some(([state, n]) => n > 0 && !isFinal(state as State));
   return (
     <>
-      {Boolean(sums.get("failed")) && <Button onClick={() => askBulk("retry", { filter: { workflow: job.id, state: "failed" } })}>Retry what failed…</Button>}
+      {Boolean(sums.get("failed")) && (
+        <Button onClick={() => askBulk("retry", { filter: { workflow: job.id, state: "failed" } })}>
+          Retry what failed…
+        </Button>
+      )}
       {!isFinal(job.state) && (
         <Button kind="danger" onClick={() => askCancel(job)}>
           Cancel all…
@@ -156,7 +172,12 @@ function Counts({ sums, capped }: { sums: Sums; capped: boolean }): JSX.Element 
   return (
     <div class="row wide-gap">
       <span class="progress long">
-        <Parts parts={(["succeeded", "failed", "running"] as const).map((state) => [toneOf(state), (sums.get(state) ?? 0) / (all || 1)])} />
+        <Parts
+          parts={(["succeeded", "failed", "running"] as const).map((state) => [
+            toneOf(state),
+            (sums.get(state) ?? 0) / (all || 1),
+          ])}
+        />
         <span class="nowrap">
           {count(done)} of {plural(all, "job", capped)}
         </span>

@@ -30,7 +30,11 @@ export function Workflows(): JSX.Element {
         label="State of the first job"
         tabs={[
           { to: "workflows", words: "All", here: !state },
-          ...STATES.map((each) => ({ to: href(["workflows"], { state: each }), words: each[0]!.toUpperCase() + each.slice(1), here: state === each })),
+          ...STATES.map((each) => ({
+            to: href(["workflows"], { state: each }),
+            words: each[0]!.toUpperCase() + each.slice(1),
+            here: state === each,
+          })),
         ]}
       />
       <section class="panel">
@@ -43,7 +47,11 @@ export function Workflows(): JSX.Element {
             ) : (
               <Empty
                 title={state ? `No workflow is ${state}` : "No workflows yet"}
-                code={state ? "" : "@app.task\nasync def daily(pages: list[int]) -> Flow[str]:\n    return gather(fetch.job(page) for page in pages).into(summarise)"}
+                code={
+                  state
+                    ? ""
+                    : "@app.task\nasync def daily(pages: list[int]) -> Flow[str]:\n    return gather(fetch.job(page) for page in pages).into(summarise)"
+                }
               >
                 A workflow is a first job and all jobs that follow from it.
               </Empty>
@@ -59,7 +67,11 @@ export function Workflows(): JSX.Element {
             )}
             <span class="row push">
               {cursor && <Button onClick={() => history.back()}>Newer</Button>}
-              {page.cursor && <Button onClick={() => setQuery({ cursor: page.cursor }, {})}>{page.workflows.length ? "Older" : "Look further"}</Button>}
+              {page.cursor && (
+                <Button onClick={() => setQuery({ cursor: page.cursor }, {})}>
+                  {page.workflows.length ? "Older" : "Look further"}
+                </Button>
+              )}
             </span>
           </footer>
         )}
@@ -72,7 +84,16 @@ function Rows({ of }: { of: readonly Workflow[] }): JSX.Element {
   return (
     <Table
       caption="Workflows"
-      columns={[{ words: "state" }, { words: "first task" }, { words: "progress" }, { words: "running", class: "num mid" }, { words: "failed", class: "num mid" }, { words: "queue", class: "wide" }, { words: "took", class: "num mid" }, { words: "created", class: "num" }]}
+      columns={[
+        { words: "state" },
+        { words: "first task" },
+        { words: "progress" },
+        { words: "running", class: "num mid" },
+        { words: "failed", class: "num mid" },
+        { words: "queue", class: "wide" },
+        { words: "took", class: "num mid" },
+        { words: "created", class: "num" },
+      ]}
     >
       {of.map((each) => (
         <tr key={each.id} data-row={each.id}>
@@ -106,7 +127,9 @@ function Rows({ of }: { of: readonly Workflow[] }): JSX.Element {
             <Num value={each.failed} to={href(["jobs"], { workflow: each.id, status: "failed" })} tone="bad" />
           </td>
           <td class="wide">{each.queue}</td>
-          <td class="num mid">{each.ended_at === null ? <span class="zero">–</span> : duration(each.ended_at - each.created_at)}</td>
+          <td class="num mid">
+            {each.ended_at === null ? <span class="zero">–</span> : duration(each.ended_at - each.created_at)}
+          </td>
           <td class="num">
             <Time at={each.created_at} />
           </td>

@@ -1,3 +1,4 @@
+import { useSignal, type Signal } from "@preact/signals";
 import type { JSX } from "preact";
 import type { Attempt, LogLine } from "../api";
 import { Badge, Time } from "../design/Badge";
@@ -31,6 +32,8 @@ export function Attempts({ attempts, logs }: { attempts: readonly Attempt[]; log
 
 function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
   const long = of.error !== null && of.error.trim().includes("\n");
+  const lines = logs ? of.logs : [];
+  const open = useSignal(of.ended_at === null && lines.length ? "logs" : "");
   return (
     <>
       <tr>
@@ -58,21 +61,26 @@ function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
             </a>
           )}
         </td>
-        <td class="num">{duration((of.ended_at ?? now.value) - of.started_at)}</td>
+        <td class="num">
+          {of.started_at === null ? (
+            <span class="zero">–</span>
+          ) : (
+            duration((of.ended_at ?? now.value) - of.started_at)
+          )}
+        </td>
         <td class="num">
           <Time at={of.started_at} />
         </td>
       </tr>
-      {(long || (logs && of.logs.length > 0)) && (
+      {(long || lines.length > 0) && (
         <tr class="under">
           <td colSpan={6}>
-            {long && (
-              <details>
-                <summary>Error of attempt {of.number}</summary>
-                <Trace text={of.error!} />
-              </details>
-            )}
-            {logs && of.logs.length > 0 && <Logs lines={of.logs} open={of.ended_at === null} />}
+            <span class="row">
+              {long && <More of="error" open={open} words={`Error of attempt ${of.number}`} />}
+              {lines.length > 0 && <More of="logs" open={open} words={plural(lines.length, "log line")} />}
+            </span>
+            {open.value === "error" && <Trace text={of.error!} />}
+            {open.value === "logs" && <Logs lines={lines} />}
           </td>
         </tr>
       )}
@@ -80,21 +88,32 @@ function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
   );
 }
 
+function More({ of, open, words }: { of: string; open: Signal<string>; words: string }): JSX.Element {
+  const here = open.value === of;
+  return (
+    <button
+      type="button"
+      class="button plain slim more-of"
+      aria-expanded={here}
+      onClick={() => (open.value = here ? "" : of)}
+    >
+      {words}
+    </button>
+  );
+}
+
 const LEVELS: Record<string, string> = { error: "error", critical: "error", warning: "warning" };
 
-function Logs({ lines, open }: { lines: readonly LogLine[]; open: boolean }): JSX.Element {
+function Logs({ lines }: { lines: readonly LogLine[] }): JSX.Element {
   return (
-    <details open={open}>
-      <summary>{plural(lines.length, "log line")}</summary>
-      <ol class="logs" tabIndex={0} aria-label="Log lines">
-        {lines.map((line, at) => (
-          <li key={at} class={`t-${toneOf(LEVELS[line.level.toLowerCase()] ?? "")}`}>
-            <time dateTime={new Date(line.at * 1000).toISOString()}>{timeOfDay(line.at, true)}</time>
-            <b>{line.level.toLowerCase()}</b>
-            <span dir="auto">{line.text}</span>
-          </li>
-        ))}
-      </ol>
-    </details>
+    <ol class="logs" tabIndex={0} aria-label="Log lines">
+      {lines.map((line, at) => (
+        <li key={at} class={`t-${toneOf(LEVELS[line.level.toLowerCase()] ?? "")}`}>
+          <time dateTime={new Date(line.at * 1000).toISOString()}>{timeOfDay(line.at, true)}</time>
+          <b>{line.level.toLowerCase()}</b>
+          <span dir="auto">{line.text}</span>
+        </li>
+      ))}
+    </ol>
   );
 }

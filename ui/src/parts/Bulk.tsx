@@ -25,7 +25,8 @@ export interface Target {
 const VERBS: Record<Act, string> = { retry: "Retry", cancel: "Cancel", run_now: "Run now", delete: "Delete" };
 
 const HINTS: Record<Act, string> = {
-  retry: "Each job is queued again and counts its attempts from 0. Jobs that are neither failed nor cancelled are passed over.",
+  retry:
+    "Each job is queued again and counts its attempts from 0. Jobs that are neither failed nor cancelled are passed over.",
   cancel: "There is no undo: a retry queues a job anew and counts its attempts from 0. Ended jobs are passed over.",
   run_now: "Scheduled jobs are queued now. All others are passed over.",
   delete: "The rows are removed with their results and errors. There is no undo. Unfinished jobs are passed over.",
@@ -37,7 +38,12 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   const typed = useSignal("");
   const tree = useSignal(true);
   const began = useSignal(present());
-  const asked = (): OperationAsked => ({ act, ...target, created_before: began.value, ...(act === "cancel" && { tree: tree.value }) });
+  const asked = (): OperationAsked => ({
+    act,
+    ...target,
+    created_before: began.value,
+    ...(act === "cancel" && { tree: tree.value }),
+  });
   useEffect(() => {
     send<DryRun>("POST", "operations", { ...asked(), dry: true }).then(
       (found) => (dry.value = found),
@@ -56,6 +62,7 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
       failed(error);
     }
   };
+  const words = target.ids ? "" : (found?.words ?? ""); // the ids of a selection say nothing to a person
   const number = found && plural(found.matches, "job", found.capped);
   return (
     <Dialog
@@ -65,7 +72,11 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
       footer={
         <>
           <Button onClick={closeDialog}>Close</Button>
-          <Button kind={act === "cancel" || act === "delete" ? "danger primary" : "primary"} type="submit" disabled={!found?.matches || !agreed}>
+          <Button
+            kind={act === "cancel" || act === "delete" ? "danger primary" : "primary"}
+            type="submit"
+            disabled={!found?.matches || !agreed}
+          >
             {VERBS[act]} {number}
           </Button>
         </>
@@ -80,12 +91,16 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
       {found && (
         <>
           <p>
-            {inWords(found)} {found.words && <b class="any">{found.words}</b>}
-            {found.words && "."} <Later at={began.value} />
+            {inWords(found, words)} {words && <b class="any">{words}</b>}
+            {words && "."}
           </p>
           <p class="quiet">{HINTS[act]}</p>
-          {found.samples.length > 0 && <Samples jobs={found.samples} more={found.matches - found.samples.length} capped={found.capped} />}
-          {act === "cancel" && <CheckField label="Their children too" value={tree.value} onChange={(value) => (tree.value = value)} />}
+          {found.samples.length > 0 && (
+            <Samples jobs={found.samples} more={found.matches - found.samples.length} capped={found.capped} />
+          )}
+          {act === "cancel" && (
+            <CheckField label="Their children too" value={tree.value} onChange={(value) => (tree.value = value)} />
+          )}
           {many && (
             <TextField
               label={`Type ${found.matches} to confirm`}
@@ -101,19 +116,13 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   );
 }
 
-function inWords(found: DryRun): string {
-  if (!found.matches) return found.words ? "No job matches:" : "No job matches.";
+function inWords(found: DryRun, words: string): string {
+  if (!found.matches) return words ? "No job matches:" : "No job can be acted on.";
   const verb = found.matches === 1 && !found.capped ? "matches" : "match";
   const more = found.capped ? "At least " : "";
-  return `${more}${plural(found.matches, "job")} ${verb}${found.words ? ":" : "."}`;
-}
-
-function Later({ at }: { at: number }): JSX.Element {
-  return (
-    <span class="quiet">
-      Jobs created after <Time at={at} exact /> are left alone.
-    </span>
-  );
+  return words
+    ? `${more}${plural(found.matches, "job")} ${verb}:`
+    : `${plural(found.matches, "job")} will be acted on.`;
 }
 
 function Samples({ jobs, more, capped }: { jobs: DryRun["samples"]; more: number; capped: boolean }): JSX.Element {

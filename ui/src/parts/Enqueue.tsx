@@ -61,7 +61,10 @@ function hidesValues(job: Job | undefined): boolean {
 function filled(inputs: readonly Input[], job: Job | undefined): Texts | null {
   if (job && job.args.length > inputs.length) return null;
   return Object.fromEntries(
-    inputs.map((input, at) => [input.name, textOf(input.kind, job ? (job.kwargs[input.name] ?? job.args[at]) : input.fallback)]),
+    inputs.map((input, at) => [
+      input.name,
+      textOf(input.kind, job ? (job.kwargs[input.name] ?? job.args[at]) : input.fallback),
+    ]),
   );
 }
 
@@ -100,7 +103,10 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
     }
     const call = form
       ? { kwargs }
-      : { args: checked(" args", () => parseJson(json.value.args || "[]")) ?? [], kwargs: checked(" kwargs", () => parseJson(json.value.kwargs || "{}")) ?? {} };
+      : {
+          args: checked(" args", () => parseJson(json.value.args || "[]")) ?? [],
+          kwargs: checked(" kwargs", () => parseJson(json.value.kwargs || "{}")) ?? {},
+        };
     const more = checked(" options", () => optionsBody(options.value));
     wrong.value = found;
     return Object.keys(found).length ? null : { task: name.value.trim(), ...call, ...more };
@@ -141,7 +147,14 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
           The server hides some values of this job (***). Replace each of them, or the new job gets the stars.
         </Note>
       )}
-      <TextField label="Task" value={name.value} first={!name.value} list={tasks.data?.tasks.map((each) => each.name)} onInput={(text) => (name.value = text)} hint={known?.doc?.split("\n\n")[0]} />
+      <TextField
+        label="Task"
+        value={name.value}
+        first={!name.value}
+        list={tasks.data?.tasks.map((each) => each.name)}
+        onInput={(text) => (name.value = text)}
+        hint={known?.doc?.split("\n\n")[0]}
+      />
       {fit && (
         <Segments
           label="Arguments"
@@ -159,23 +172,52 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
       {form ? (
         <div class="pair arguments">
           {form.map((input) => (
-            <Argument key={input.name} input={input} text={texts.value[input.name] ?? ""} wrong={wrong.value[input.name]} onInput={(text) => (texts.value = { ...texts.value, [input.name]: text })} />
+            <Argument
+              key={input.name}
+              input={input}
+              text={texts.value[input.name] ?? ""}
+              wrong={wrong.value[input.name]}
+              onInput={(text) => (texts.value = { ...texts.value, [input.name]: text })}
+            />
           ))}
           {!form.length && <p class="quiet">The task takes no arguments.</p>}
         </div>
       ) : (
         <>
-          <TextField label="Arguments by position" rows={3} value={json.value.args} wrong={wrong.value[" args"]} hint="A JSON array." onInput={(args) => (json.value = { ...json.value, args })} />
-          <TextField label="Arguments by name" rows={5} value={json.value.kwargs} wrong={wrong.value[" kwargs"]} hint="A JSON object." onInput={(kwargs) => (json.value = { ...json.value, kwargs })} />
+          <TextField
+            label="Arguments by position"
+            rows={3}
+            value={json.value.args}
+            wrong={wrong.value[" args"]}
+            hint="A JSON array."
+            onInput={(args) => (json.value = { ...json.value, args })}
+          />
+          <TextField
+            label="Arguments by name"
+            rows={5}
+            value={json.value.kwargs}
+            wrong={wrong.value[" kwargs"]}
+            hint="A JSON object."
+            onInput={(kwargs) => (json.value = { ...json.value, kwargs })}
+          />
         </>
       )}
-      <More options={options.value} task={known} wrong={wrong.value[" options"]} onInput={(change) => (options.value = { ...options.value, ...change })} />
+      <More
+        options={options.value}
+        task={known}
+        wrong={wrong.value[" options"]}
+        onInput={(change) => (options.value = { ...options.value, ...change })}
+      />
     </Dialog>
   );
 }
 
 /** What the form holds, as JSON; fields that are not readable yet are left out. */
-function toJson(inputs: readonly Input[], texts: Texts, before: { args: string; kwargs: string }): { args: string; kwargs: string } {
+function toJson(
+  inputs: readonly Input[],
+  texts: Texts,
+  before: { args: string; kwargs: string },
+): { args: string; kwargs: string } {
   const kwargs: Record<string, Json> = {};
   for (const input of inputs) {
     try {
@@ -188,13 +230,33 @@ function toJson(inputs: readonly Input[], texts: Texts, before: { args: string; 
   return { args: "[]", kwargs: JSON.stringify(kwargs, null, 2) };
 }
 
-function Argument({ input, text, wrong, onInput }: { input: Input; text: string; wrong: string | undefined; onInput: (text: string) => void }): JSX.Element {
+function Argument({
+  input,
+  text,
+  wrong,
+  onInput,
+}: {
+  input: Input;
+  text: string;
+  wrong: string | undefined;
+  onInput: (text: string) => void;
+}): JSX.Element {
   const optional = !input.required;
-  const hint = [input.hint, optional && input.fallback != null && `Default: ${JSON.stringify(input.fallback)}`].filter(Boolean).join(" ");
+  const hint = [input.hint, optional && input.fallback != null && `Default: ${JSON.stringify(input.fallback)}`]
+    .filter(Boolean)
+    .join(" ");
   if (input.kind === "yes-no" || input.kind === "choice") {
     const choices = input.kind === "choice" ? input.choices.map((each) => textOf("choice", each)) : ["true", "false"];
     const empty = optional || !choices.includes(text) ? [["", "–"] as const] : [];
-    return <SelectField label={input.name} value={text} choices={[...empty, ...choices.map((each) => [each, each] as const)]} onChange={onInput} hint={wrong ?? hint} />;
+    return (
+      <SelectField
+        label={input.name}
+        value={text}
+        choices={[...empty, ...choices.map((each) => [each, each] as const)]}
+        onChange={onInput}
+        hint={wrong ?? hint}
+      />
+    );
   }
   return (
     <TextField
@@ -211,19 +273,70 @@ function Argument({ input, text, wrong, onInput }: { input: Input; text: string;
   );
 }
 
-function More({ options, task, wrong, onInput }: { options: Options; task: Task | undefined; wrong: string | undefined; onInput: (change: Partial<Options>) => void }): JSX.Element {
+function More({
+  options,
+  task,
+  wrong,
+  onInput,
+}: {
+  options: Options;
+  task: Task | undefined;
+  wrong: string | undefined;
+  onInput: (change: Partial<Options>) => void;
+}): JSX.Element {
   return (
     <details class="more" open={Boolean(wrong) || undefined}>
       <summary>Options</summary>
       <div class="form">
         {wrong && <p class="wrong">{wrong}</p>}
         <div class="pair">
-          <TextField label="Queue" optional value={options.queue} placeholder={task?.queue ?? "the task's"} list={overview.value?.queues.map((each) => each.name)} onInput={(queue) => onInput({ queue })} />
-          <TextField label="Priority" optional type="number" value={options.priority} placeholder="0" onInput={(priority) => onInput({ priority })} hint="Higher runs first." />
-          <TextField label="Delay" optional type="number" value={options.delay} placeholder="0" onInput={(delay) => onInput({ delay })} hint="Seconds until the job may start." />
-          <TextField label="Key" optional value={options.key} onInput={(key) => onInput({ key })} hint="At most one unfinished job of the task has it." />
-          <TextField label="Lane" optional value={options.lane} onInput={(lane) => onInput({ lane })} hint="Lanes take turns; usually a tenant." />
-          <TextField label="Labels" optional value={options.labels} onInput={(labels) => onInput({ labels })} hint="Separated by commas." />
+          <TextField
+            label="Queue"
+            optional
+            value={options.queue}
+            placeholder={task?.queue ?? "the task's"}
+            list={overview.value?.queues.map((each) => each.name)}
+            onInput={(queue) => onInput({ queue })}
+          />
+          <TextField
+            label="Priority"
+            optional
+            type="number"
+            value={options.priority}
+            placeholder="0"
+            onInput={(priority) => onInput({ priority })}
+            hint="Higher runs first."
+          />
+          <TextField
+            label="Delay"
+            optional
+            type="number"
+            value={options.delay}
+            placeholder="0"
+            onInput={(delay) => onInput({ delay })}
+            hint="Seconds until the job may start."
+          />
+          <TextField
+            label="Key"
+            optional
+            value={options.key}
+            onInput={(key) => onInput({ key })}
+            hint="At most one unfinished job of the task has it."
+          />
+          <TextField
+            label="Lane"
+            optional
+            value={options.lane}
+            onInput={(lane) => onInput({ lane })}
+            hint="Lanes take turns; usually a tenant."
+          />
+          <TextField
+            label="Labels"
+            optional
+            value={options.labels}
+            onInput={(labels) => onInput({ labels })}
+            hint="Separated by commas."
+          />
         </div>
       </div>
     </details>

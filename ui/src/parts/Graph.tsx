@@ -69,7 +69,11 @@ export function Graph({ of, focus, onOpen, children }: Props): JSX.Element {
     if (!at || !box.current) return;
     const { clientWidth, clientHeight } = box.current;
     const scale = zoom.value;
-    box.current.scrollTo({ left: (at.x + at.width / 2) * scale - clientWidth / 2, top: (at.y + at.height / 2) * scale - clientHeight / 2, behavior: "smooth" });
+    box.current.scrollTo({
+      left: (at.x + at.width / 2) * scale - clientWidth / 2,
+      top: (at.y + at.height / 2) * scale - clientHeight / 2,
+      behavior: "smooth",
+    });
   }, [wanted?.id, zoom.value]);
   const step = (by: number): void => {
     const at = ZOOMS.findIndex((each) => each >= zoom.value - 0.01);
@@ -93,9 +97,23 @@ export function Graph({ of, focus, onOpen, children }: Props): JSX.Element {
         </span>
       </header>
       <div class="graph-box" ref={box} tabIndex={0} role="region" aria-label="Graph of the workflow">
-        <svg width={width * zoom.value} height={height * zoom.value} viewBox={`${-PAD} ${-PAD} ${width} ${height}`} role="group" aria-label={`Graph: ${count(of.total)} jobs. The table below lists them.`}>
+        <svg
+          width={width * zoom.value}
+          height={height * zoom.value}
+          viewBox={`${-PAD} ${-PAD} ${width} ${height}`}
+          role="group"
+          aria-label={`Graph: ${count(of.total)} jobs. The table below lists them.`}
+        >
           <defs>
-            <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse">
+            <marker
+              id="arrow"
+              viewBox="0 0 8 8"
+              refX="7"
+              refY="4"
+              markerWidth="7"
+              markerHeight="7"
+              orient="auto-start-reverse"
+            >
               <path d="M1 1 7 4 1 7" class="arrow" />
             </marker>
           </defs>
@@ -112,11 +130,21 @@ export function Graph({ of, focus, onOpen, children }: Props): JSX.Element {
 }
 
 function foldWords(node: GraphNode): string {
-  const parts = ORDER.flatMap((state) => (node.states[state] ? [`${count(node.states[state])} ${state === "ready" ? "queued" : state}`] : []));
+  const parts = ORDER.flatMap((state) =>
+    node.states[state] ? [`${count(node.states[state])} ${state === "ready" ? "queued" : state}`] : [],
+  );
   return parts.join(", ");
 }
 
-function Node({ node, here, onOpen }: { node: GraphNode; here: boolean; onOpen: (group: string) => void }): JSX.Element {
+function Node({
+  node,
+  here,
+  onOpen,
+}: {
+  node: GraphNode;
+  here: boolean;
+  onOpen: (group: string) => void;
+}): JSX.Element {
   const state = leading(node);
   const { x, y, width, height } = node;
   if (node.kind === "joint") {

@@ -47,7 +47,11 @@ export function JobFilter({ query }: { query: URLSearchParams }): JSX.Element {
       <Small name="label" query={query} />
       <Created query={query} />
       {any && (
-        <Button kind="plain" icon="close" onClick={() => setQuery({ ...Object.fromEntries(FILTERS.map((name) => [name, ""])), cursor: "" })}>
+        <Button
+          kind="plain"
+          icon="close"
+          onClick={() => setQuery({ ...Object.fromEntries(FILTERS.map((name) => [name, ""])), cursor: "" })}
+        >
           Clear
         </Button>
       )}
@@ -55,12 +59,29 @@ export function JobFilter({ query }: { query: URLSearchParams }): JSX.Element {
   );
 }
 
-function Small({ name, query, list }: { name: string; query: URLSearchParams; list?: readonly string[] | undefined }): JSX.Element {
+function Small({
+  name,
+  query,
+  list,
+}: {
+  name: string;
+  query: URLSearchParams;
+  list?: readonly string[] | undefined;
+}): JSX.Element {
   const value = query.get(name) ?? "";
   return (
     <label class={value ? "small-field set" : "small-field"}>
       <span>{name}</span>
-      <input class="input" key={value} defaultValue={value} list={`known-${name}`} spellcheck={false} autocomplete="off" placeholder="any" onChange={(event) => set(name, event.currentTarget.value)} />
+      <input
+        class="input"
+        key={value}
+        defaultValue={value}
+        list={`known-${name}`}
+        spellcheck={false}
+        autocomplete="off"
+        placeholder="any"
+        onChange={(event) => set(name, event.currentTarget.value)}
+      />
       {list && (
         <datalist id={`known-${name}`}>
           {list.map((each) => (
@@ -75,7 +96,9 @@ function Small({ name, query, list }: { name: string; query: URLSearchParams; li
 function Created({ query }: { query: URLSearchParams }): JSX.Element {
   const since = Number(query.get("since") || 0);
   const before = Number(query.get("before") || 0);
-  const words = [since && `from ${moment(since, undefined, false)}`, before && `to ${moment(before, undefined, false)}`].filter(Boolean).join(" ");
+  const words = [since && `from ${moment(since, undefined, false)}`, before && `to ${moment(before, undefined, false)}`]
+    .filter(Boolean)
+    .join(" ");
   return (
     <label class={words ? "small-field set" : "small-field"}>
       <span>created</span>

@@ -76,7 +76,17 @@ export function JobTable({ jobs, view, caption, selection }: Props): JSX.Element
   );
 }
 
-function Row({ job, view, selection, chosen }: { job: Job; view: View; selection: Selection | undefined; chosen: boolean }): JSX.Element {
+function Row({
+  job,
+  view,
+  selection,
+  chosen,
+}: {
+  job: Job;
+  view: View;
+  selection: Selection | undefined;
+  chosen: boolean;
+}): JSX.Element {
   const ended = view === "succeeded" || view === "failed" || view === "cancelled" || view === "all";
   const call = callText(job.args, job.kwargs);
   const second = view === "failed" && job.error ? errorLine(job.error) : call;
@@ -119,9 +129,11 @@ function Row({ job, view, selection, chosen }: { job: Job; view: View; selection
           <Progress job={job} />
         </td>
       )}
-      {view === "running" && <td class="wide">
+      {view === "running" && (
+        <td class="wide">
           <span class="clip list-of">{job.worker}</span>
-        </td>}
+        </td>
+      )}
       {view === "blocked" && (
         <td class="mid">
           <code class="clip">{job.blocked_on}</code>
@@ -137,7 +149,9 @@ function Row({ job, view, selection, chosen }: { job: Job; view: View; selection
         ))}
         {job.labels.length > 3 && <span class="quiet small"> +{job.labels.length - 3}</span>}
       </td>
-      <td class="num">{view === "running" && job.started_at ? <Since at={job.started_at} /> : <Time at={WHEN[view][1](job)} />}</td>
+      <td class="num">
+        {view === "running" && job.started_at ? <Since at={job.started_at} /> : <Time at={WHEN[view][1](job)} />}
+      </td>
     </tr>
   );
 }

@@ -20,7 +20,8 @@ interface Texts {
 
 function textsOf(use: LimitUse | undefined, name: string): Texts {
   const rule = use && (use.behind ?? use.rule);
-  const text = (value: number | null | undefined): string => (value === null || value === undefined ? "" : String(value));
+  const text = (value: number | null | undefined): string =>
+    value === null || value === undefined ? "" : String(value);
   return {
     name: rule?.name ?? name,
     slots: text(rule?.slots),
@@ -46,7 +47,14 @@ function bodyOf(texts: Texts): Record<string, unknown> {
   if (slots === null && rate === null) throw new Error("Give the slots, the rate, or both.");
   const per = Number(texts.per || 1);
   if (!(per > 0)) throw new Error("The period must be longer than 0 s.");
-  return { slots, rate, per, how: texts.how, burst: texts.how === "bucket" ? whole(texts.burst) : null, hold: texts.hold };
+  return {
+    slots,
+    rate,
+    per,
+    how: texts.how,
+    burst: texts.how === "bucket" ? whole(texts.burst) : null,
+    hold: texts.hold,
+  };
 }
 
 export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: string }): JSX.Element {
@@ -66,7 +74,9 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
     }
     try {
       const answer = await send<{ warning?: string } | null>("PUT", `limits/${part(texts.value.name.trim())}`, body);
-      toast(`Limit ${texts.value.name} set. ${answer?.warning ?? ""}`.trim(), { tone: answer?.warning ? "warn" : "good" });
+      toast(`Limit ${texts.value.name} set. ${answer?.warning ?? ""}`.trim(), {
+        tone: answer?.warning ? "warn" : "good",
+      });
       closeDialog();
       refreshAll();
     } catch (error) {
@@ -87,9 +97,26 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
         </>
       }
     >
-      {!fixed && <TextField label="Name" first value={value.name} onInput={(name) => set({ name })} hint="As jobs name it. “queue:mail” is the limit of the queue mail; each partition “tenant:42” obeys the rule “tenant”." />}
+      {!fixed && (
+        <TextField
+          label="Name"
+          first
+          value={value.name}
+          onInput={(name) => set({ name })}
+          hint="As jobs name it. “queue:mail” is the limit of the queue mail; each partition “tenant:42” obeys the rule “tenant”."
+        />
+      )}
       <div class="pair">
-        <TextField label="Slots" type="number" optional first={fixed} value={value.slots} onInput={(slots) => set({ slots })} hint="Jobs that may run at once, in each partition." wrong={wrong.value} />
+        <TextField
+          label="Slots"
+          type="number"
+          optional
+          first={fixed}
+          value={value.slots}
+          onInput={(slots) => set({ slots })}
+          hint="Jobs that may run at once, in each partition."
+          wrong={wrong.value}
+        />
         <SelectField
           label="A slot is free when"
           value={value.hold}
@@ -101,7 +128,14 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
         />
       </div>
       <div class="pair">
-        <TextField label="Starts" type="number" optional value={value.rate} onInput={(rate) => set({ rate })} hint="Jobs that may start in each period." />
+        <TextField
+          label="Starts"
+          type="number"
+          optional
+          value={value.rate}
+          onInput={(rate) => set({ rate })}
+          hint="Jobs that may start in each period."
+        />
         <TextField label="Period" type="number" value={value.per} onInput={(per) => set({ per })} hint="Seconds." />
       </div>
       <div class="pair">
@@ -114,7 +148,16 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
           ]}
           onChange={(how) => set({ how: how as Texts["how"] })}
         />
-        {value.how === "bucket" && <TextField label="Burst" type="number" optional value={value.burst} onInput={(burst) => set({ burst })} hint="Starts that a full bucket allows at once." />}
+        {value.how === "bucket" && (
+          <TextField
+            label="Burst"
+            type="number"
+            optional
+            value={value.burst}
+            onInput={(burst) => set({ burst })}
+            hint="Starts that a full bucket allows at once."
+          />
+        )}
       </div>
     </Dialog>
   );

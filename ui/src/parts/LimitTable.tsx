@@ -14,7 +14,8 @@ const PER: Record<number, string> = { 1: "second", 60: "minute", 3600: "hour", 8
 /** A rule in words: "4 slots, 100 starts per minute". */
 export function ruleWords(rule: Rule): string {
   const parts: string[] = [];
-  if (rule.slots !== null) parts.push(plural(rule.slots, "slot") + (rule.hold === "ended" ? " until the job has ended" : ""));
+  if (rule.slots !== null)
+    parts.push(plural(rule.slots, "slot") + (rule.hold === "ended" ? " until the job has ended" : ""));
   if (rule.rate !== null) {
     const bucket = rule.how === "bucket" ? `, bursts of ${count(rule.burst ?? rule.rate)}` : "";
     parts.push(`${plural(rule.rate, "start")} per ${PER[rule.per] ?? duration(rule.per)}${bucket}`);
@@ -101,7 +102,9 @@ function Row({ use, can }: { use: LimitUse; can: boolean }): JSX.Element {
           {rule.slots ? <Bar share={share} tone={share >= 1 ? "warn" : "live"} /> : null}
         </span>
       </td>
-      <td class="num mid">{rule.rate === null ? <span class="zero">–</span> : `${count(use.starts)} / ${count(rule.rate)}`}</td>
+      <td class="num mid">
+        {rule.rate === null ? <span class="zero">–</span> : `${count(use.starts)} / ${count(rule.rate)}`}
+      </td>
       <td class="num">
         <Num value={use.blocked} />
       </td>
@@ -112,7 +115,12 @@ function Row({ use, can }: { use: LimitUse; can: boolean }): JSX.Element {
         <td class="num">
           {!partition && (
             <span class="row tight end">
-              <Button slim kind="plain" onClick={() => toggle(rule.name, !isPaused(use))} label={`${isPaused(use) ? "Resume" : "Pause"} ${rule.name}`}>
+              <Button
+                slim
+                kind="plain"
+                onClick={() => toggle(rule.name, !isPaused(use))}
+                label={`${isPaused(use) ? "Resume" : "Pause"} ${rule.name}`}
+              >
                 {isPaused(use) ? "Resume" : "Pause"}
               </Button>
               <Button slim kind="plain" onClick={() => editLimit(use)} label={`Edit ${rule.name}`}>

@@ -34,7 +34,14 @@ export function spanOf(query: URLSearchParams): string {
 
 export function SpanChoice(): JSX.Element {
   const value = spanOf(route.value.query);
-  return <Segments label="Span of the charts" value={value} choices={Object.entries(SPANS).map(([name, each]) => [name, each.words] as const)} onChange={(name) => setQuery({ span: name === "1h" ? "" : name })} />;
+  return (
+    <Segments
+      label="Span of the charts"
+      value={value}
+      choices={Object.entries(SPANS).map(([name, each]) => [name, each.words] as const)}
+      onChange={(name) => setQuery({ span: name === "1h" ? "" : name })}
+    />
+  );
 }
 
 /** Counts as rates. The last bucket is not over yet: it counts for its time so far, or not at all if that is short. */
@@ -95,7 +102,9 @@ export function MetricCharts({ queue, task }: { queue?: string; task?: string })
           ]}
         />
       </div>
-      {found?.since != null && found.since > axis.from + found.step && <p class="small quiet charts-note">There are figures since {moment(found.since)}.</p>}
+      {found?.since != null && found.since > axis.from + found.step && (
+        <p class="small quiet charts-note">There are figures since {moment(found.since)}.</p>
+      )}
     </section>
   );
 }

@@ -58,7 +58,13 @@ function Row({ of: each }: { of: QueueRow }): JSX.Element {
       <td class="num">
         <Num value={each.queued} capped={each.queued_capped} to={jobs(each.name, "queued")} />
       </td>
-      <td class="num">{each.oldest === null ? <span class="zero">–</span> : <span class={each.oldest > SLOW ? "t-warn toned" : undefined}>{span(each.oldest)}</span>}</td>
+      <td class="num">
+        {each.oldest === null ? (
+          <span class="zero">–</span>
+        ) : (
+          <span class={each.oldest > SLOW ? "t-warn toned" : undefined}>{span(each.oldest)}</span>
+        )}
+      </td>
       <td class="num">
         <Num value={each.running} to={jobs(each.name, "running")} />
       </td>
@@ -74,14 +80,21 @@ function Row({ of: each }: { of: QueueRow }): JSX.Element {
       <td class="num">
         <Num value={each.failed} to={jobs(each.name, "failed")} tone="bad" />
       </td>
-      <td class="num mid">{unserved ? <Badge of="warning">none</Badge> : each.workers || <span class="zero">0</span>}</td>
+      <td class="num mid">
+        {unserved ? <Badge of="warning">none</Badge> : each.workers || <span class="zero">0</span>}
+      </td>
       <td class="num mid">{each.ended_rate === null ? <span class="zero">–</span> : brief(each.ended_rate)}</td>
       <td class="wide">
         <Spark values={each.spark} />
       </td>
       {canOperate.value && (
         <td class="num mid">
-          <Button slim kind="plain" onClick={() => pauseQueue(each.name, !each.paused)} label={`${each.paused ? "Resume" : "Pause"} the queue ${each.name}`}>
+          <Button
+            slim
+            kind="plain"
+            onClick={() => pauseQueue(each.name, !each.paused)}
+            label={`${each.paused ? "Resume" : "Pause"} the queue ${each.name}`}
+          >
             {each.paused ? "Resume" : "Pause"}
           </Button>
         </td>
@@ -94,8 +107,21 @@ export function QueueState({ of: each, filled }: { of: QueueRow; filled?: boolea
   const more = filled ? { filled } : {};
   if (each.paused) {
     const rests = each.pauses.length > 0 && each.pauses.every((pause) => pause.why === "held");
-    return <Badge of="paused" {...more}>{rests ? "rests" : "paused"}</Badge>;
+    return (
+      <Badge of="paused" {...more}>
+        {rests ? "rests" : "paused"}
+      </Badge>
+    );
   }
-  if (each.running) return <Badge of="running" {...more}>active</Badge>;
-  return <Badge of={each.queued ? "queued" : "ok"} {...more}>{each.queued ? "queued" : "idle"}</Badge>;
+  if (each.running)
+    return (
+      <Badge of="running" {...more}>
+        active
+      </Badge>
+    );
+  return (
+    <Badge of={each.queued ? "queued" : "ok"} {...more}>
+      {each.queued ? "queued" : "idle"}
+    </Badge>
+  );
 }

@@ -9,7 +9,14 @@ export function Runs({ recent }: { recent: Schedule["recent"] }): JSX.Element {
   if (!recent.length) return <span class="zero">–</span>;
   const sorted = recent.toSorted((a, b) => a.at - b.at);
   return (
-    <svg class="runs" width={sorted.length * 11} height="24" viewBox={`0 0 ${sorted.length * 11} 24`} role="group" aria-label="Last runs">
+    <svg
+      class="runs"
+      width={sorted.length * 11}
+      height="24"
+      viewBox={`0 0 ${sorted.length * 11} 24`}
+      role="group"
+      aria-label="Last runs"
+    >
       {sorted.map((run, n) => {
         const words = `${run.state}, ${moment(run.at)}`;
         const x = n * 11 + 5.5;

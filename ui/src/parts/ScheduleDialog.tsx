@@ -43,7 +43,9 @@ function textsOf(of: Schedule | undefined): Texts {
 }
 
 function timingOf(texts: Texts): { cron: string; tz: string } | { every: number; tz: string } {
-  return texts.kind === "cron" ? { cron: texts.cron.trim(), tz: texts.tz.trim() || "UTC" } : { every: Number(texts.every), tz: texts.tz.trim() || "UTC" };
+  return texts.kind === "cron"
+    ? { cron: texts.cron.trim(), tz: texts.tz.trim() || "UTC" }
+    : { every: Number(texts.every), tz: texts.tz.trim() || "UTC" };
 }
 
 /** All zones that this browser knows, for the list below the field. */
@@ -68,7 +70,8 @@ export function ScheduleDialog({ of }: { of: Schedule | undefined }): JSX.Elemen
   const submit = async (): Promise<void> => {
     const body: Record<string, unknown> = { ...timingOf(value), catch_up: value.catch_up, overlap: value.overlap };
     try {
-      if (!of) body["job"] = { task: value.task.trim(), kwargs: parseJson(value.kwargs || "{}") as Record<string, Json> };
+      if (!of)
+        body["job"] = { task: value.task.trim(), kwargs: parseJson(value.kwargs || "{}") as Record<string, Json> };
       await send("PUT", `schedules/${part(value.name.trim())}`, body);
       toast(`Schedule ${value.name} ${of ? "changed" : "created"}.`);
       closeDialog();
@@ -95,10 +98,24 @@ export function ScheduleDialog({ of }: { of: Schedule | undefined }): JSX.Elemen
       {!of && (
         <div class="pair">
           <TextField label="Name" first value={value.name} onInput={(name) => set({ name })} />
-          <TextField label="Task" value={value.task} list={tasks.data?.tasks.map((each) => each.name)} onInput={(task) => set({ task })} />
+          <TextField
+            label="Task"
+            value={value.task}
+            list={tasks.data?.tasks.map((each) => each.name)}
+            onInput={(task) => set({ task })}
+          />
         </div>
       )}
-      {!of && <TextField label="Arguments by name" rows={2} value={value.kwargs} onInput={(kwargs) => set({ kwargs })} wrong={wrong.value} hint="A JSON object." />}
+      {!of && (
+        <TextField
+          label="Arguments by name"
+          rows={2}
+          value={value.kwargs}
+          onInput={(kwargs) => set({ kwargs })}
+          wrong={wrong.value}
+          hint="A JSON object."
+        />
+      )}
       <Segments
         label="Timing"
         value={value.kind}
@@ -110,9 +127,22 @@ export function ScheduleDialog({ of }: { of: Schedule | undefined }): JSX.Elemen
       />
       <div class="pair">
         {value.kind === "cron" ? (
-          <TextField label="Cron" first={of !== undefined} value={value.cron} onInput={(cron) => set({ cron })} hint="minute hour day month weekday" />
+          <TextField
+            label="Cron"
+            first={of !== undefined}
+            value={value.cron}
+            onInput={(cron) => set({ cron })}
+            hint="minute hour day month weekday"
+          />
         ) : (
-          <TextField label="Every" type="number" first={of !== undefined} value={value.every} onInput={(every) => set({ every })} hint="Seconds between two runs." />
+          <TextField
+            label="Every"
+            type="number"
+            first={of !== undefined}
+            value={value.every}
+            onInput={(every) => set({ every })}
+            hint="Seconds between two runs."
+          />
         )}
         <TextField label="Zone" value={value.tz} list={ZONES} onInput={(tz) => set({ tz })} />
       </div>

@@ -20,15 +20,22 @@ interface Wait {
   row: number;
 }
 
+/** When the bar of an attempt begins: without a stored start it is as short as its end. */
+function beginOf(attempt: Attempt, job: Job): number {
+  return attempt.started_at ?? attempt.ended_at ?? job.created_at;
+}
+
 /** The waits before each attempt: from the creation, or from the end of the attempt before. */
 function waitsOf(job: Job, attempts: readonly Attempt[], end: number): Wait[] {
   const waits: Wait[] = [];
   let from = job.created_at;
   attempts.forEach((each, row) => {
-    if (each.started_at > from) waits.push({ from, to: each.started_at, row });
+    const begin = beginOf(each, job);
+    if (begin > from) waits.push({ from, to: begin, row });
     from = each.ended_at ?? end;
   });
-  if (!isFinal(job.state) && attempts.at(-1)?.ended_at !== null && end > from) waits.push({ from, to: end, row: attempts.length });
+  if (!isFinal(job.state) && attempts.at(-1)?.ended_at !== null && end > from)
+    waits.push({ from, to: end, row: attempts.length });
   return waits;
 }
 
@@ -42,12 +49,18 @@ export function Timeline({ job, attempts }: { job: Job; attempts: readonly Attem
   }, []);
   const width = Math.max(280, measured.value);
   const open = !isFinal(job.state);
-  const last = Math.max(job.ended_at ?? 0, ...attempts.map((each) => each.ended_at ?? 0), ...attempts.map((each) => each.started_at), job.created_at);
+  const last = Math.max(
+    job.ended_at ?? 0,
+    ...attempts.map((each) => each.ended_at ?? 0),
+    ...attempts.map((each) => beginOf(each, job)),
+    job.created_at,
+  );
   const end = open ? Math.max(now.value, last) : last;
   const due = open && job.due_at !== null && job.state === "ready" && job.due_at > end ? job.due_at : null;
   const to = due ?? end;
   const whole = Math.max(to - job.created_at, 1e-6);
-  const x = (at: number): number => LEFT + (width - LEFT - MARGIN) * Math.min(1, Math.max(0, (at - job.created_at) / whole));
+  const x = (at: number): number =>
+    LEFT + (width - LEFT - MARGIN) * Math.min(1, Math.max(0, (at - job.created_at) / whole));
   const waits = waitsOf(job, attempts, to);
   const lines = Math.max(1, attempts.length, ...waits.map((each) => each.row + 1));
   const height = TOP + lines * ROW + 4;
@@ -81,27 +94,51 @@ export function Timeline({ job, attempts }: { job: Job; attempts: readonly Attem
           </g>
         ))}
         {attempts.map((each, row) => (
-          <Bar key={`${each.reopening}.${each.number}.${each.started_at}`} attempt={each} y={y(row)} from={x(each.started_at)} to={x(each.ended_at ?? end)} end={end} />
+          <Bar
+            key={`${each.reopening}.${each.number}.${each.started_at}`}
+            attempt={each}
+            y={y(row)}
+            from={x(beginOf(each, job))}
+            to={x(each.ended_at ?? end)}
+            end={end}
+          />
         ))}
       </svg>
     </div>
   );
 }
 
-function Bar({ attempt, y, from, to, end }: { attempt: Attempt; y: number; from: number; to: number; end: number }): JSX.Element {
+interface BarProps {
+  attempt: Attempt;
+  y: number; // px
+  from: number; // px
+  to: number; // px
+  end: number; // the instant at which the picture ends
+}
+
+function Bar({ attempt, y, from, to, end }: BarProps): JSX.Element {
+  const { started_at: started, worker, outcome, number } = attempt;
+  const when = started === null ? "" : `, ${moment(started)}`;
+  const lasted = started === null ? "" : `${duration((attempt.ended_at ?? end) - started)} · `;
   const long = Math.max(LEAST, to - from);
   return (
-    <g class={`t-${toneOf(attempt.outcome)}`}>
+    <g class={`t-${toneOf(outcome)}`}>
       <text x={0} y={y + 14} class="label">
-        attempt {attempt.number}
+        attempt {number}
       </text>
-      <rect class={attempt.ended_at === null ? "attempt open" : "attempt"} x={from} y={y + 3} width={long} height={14} rx={Math.min(3, long / 2)}>
-        <title>
-          {`Attempt ${attempt.number}: ${attempt.outcome}, ${moment(attempt.started_at)}${attempt.worker ? `, ${attempt.worker}` : ""}`}
-        </title>
+      <rect
+        class={attempt.ended_at === null ? "attempt open" : "attempt"}
+        x={from}
+        y={y + 3}
+        width={long}
+        height={14}
+        rx={Math.min(3, long / 2)}
+      >
+        <title>{`Attempt ${number}: ${outcome}${when}${worker ? `, ${worker}` : ""}`}</title>
       </rect>
       <text x={from + long + 8} y={y + 14} class="outcome">
-        {duration((attempt.ended_at ?? end) - attempt.started_at)} · {attempt.outcome}
+        {lasted}
+        {outcome}
       </text>
     </g>
   );

@@ -171,7 +171,10 @@ function SendSignal({ job, name: given }: { job: Job; name: string }): JSX.Eleme
   const submit = async (): Promise<void> => {
     try {
       const sent: unknown = value.value.trim() ? JSON.parse(value.value) : null;
-      reported(`Signal ${name.value} sent.`, await send<Noted>("POST", `jobs/${part(job.id)}/signal`, { name: name.value.trim(), value: sent }));
+      reported(
+        `Signal ${name.value} sent.`,
+        await send<Noted>("POST", `jobs/${part(job.id)}/signal`, { name: name.value.trim(), value: sent }),
+      );
       closeDialog();
     } catch (error) {
       if (error instanceof SyntaxError) wrong.value = `Expected JSON: ${error.message}`;
@@ -191,8 +194,22 @@ function SendSignal({ job, name: given }: { job: Job; name: string }): JSX.Eleme
         </>
       }
     >
-      <TextField label="Name" value={name.value} first={!given} onInput={(text) => (name.value = text)} hint="The job may wait for it now or later. It receives a signal of one name once." />
-      <TextField label="Value" value={value.value} first={Boolean(given)} rows={4} onInput={(text) => (value.value = text)} wrong={wrong.value} hint="Any JSON." />
+      <TextField
+        label="Name"
+        value={name.value}
+        first={!given}
+        onInput={(text) => (name.value = text)}
+        hint="The job may wait for it now or later. It receives a signal of one name once."
+      />
+      <TextField
+        label="Value"
+        value={value.value}
+        first={Boolean(given)}
+        rows={4}
+        onInput={(text) => (value.value = text)}
+        wrong={wrong.value}
+        hint="Any JSON."
+      />
     </Dialog>
   );
 }

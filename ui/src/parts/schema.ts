@@ -1,5 +1,28 @@
 /** Reads JSON Schema as far as a form needs it, and form texts as JSON. What a form cannot show is edited as JSON. */
-import type { Json, Schema } from "../api";
+import type { Json } from "../api";
+
+/** The parts of JSON Schema that a form reads. */
+export interface Schema {
+  $ref?: string;
+  $defs?: Record<string, Schema>;
+  type?: string | string[];
+  title?: string;
+  description?: string;
+  default?: Json;
+  enum?: Json[];
+  const?: Json;
+  format?: string;
+  anyOf?: Schema[];
+  oneOf?: Schema[];
+  properties?: Record<string, Schema>;
+  required?: string[];
+  items?: Schema;
+  additionalProperties?: boolean | Schema;
+  minimum?: number;
+  maximum?: number;
+  minLength?: number;
+  maxLength?: number;
+}
 
 export type Kind = "text" | "number" | "whole" | "yes-no" | "choice" | "moment" | "json";
 
@@ -25,13 +48,20 @@ function resolved(schema: Schema, root: Schema, depth = 0): { schema: Schema; nu
     const parts = union.filter((each) => each.type !== "null");
     const nullable = parts.length < union.length;
     if (parts.length !== 1) return { schema: { ...schema }, nullable };
-    const inner = resolved({ ...parts[0]!, ...(schema.default !== undefined && { default: schema.default }) }, root, depth + 1);
+    const inner = resolved(
+      { ...parts[0]!, ...(schema.default !== undefined && { default: schema.default }) },
+      root,
+      depth + 1,
+    );
     return { schema: inner.schema, nullable: nullable || inner.nullable };
   }
   if (Array.isArray(schema.type)) {
     const types = schema.type.filter((each) => each !== "null");
     const { type: _, ...rest } = schema;
-    return { schema: types.length === 1 ? { ...rest, type: types[0]! } : rest, nullable: types.length < schema.type.length };
+    return {
+      schema: types.length === 1 ? { ...rest, type: types[0]! } : rest,
+      nullable: types.length < schema.type.length,
+    };
   }
   return { schema, nullable: false };
 }
@@ -50,8 +80,9 @@ function kindOf(schema: Schema): Kind {
 }
 
 /** The inputs of a form for an object's properties; null if the schema describes no object with named properties. */
-export function inputsOf(root: Schema | null): Input[] | null {
-  if (!root) return null;
+export function inputsOf(found: Json): Input[] | null {
+  if (typeof found !== "object" || found === null || Array.isArray(found)) return null;
+  const root = found as Schema;
   const { schema: object } = resolved(root, root);
   if (!object.properties) return null;
   return Object.entries(object.properties).map(([name, property]) => {

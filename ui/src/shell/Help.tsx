@@ -10,7 +10,9 @@ export function Help(): JSX.Element {
   const newest = new Map(bindings.value.map((each) => [each.keys, each]));
   return (
     <Dialog title="Keyboard" wide>
-      {singleKeys.value === "off" && <p class="quiet">Single keys are switched off in the settings. Ctrl+K still works.</p>}
+      {singleKeys.value === "off" && (
+        <p class="quiet">Single keys are switched off in the settings. Ctrl+K still works.</p>
+      )}
       <div class="key-groups">
         {GROUPS.map((group) => {
           const found = [...newest.values()].filter((each) => each.group === group);

@@ -115,7 +115,14 @@ export function Palette(): JSX.Element {
       />
       <ul role="listbox" id="goals" aria-label="Results" ref={list}>
         {found.map((goal, n) => (
-          <li key={`${goal.kind} ${goal.words}`} id={`goal-${n}`} role="option" aria-selected={n === chosen} onPointerMove={() => (at.value = n)} onClick={() => take(goal)}>
+          <li
+            key={`${goal.kind} ${goal.words}`}
+            id={`goal-${n}`}
+            role="option"
+            aria-selected={n === chosen}
+            onPointerMove={() => (at.value = n)}
+            onClick={() => take(goal)}
+          >
             <span class="clip">{goal.words}</span>
             <span class="small">{goal.kind}</span>
           </li>

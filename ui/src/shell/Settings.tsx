@@ -2,7 +2,18 @@ import type { JSX } from "preact";
 import { Dialog } from "../design/Dialog";
 import { SelectField } from "../design/Field";
 import { zone } from "../lib/format";
-import { refresh, rows, singleKeys, theme, times, type Keys, type Refresh, type Rows, type Theme, type Times } from "../lib/settings";
+import {
+  refresh,
+  rows,
+  singleKeys,
+  theme,
+  times,
+  type Keys,
+  type Refresh,
+  type Rows,
+  type Theme,
+  type Times,
+} from "../lib/settings";
 
 /** Settings of this browser. Each acts at once, so there is nothing to save. */
 export function Settings(): JSX.Element {

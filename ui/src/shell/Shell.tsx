@@ -39,7 +39,14 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
           <div class="narrow row push">
             <LinkState />
             <Button kind="plain" icon="search" label="Go to" onClick={openPalette} />
-            <button type="button" class="button plain icon" aria-label="Menu" aria-expanded={open.value} aria-controls="nav" onClick={() => (open.value = !open.value)}>
+            <button
+              type="button"
+              class="button plain icon"
+              aria-label="Menu"
+              aria-expanded={open.value}
+              aria-controls="nav"
+              onClick={() => (open.value = !open.value)}
+            >
               <Icon name={open.value ? "close" : "menu"} />
             </button>
           </div>
@@ -122,7 +129,11 @@ export function LinkState(): JSX.Element {
   return (
     <button type="button" class={`link-state t-${tone}`} title={title} aria-keyshortcuts="p" onClick={() => pause()}>
       <svg viewBox="0 0 10 10" width="10" height="10" aria-hidden="true" class={link.value}>
-        {paused.value ? <path d="M2.5 1v8M7.5 1v8" stroke="currentColor" stroke-width="2" /> : <circle cx="5" cy="5" r="4" />}
+        {paused.value ? (
+          <path d="M2.5 1v8M7.5 1v8" stroke="currentColor" stroke-width="2" />
+        ) : (
+          <circle cx="5" cy="5" r="4" />
+        )}
       </svg>
       {words}
       {old ? <span class="quiet">, {span(age.value)} old</span> : null}
@@ -148,7 +159,13 @@ function Foot(): JSX.Element {
         </div>
       </div>
       <div class="row">
-        <Button kind="plain" icon={isDark() ? "sun" : "moon"} label={isDark() ? "Light theme" : "Dark theme"} keys="t" onClick={switchTheme} />
+        <Button
+          kind="plain"
+          icon={isDark() ? "sun" : "moon"}
+          label={isDark() ? "Light theme" : "Dark theme"}
+          keys="t"
+          onClick={switchTheme}
+        />
         <Button kind="plain" icon="gear" label="Settings" onClick={openSettings} />
         <Button kind="plain" icon="keyboard" label="Keyboard" keys="?" onClick={openHelp} />
         {found?.auth === "session" && <Button kind="plain" icon="exit" label="Sign out" onClick={signOut} />}

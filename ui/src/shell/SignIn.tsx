@@ -24,7 +24,16 @@ function Form({ words }: { words: string }): JSX.Element {
   };
   return (
     <form class="form" noValidate onSubmit={(event) => void submit(event)}>
-      <TextField label="Token" type="password" autocomplete="current-password" first value={token.value} onInput={(value) => (token.value = value)} wrong={wrong.value} hint={words} />
+      <TextField
+        label="Token"
+        type="password"
+        autocomplete="current-password"
+        first
+        value={token.value}
+        onInput={(value) => (token.value = value)}
+        wrong={wrong.value}
+        hint={words}
+      />
       <Button kind="primary" type="submit" disabled={busy.value}>
         Sign in
       </Button>

@@ -8,22 +8,41 @@ import { Badge } from "../design/Badge";
 import { announce } from "../lib/announce";
 import { count, plural } from "../lib/format";
 import { get, part, send } from "../lib/http";
-import { link, noteOperation, operations } from "../lib/live";
-import { reloadAll } from "../lib/session";
+import { noteOperation, operations } from "../lib/live";
+import { canOperate, reloadAll } from "../lib/session";
 
-const POLL = 1_500; // ms between two reads of an operation that the stream does not report
+const POLL = 2_000; // ms between two reads of a running operation, for streams that do not report it
 
 const shown = signal<readonly string[]>([]);
 
-export const PAST: Record<Act, string> = { retry: "retried", cancel: "cancelled", run_now: "queued", delete: "deleted" };
-const PRESENT: Record<Act, string> = { retry: "Retrying", cancel: "Cancelling", run_now: "Queueing", delete: "Deleting" };
+export const PAST: Record<Act, string> = {
+  retry: "retried",
+  cancel: "cancelled",
+  run_now: "queued",
+  delete: "deleted",
+};
+const PRESENT: Record<Act, string> = {
+  retry: "Retrying",
+  cancel: "Cancelling",
+  run_now: "Queueing",
+  delete: "Deleting",
+};
 
 export function watchOperation(found: Operation): void {
   noteOperation(found);
-  shown.value = [...shown.value, found.id];
+  if (!shown.value.includes(found.id)) shown.value = [...shown.value, found.id];
+}
+
+/** Operations that were begun before this page was loaded, by this reader or another one. */
+async function readRunning(): Promise<void> {
+  const { operations: found } = await get<{ operations: Operation[] }>("operations");
+  for (const each of found) if (each.state === "running") watchOperation(each);
 }
 
 export function Tray(): JSX.Element {
+  useEffect(() => {
+    if (canOperate.value) void readRunning().catch(() => undefined);
+  }, []);
   return (
     <section class="tray" aria-label="Operations">
       {shown.value.map((id) => {
@@ -43,9 +62,10 @@ function One({ of }: { of: Operation }): JSX.Element {
       reloadAll();
       return undefined;
     }
-    const timer = setInterval(() => {
-      if (link.value !== "live") void get<Operation>(`operations/${part(of.id)}`).then(noteOperation, () => undefined);
-    }, POLL);
+    const timer = setInterval(
+      () => void get<Operation>(`operations/${part(of.id)}`).then(noteOperation, () => undefined),
+      POLL,
+    );
     return () => clearInterval(timer);
   }, [running]);
   const passed = Object.entries(of.passed_over);
@@ -65,13 +85,33 @@ function One({ of }: { of: Operation }): JSX.Element {
           </span>
         ) : (
           <span class="push">
-            <Button slim kind="plain" icon="close" label="Dismiss" onClick={() => (shown.value = shown.value.filter((each) => each !== of.id))} />
+            <Button
+              slim
+              kind="plain"
+              icon="close"
+              label="Dismiss"
+              onClick={() => (shown.value = shown.value.filter((each) => each !== of.id))}
+            />
           </span>
         )}
       </div>
-      {running && <progress aria-label={words} {...(of.total !== null && { max: Math.max(1, of.total), value: Math.min(of.done, of.total) })} />}
+      {running && (
+        <progress
+          aria-label={words}
+          {...(of.total !== null && { max: Math.max(1, of.total), value: Math.min(of.done, of.total) })}
+        />
+      )}
+      {of.words && (
+        <p class="small quiet clip" title={of.words}>
+          {of.words}
+        </p>
+      )}
       {of.error && <p class="small any">{of.error}</p>}
-      {passed.length > 0 && <p class="small quiet">Passed over: {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}</p>}
+      {passed.length > 0 && (
+        <p class="small quiet">
+          Passed over: {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}
+        </p>
+      )}
     </div>
   );
 }

@@ -77,7 +77,7 @@ class Cancel(Struct, frozen=True, forbid_unknown_fields=True):
     tree: bool = True
 
 
-class Signal(Struct, frozen=True, forbid_unknown_fields=True):
+class SignalAsked(Struct, frozen=True, forbid_unknown_fields=True):
     """The name of a signal, and its value, any JSON."""
 
     name: Name
