@@ -57,7 +57,7 @@ def _structs(kind: Any, seen: set[int]) -> set[str]:
     found = set[str]()
     if isinstance(kind, msgspec.inspect.StructType):
         if not kind.cls.__struct_config__.omit_defaults:
-            found.add(kind.cls.__name__)
+            found |= {kind.cls.__name__, f"{kind.cls.__module__}.{kind.cls.__qualname__}"}
         for field in kind.fields:
             found |= _structs(field.type, seen)
         return found
@@ -69,10 +69,16 @@ def _structs(kind: Any, seen: set[int]) -> set[str]:
     return found
 
 
+def named(name: str) -> str:
+    """The name of a type. Two types of one name have the names of their modules in front: `a.job_history.Signal`."""
+    module, _, last = name.rpartition(".")
+    return "".join(word.title() for word in module.rpartition(".")[2].split("_")) + last
+
+
 def typed(schema: Schema) -> str:
     """A JSON Schema as a type."""
     if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
+        return named(str(schema["$ref"]).rpartition("/")[2])
     if "enum" in schema:
         return " | ".join(sorted(json.dumps(each) for each in schema["enum"]))
     if "const" in schema:
@@ -119,9 +125,9 @@ def text() -> str:
     for name, schema in sorted(document["components"]["schemas"].items()):
         if "properties" in schema:
             lines = fields(schema, everything=name in all_there)
-            parts.append(f"export interface {name} {{\n" + "".join(f"  {line}\n" for line in lines) + "}\n")
+            parts.append(f"export interface {named(name)} {{\n" + "".join(f"  {line}\n" for line in lines) + "}\n")
         else:
-            parts.append(f"export type {name} = {typed(schema)};\n")
+            parts.append(f"export type {named(name)} = {typed(schema)};\n")
     for title, get in (("Answers", _answer), ("Bodies", _body)):
         rows = sorted((f"{each.method} {each.path}", get(each, document)) for each in made)
         parts.append(
