@@ -1,4 +1,4 @@
-"""What jobs bring along is shown as text: markup, directions of writing, control characters, large and deep values."""
+"""Contents of jobs are shown as text: markup, directions of writing, control characters, large and deep values."""
 
 from __future__ import annotations
 
