@@ -126,7 +126,7 @@ async def keep_artefacts(visit: Visit, name: str) -> None:
     except Error as error:  # the page is gone
         visit.faults.append(f"no picture: {error}")
     _write(f"{stem}.txt", f"{visit.page.url}\n" + "\n".join(visit.faults))
-    print(f"what the browser showed: {stem}.*")
+    print(f"artefacts of the failed test: {stem}.*")
 
 
 def _artefact(name: str) -> Path:
