@@ -132,7 +132,7 @@ def _unpack(source: Path, into: Path) -> None:
 
 
 def _decompress(path: Path, to: IO[bytes]) -> None:
-    import brotli
+    import brotli  # type: ignore[import-untyped]
 
     packed = brotli.Decompressor()
     with path.open("rb") as file:

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from treadle.cli.output import data, lasts, plural, table
-from treadle.cli.queues import by_queue
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import again, clear, every
-from treadle.core.model import FINAL
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.model import Stats
+    from treadle.core.model import Glance, QueueGlance
 
-QUEUES = ("queue", "queued", "running", "scheduled", "blocked", "failed", "first waits", "done/s", "state")
+QUEUES = ("queue", "queued", "running", "scheduled", "blocked", "failed", "first waits", "state")
 WORKERS = ("worker", "queues", "running", "up for")
 
 
@@ -24,43 +22,60 @@ WORKERS = ("worker", "queues", "running", "up for")
 @targeted
 @every
 def top(target: Target, every_: float, times: int | None) -> None:
-    """Show queues and workers, and refresh until Ctrl-C."""
-    before: dict[str, int] | None = None
+    """Show queues and workers, and refresh until Ctrl-C.
+
+    Jobs are counted up to 10,000: "10,000+" means at least as many. `treadle queues list` counts all of them.
+    """
 
     async def look(app: App) -> None:
-        nonlocal before
-        before = _show(await app.queues.stats(), before or {}, 0.0 if before is None else every_)
+        _show(await app.queues.glance())
 
     again(target, look, every_, times)
 
 
-def _show(stats: Stats, before: dict[str, int], since: float) -> dict[str, int]:
-    """Print one screen -> the number of ended jobs by queue."""
-    ended = {each["queue"]: sum(each[str(state)] for state in FINAL) for each in by_queue(stats)}
+def _show(seen: Glance) -> None:
+    """Print one screen."""
     clear()
+    paused = {use.key.partition(":")[2] for use in seen.limits if use.key.startswith("queue:") and use.rule.slots == 0}
+    all_paused = any(use.key == "queue" and use.rule.slots == 0 for use in seen.limits)
+    own = {use.key.removeprefix("queue:") for use in seen.limits if use.key.startswith("queue:")}
     rows = [
-        (
-            each["queue"],
-            each["queued"],
-            each["running"],
-            each["scheduled"],
-            each["blocked"],
-            each["failed"],
-            "" if each["first_waits"] is None else lasts(each["first_waits"]),
-            f"{max(0, ended[each['queue']] - before[each['queue']]) / since:.1f}"
-            if since and each["queue"] in before
-            else "",
-            "paused" if each["paused"] else "open",
-        )
-        for each in by_queue(stats)
+        (*_numbers(queue, seen), "paused" if name in paused or (all_paused and name not in own) else "open")
+        for name, queue in _queues(seen, own).items()
     ]
     table(QUEUES, rows, "no queue has jobs or workers", right=QUEUES[1:6])
     data("")
     workers = [
         (each.worker, ", ".join(each.queues), f"{each.running}/{each.slots}", lasts(each.uptime))
-        for each in stats.workers
+        for each in seen.workers
     ]
     table(WORKERS, workers, "no worker has sent a heartbeat recently", right=("running",))
-    running, slots = sum(each.running for each in stats.workers), sum(each.slots for each in stats.workers)
-    data(f"{plural(len(stats.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
-    return ended
+    running, slots = sum(each.running for each in seen.workers), sum(each.slots for each in seen.workers)
+    data(f"{plural(len(seen.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
+
+
+def _queues(seen: Glance, limited: set[str]) -> dict[str, QueueGlance]:
+    """The queues that have jobs, a worker or a limit of their own, by name."""
+    from treadle.core.model import QueueGlance
+
+    names = (
+        {each.name for each in seen.queues} | {queue for worker in seen.workers for queue in worker.queues} | limited
+    )
+    found = {name: QueueGlance(name=name) for name in sorted(names)}
+    return found | {each.name: each for each in seen.queues}
+
+
+def _numbers(queue: QueueGlance, seen: Glance) -> tuple[str, ...]:
+    """The cells of a queue; "+" where the count stopped at its bound."""
+    kinds = {
+        "running": queue.running,
+        "scheduled": queue.scheduled,
+        "blocked": queue.blocked,
+        "failed": queue.failed,
+    }
+    return (
+        queue.name,
+        f"{queue.queued:,}+" if queue.queued_capped else str(queue.queued),
+        *(f"{number:,}+" if kind in seen.capped else str(number) for kind, number in kinds.items()),
+        "" if queue.oldest is None else lasts(queue.oldest),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from treadle.core.argument_names import Spelled
 from treadle.errors import BadOption
@@ -29,7 +29,9 @@ class Who(Spelled, frozen=True, kw_only=True):
     payloads: bool = True
 
     def __post_init__(self) -> None:
-        name, scopes, queues = self.name, self.scopes, self.queues
+        name: Any = self.name  # a host passes what it likes
+        scopes: Any = self.scopes
+        queues: Any = self.queues
         if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or not name.isprintable():
             raise BadOption("name", f"expected 1-{LONGEST} printable characters, found {name!r}")
         for words, value in (("scopes", scopes), ("queues", queues)):
