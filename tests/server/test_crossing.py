@@ -187,6 +187,12 @@ HOLDS = [
 WATCHED = [[f"job:{id}"] for id in IDS] + [[f"queue:{OTHER}"], ["worker:theirs"], ["queue:treadle"]]
 RULES = [{"name": f"queue:{OTHER}", "slots": 5}, {"name": "shared", "slots": 5}]
 
+
+def measured(source: str, data: str = "AAAA") -> dict[str, Any]:
+    """A row of metrics."""
+    return {"at": 60.0, "span": 60.0, "source": source, "data": data}
+
+
 TABLE: dict[str, list[Probe]] = {
     "GET /v1/me": [("/v1/me", None)],
     "POST /v1/session": [("/v1/session", {"token": "unknown"})],
@@ -291,9 +297,11 @@ TABLE: dict[str, list[Probe]] = {
     "POST /v1/work/stats": [("/v1/work/stats", {})],
     "POST /v1/work/glance": [("/v1/work/glance", {}), ("/v1/work/glance", {"most": 1})],
     "POST /v1/work/store_metrics": [
-        ("/v1/work/store_metrics", {"rows": [{"at": 0.0, "span": 60.0, "source": source}]}) for source in ("theirs", "")
+        ("/v1/work/store_metrics", {"rows": [measured("own")], "remove": [measured("theirs"), measured("own")]}),
+        ("/v1/work/store_metrics", {"rows": [measured("")]}),
+        ("/v1/work/store_metrics", {"rows": [], "remove": [measured("")]}),
     ],
-    "POST /v1/work/read_metrics": [("/v1/work/read_metrics", {"since": 0.0, "until": 4e9})],
+    "POST /v1/work/read_metrics": [("/v1/work/read_metrics", {"since": 0, "until": 1e9})],
     "POST /v1/work/limits": [("/v1/work/limits", {}), ("/v1/work/limits", {"use": False})],
     "POST /v1/work/set_limits": [
         ("/v1/work/set_limits", {"changes": [each]})
@@ -479,6 +487,7 @@ async def test_nothing_crosses(sites: Sites, name: str) -> None:
     [
         "POST /v1/work/prune",
         "GET /v1/doctor",
+        "POST /v1/work/read_metrics",
         "GET /v1/schedules",
         "PUT /v1/schedules/{name}",
         "PUT /v1/limits/{name}",
@@ -503,6 +512,17 @@ async def test_every_call_is_in_the_table(sites: Sites) -> None:
         routes = [route for route in protocol(sites.app._core, Settings(), waiting) if isinstance(route, Route)]
         calls = {f"{method} {route.path}" for route in routes for method in route.methods or () if method != "HEAD"}
         assert {call for call in calls if "{rest" not in call} - UNPROTECTED == table.keys()
+
+
+async def test_a_bound_token_stores_the_metrics_of_its_own_workers(sites: Sites) -> None:
+    """Under their stored names, so it cannot replace or remove rows of others."""
+    await sites.admin("/v1/work/store_metrics", {"rows": [measured("theirs", "BBBB"), measured("", "CCCC")]})
+    for operation, (path, body) in [("POST", each) for each in TABLE["POST /v1/work/store_metrics"]]:
+        await sites.native(operation, path, body, "all")
+    rows = (await sites.admin("/v1/work/read_metrics", {"since": 0, "until": 1e9}))["rows"]
+    assert rows == [measured("", "CCCC"), measured("all/own"), measured("theirs", "BBBB")]
+    status, problem = await sites.native("POST", "/v1/work/store_metrics", {"rows": [measured("")]}, "all")
+    assert (status, problem["error"]) == (403, "forbidden")
 
 
 @pytest.mark.parametrize("name", ["all", "enqueue"])
