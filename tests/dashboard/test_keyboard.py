@@ -102,6 +102,7 @@ async def test_a_failed_job_is_found_read_and_retried(visit: Visit, shop: Shop) 
     await expect(page.get_by_role("heading", level=1)).to_have_text("shop.thumbnail")
     id = page.url.rpartition("/")[2]
     before = (await shop.row(id)).reopenings
+    await expect(page.get_by_role("heading", level=1)).to_be_focused()
     await press(page, "r")
     await expect(page.get_by_role("region", name="Messages")).to_contain_text("queued again")
 
