@@ -10,7 +10,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from treadle import config
-from treadle.admin import Dead, EventFeed, Jobs, Limits, Queues
+from treadle.admin import Audit, Dead, EventFeed, Jobs, Limits, MetricsReader, Queues, Workflows
 from treadle.app_core import AppCore, StorageChoice
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
@@ -117,6 +117,21 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     def queues(self) -> Queues:
         """Pauses and resumes queues, and counts their jobs."""
         return self._core.queues
+
+    @property
+    def workflows(self) -> Workflows:
+        """Lists workflows, and draws one as a graph."""
+        return self._core.workflows
+
+    @property
+    def metrics(self) -> MetricsReader:
+        """Reads how many jobs ended, and how long they ran and were queued, over time."""
+        return self._core.metrics
+
+    @property
+    def audit(self) -> Audit:
+        """Records and lists which operator did what."""
+        return self._core.audit
 
     @property
     def schedules(self) -> Schedules:

@@ -13,7 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Unpack
 
-from treadle.admin import Dead, Jobs, LimitHolds, Limits, OrphanedWorkflows, Queues
+from treadle.admin import (
+    Audit,
+    Dead,
+    Jobs,
+    LimitHolds,
+    Limits,
+    MetricsReader,
+    Operations,
+    OrphanedWorkflows,
+    Queues,
+    Workflows,
+)
 from treadle.admin.known_names import Names, without_rule
 from treadle.admin.moved_looks import Moved
 from treadle.core import clock as clocks
@@ -119,6 +130,10 @@ class AppCore:
         self.dead = Dead(self.jobs)
         self.limits = Limits(self.opened, names, self.moved)
         self.queues = Queues(self.opened, self.limits, self.moved)
+        self.workflows = Workflows(self.opened, self.moved)
+        self.audit = Audit(self.opened, self.now, self.moved)
+        self.operations = Operations(self.client, self.opened, self.audit, self.now)
+        self.metrics = MetricsReader(self.opened, self.now, self.moved)
         self.schedules = Schedules(
             self.opened,
             self.client.send,

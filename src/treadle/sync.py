@@ -17,7 +17,16 @@ from treadle.core.argument_names import refuse_unknown
 from treadle.core.job import Job, JobSpec
 from treadle.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.storage.user_session import at_once, is_async
-from treadle.sync_views import SyncDead, SyncJobs, SyncLimits, SyncQueues, SyncSchedules
+from treadle.sync_views import (
+    SyncAudit,
+    SyncDead,
+    SyncJobs,
+    SyncLimits,
+    SyncMetrics,
+    SyncQueues,
+    SyncSchedules,
+    SyncWorkflows,
+)
 from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
@@ -115,8 +124,20 @@ class Portal:
         return SyncQueues(self, self._core.queues)
 
     @property
+    def audit(self) -> SyncAudit:
+        return SyncAudit(self, self._core.audit)
+
+    @property
+    def workflows(self) -> SyncWorkflows:
+        return SyncWorkflows(self, self._core.workflows)
+
+    @property
     def limits(self) -> SyncLimits:
         return SyncLimits(self, self._core.limits)
+
+    @property
+    def metrics(self) -> SyncMetrics:
+        return SyncMetrics(self, self._core.metrics)
 
     @property
     def schedules(self) -> SyncSchedules:

@@ -1,4 +1,4 @@
-"""`app.sync.jobs`, `.dead`, `.queues`, `.limits` and `.schedules`: the calls of `app.jobs` etc. without await.
+"""`app.sync.jobs` and the other groups of calls, such as `.dead`, `.queues` and `.limits`, without await.
 
 Arguments, results, errors and docstrings are those of the async method that each line names.
 """
@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.admin import Dead, Filter, Jobs, Limits, Queues
+from treadle.admin import Audit, Dead, Filter, Jobs, Limits, MetricsReader, Queues, Workflows
 from treadle.core.argument_names import check_spelling
 from treadle.core.model import Record
 from treadle.core.must_await import unchecked
@@ -75,6 +75,7 @@ class SyncJobs(View[Jobs]):
     get = _reads(Jobs.get)
     handle = _reads(Jobs.handle)
     list = _reads(Jobs.list)
+    history = _reads(Jobs.history)
     position = _reads(Jobs.position)
     explain = _reads(Jobs.explain)
     signals_of = _reads(Jobs.signals_of)
@@ -99,6 +100,7 @@ class SyncDead(View[Dead]):
     """`app.dead`."""
 
     list = _reads(Dead.list)
+    groups = _reads(Dead.groups)
     retry = Waits(Dead.retry)
     purge = Waits(Dead.purge)
 
@@ -111,6 +113,19 @@ class SyncQueues(View[Queues]):
     resume = Waits(Queues.resume)
 
 
+class SyncWorkflows(View[Workflows]):
+    """`app.workflows`."""
+
+    list = _reads(Workflows.list)
+    graph = _reads(Workflows.graph)
+
+
+class SyncAudit(View[Audit]):
+    """`app.audit`."""
+
+    list = _reads(Audit.list)
+
+
 class SyncLimits(View[Limits]):
     """`app.limits`."""
 
@@ -119,6 +134,14 @@ class SyncLimits(View[Limits]):
     change = Waits(Limits.change)
     pause = Waits(Limits.pause)
     resume = Waits(Limits.resume)
+
+
+class SyncMetrics(View[MetricsReader]):
+    """`app.metrics`."""
+
+    read = _reads(MetricsReader.read)
+    each = _reads(MetricsReader.each)
+    totals = _reads(MetricsReader.totals)
 
 
 class SyncSchedules(View[Schedules]):

@@ -17,9 +17,9 @@ import pytest
 
 from tests.cli.tools import Command
 from treadle import App, Limit, current
-from treadle.cli.doctor.sqlite import loose_files
 from treadle.cli.root import COMMANDS, run
 from treadle.core.model import Presence
+from treadle.server.doctor.sqlite import loose_files
 from treadle.testing import drain
 from treadle.testing.shows import shows
 
@@ -571,7 +571,7 @@ def test_doctor_repairs_a_file_that_refuses_every_job(cli: Run, here: Path) -> N
 
 
 def test_doctor_knows_network_file_systems(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    from treadle.cli.doctor import sqlite
+    from treadle.server.doctor import sqlite
 
     monkeypatch.setattr(sqlite, "file_system", lambda folder: "nfs4")
     [check] = [check for check in sqlite._place(here) if check.name == "file system"]

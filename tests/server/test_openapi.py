@@ -35,7 +35,7 @@ checks = [not_a_server_error, status_code_conformance, response_schema_conforman
 
 
 def _labels() -> list[str]:
-    app = App("memory://")
+    app = App("memory://")._core
     site = operations_of(app, Settings(), LongPoll(lambda: app.storage))
     return [f"{each.method} {each.path}" for each in site if not each.path.endswith("/events")]  # a stream has no end
 

@@ -11,8 +11,8 @@ import pytest
 from tests.kit import Spy, Told, presences, work
 from tests.waiting import Signal, patient
 from treadle import App, BadOption, UnknownName, Worker
-from treadle.cli.doctor.common import checks
 from treadle.core.model import NewJob, Outcome, Presence, State
+from treadle.server.doctor.common import checks
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
@@ -265,7 +265,9 @@ async def test_the_doctor_tells_how_to_serve_each_queue(app: App) -> None:
     for queue in "delayed", "two words":
         await app.storage.enqueue([NewJob(id=queue.replace(" ", "-"), task="t", queue=queue)])
     await app.schedules.upsert("s", app.stub("t").job(), every=60)
-    found = {check.text.split("'")[1]: check.advice async for check in checks(app, False) if check.name == "queues"}
+    found = {
+        check.text.split("'")[1]: check.advice async for check in checks(app._core, False) if check.name == "queues"
+    }
     assert found == {
         "delayed": "start one: `treadle worker [module:app] --protocol delayed`",
         "treadle": "start one: `treadle worker module:app`",
@@ -280,7 +282,7 @@ def test_a_role_that_is_none() -> None:
 
 async def test_the_doctor_misses_no_worker_for_what_every_worker_serves(app: App, spy: Spy, clock: HandClock) -> None:
     async def missed() -> list[str]:
-        return [check.text async for check in checks(app, has_tasks=False) if check.name == "queues"]
+        return [check.text async for check in checks(app._core, has_tasks=False) if check.name == "queues"]
 
     await looked(Candidate(app.storage, "one", "auto"))
     clock.advance(100)  # its whole fleet was killed long ago

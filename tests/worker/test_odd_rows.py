@@ -9,8 +9,8 @@ import pytest
 
 from tests.kit import Told
 from treadle import App, Worker
-from treadle.cli.doctor import leftovers
 from treadle.core.model import NewJob, State
+from treadle.server.doctor import leftovers
 from treadle.storage.contract import Storage
 
 EVERY = {"name": "n", "timing": {"type": "every", "seconds": 1e-9}, "task": "t", "job": {"id": "i", "task": "t"}}
@@ -73,12 +73,12 @@ async def test_doctor_finds_and_cancels_them(app: App, storage: Storage) -> None
     await storage.enqueue(
         [*ODD, NewJob(id="treadle:leader", task="treadle.leader", queue="treadle"), NewJob(id="user", task="t")]
     )
-    [found] = [check async for check in leftovers.in_storage(app, repair=False)]
+    [found] = [check async for check in leftovers.in_storage(app._core, repair=False)]
     assert (found.verdict, found.text.split(" ")[0]) == ("warn", str(len(ODD)))
-    repaired = [check async for check in leftovers.in_storage(app, repair=True)]
+    repaired = [check async for check in leftovers.in_storage(app._core, repair=True)]
     assert sorted(check.text.split(" ")[1].rstrip(":") for check in repaired) == sorted(job.id for job in ODD)
     assert {check.verdict for check in repaired} == {"ok"}
-    [after] = [check async for check in leftovers.in_storage(app, repair=True)]
+    [after] = [check async for check in leftovers.in_storage(app._core, repair=True)]
     assert after.verdict == "ok"
     assert {row.state for row in await storage.get([job.id for job in ODD]) if row} == {State.CANCELLED}
     assert [each.name for each in await app.schedules.list()] == ["sound"]

@@ -28,6 +28,10 @@ TRIES: Final = 5  # attempts to settle a job that changes between reading and se
 
 Chosen = Callable[[Record], Outcome | None]
 """The act for a job as it stands; None: it does not fit."""
+Note = Callable[[Record, str | None], None]
+"""Called with each job as it was before: None if it was changed, else the reason why it was not."""
+UNFIT: Final = "unfit"  # the reason of a job for which `Chosen` returned None
+CHANGED: Final = "changed meanwhile"
 
 
 class Acts:
@@ -35,6 +39,13 @@ class Acts:
 
     def __init__(self, client: Client, storage: Callable[[], Awaitable[Storage]], reach: tuple[str, ...] = ()) -> None:
         self._client, self._storage, self._reach = client, storage, reach
+        self._note: Note = _ignore
+
+    def noting(self, note: Note) -> Acts:
+        """The same acts, which call `note` with every job that they change or pass over."""
+        found = Acts(self._client, self._storage, self._reach)
+        found._note = note
+        return found
 
     async def settle(self, rows: Sequence[Record], chosen: Chosen, raising: bool = False) -> list[Record]:
         """Settle these rows with the outcome that `chosen` returns -> the settled rows, as they were before.
@@ -46,7 +57,7 @@ class Acts:
         acted: list[Record] = []
         left = list(rows)
         for _ in range(TRIES):
-            outs = [(row, out) for row in left if (out := chosen(row)) is not None]
+            outs = self._outcomes(left, chosen)
             if not outs:
                 return acted
             answers = await storage.settle(
@@ -59,21 +70,44 @@ class Acts:
                     self._tell(row, out)
                 elif answer.status == "stale" or answer.again:
                     moved.append(row)
-                elif raising:
-                    raise _refused(row, answer.reason or "refused")
+                else:
+                    self._refuse(row, answer.reason or "refused", raising)
             left = []
             for found in await storage.get([row.job.id for row in moved]) if moved else ():
                 if found is not None and dict(found.checkpoints).get(ACT) == nonce:
                     acted.append(found)  # settled by a call whose response was lost; the job has changed since
+                    self._note(found, None)
                 elif found is not None:
                     left.append(found)
+        await self._give_up(storage, left, raising)
+        return acted
+
+    def _outcomes(self, rows: Sequence[Record], chosen: Chosen) -> list[tuple[Record, Outcome]]:
+        found = []
+        for row in rows:
+            out = chosen(row)
+            if out is None:
+                self._note(row, UNFIT)
+            else:
+                found.append((row, out))
+        return found
+
+    def _refuse(self, row: Record, reason: str, raising: bool) -> None:
+        if raising:
+            raise _refused(row, reason)
+        self._note(row, reason)
+
+    async def _give_up(self, storage: Storage, left: Sequence[Record], raising: bool) -> None:
+        """Note the jobs that have changed at each try."""
+        for row in left:
+            self._note(row, CHANGED)
         if left:
             await check_stays(storage)
         if left and raising:
             raise Stale(left[0].job.id, f"it changed {TRIES} times during this call; repeat the call")
-        return acted
 
     def _tell(self, row: Record, out: Outcome) -> None:
+        self._note(row, None)
         if out.state is State.CANCELLED and row.job.task:
             self._client.tell("cancelled", row, out.error)
             if row.job.root is None:
@@ -132,6 +166,10 @@ class Acts:
 
     async def _rows(self, ids: Sequence[str]) -> list[Record]:
         return [row for row in await rows_of(self._client.get, ids) if within(self._reach, row.job.queue)]
+
+
+def _ignore(row: Record, reason: str | None) -> None:
+    """The note of acts that nobody counts."""
 
 
 def _failed_of(row: Record, rows: dict[str, Record]) -> list[Record]:

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.admin.acts import GROUP
+from treadle.admin.failure_groups import SCAN, FailureGroups, read_groups
 from treadle.admin.jobs import Jobs, Told
 from treadle.admin.moved_acts import Stays
 from treadle.core.model import Page, State
@@ -17,15 +18,37 @@ from treadle.errors import BadOption
 class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
     """Failed jobs, latest first. The filters are those of `app.jobs`."""
 
-    looks = frozenset({"list"})
+    looks = frozenset({"list", "groups"})
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs, self._storage = jobs, jobs._storage
+
+    def within(self, queues: tuple[str, ...]) -> Dead:
+        """A view for a caller whose rights cover these queues only; (): all queues."""
+        return Dead(self._jobs.within(queues))
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **filters: Any) -> Page:
         """List one page of failed jobs. Rows without a task are left out, so a page may have fewer than `limit`."""
         page = await self._jobs.list(cursor=cursor, limit=limit, order="ended", state=State.FAILED, **filters)
         return replace(page, records=tuple(row for row in page.records if row.job.task))
+
+    async def groups(
+        self,
+        /,
+        *,
+        scan: int = SCAN,
+        queue: str | None = None,
+        task: Any = None,
+        cursor: str | None = None,
+    ) -> FailureGroups:
+        """Group the newest failed jobs by task, queue and error signature, the largest group first.
+
+        `scan` is the number of jobs to look at, 1 to 10,000. `cursor` continues with earlier failures. Raises
+        BadOption.
+        """
+        name = task if task is None or isinstance(task, str) else task.name
+        storage = await self._storage()
+        return await read_groups(storage, scan=scan, queue=queue, task=name, cursor=cursor, queues=self._jobs.reach)
 
     async def retry(self, /, *, limit: int | None = None, progress: Told | None = None, **filters: Any) -> int:
         """Reopen all failed jobs that match, or the `limit` oldest -> how many jobs this call reopened.

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from treadle.admin import acts, stored_values
+from treadle.admin.audit import is_entry, without_entries
 from treadle.admin.explain import explain, limits_within, made_by
+from treadle.admin.job_filters import id_of, query_of, rows_of, text_of
+from treadle.admin.job_history import JobHistory, decoder_of, read_history
+from treadle.admin.job_search import Hide, Search
+from treadle.admin.job_search import find as search_rows
 from treadle.admin.known_names import Names, near, warn
 from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults, ids
 from treadle.core.job import Job
-from treadle.core.model import Page, Query, Record, State, Stats
+from treadle.core.model import Order, Page, Query, Record, State, Stats
 from treadle.core.must_await import Awaited
 from treadle.durable.checkpoints import check_name
 from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
@@ -39,21 +43,21 @@ UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
-def id_of(job: HasId | str) -> str:
-    return job if isinstance(job, str) else job.id
-
-
 class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     """Jobs of any state, by id or by filter.
 
     After a move, reading from the old storage returns rows that no longer change, and warns (OldRows). Changing a job
     there and waiting for a result raise StorageMoved.
 
-    Filters: state (a State, its name, or several), task, queue, workflow (id of its first job), parent, label, ids,
-    before (an aware datetime; matches jobs created before it).
+    Filters: state (a State, its name, or several), status (a state, or the kind of a ready job: queued, scheduled or
+    blocked), task, queue, workflow (id of its first job), parent, label, ids, since and before (aware datetimes; match
+    jobs created at `since` or later, and before `before`), search (a text in task, arguments, error, labels or key,
+    or the beginning of an id).
     """
 
-    looks = frozenset({"get", "handle", "list", "position", "explain", "signals_of", "signal"})  # `signal` stores a row
+    looks = frozenset(
+        {"get", "handle", "list", "history", "position", "explain", "signals_of", "signal"}
+    )  # `signal` stores a row
 
     def __init__(
         self,
@@ -68,6 +72,8 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         self._names, self._moved = names, moved
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
         self._acts, self._reach = acts.Acts(client, storage), tuple[str, ...]()
+        self._hide: Hide | None = None
+        self._payloads = True
 
     def within(self, queues: tuple[str, ...]) -> Jobs:
         """A view for a caller whose rights cover these queues only; (): all queues.
@@ -79,6 +85,18 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             return self
         found = copy.copy(self)
         found._acts, found._reach = acts.Acts(self._client, self._storage, queues), queues
+        return found
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The queues of `within`; (): all."""
+        return self._reach
+
+    def showing(self, hide: Hide | None, payloads: bool = True) -> Jobs:
+        """A view whose searches do not look at secrets, which `hide` replaces, or (`payloads=False`) at no arguments
+        and errors."""
+        found = copy.copy(self)
+        found._hide, found._payloads = hide, payloads
         return found
 
     # --- reading
@@ -121,21 +139,42 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         cursor: str | None = None,
         limit: int = 50,
         count: bool = False,
-        order: Literal["newest", "oldest", "ended", "queue"] = "newest",
+        order: Order = "newest",
+        scan: int | None = None,
         **filters: Filter,
     ) -> Page:
         """One page of rows; pass `page.cursor` to get the next page. Raises BadOption for an unknown filter.
+
+        With `scan` the call looks at no more rows than that, whatever the filters: the page may then be short, or
+        empty, and still have a cursor. It says how many rows it looked at (`page.scanned`) and how far back
+        (`page.scanned_to`). `search` always has such a bound, by default 100,000 rows, over HTTP and on Redis 10,000.
+        Neither can be combined with `count`, because they do not look at all rows.
+
+        Orders: newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest `due_at` first),
+        started (running jobs, the earliest start first).
 
         Warns (UnknownName) if no row matches and nothing uses the queue, the task or the label of the filter.
         """
         if not 0 <= limit <= 10_000:
             raise BadOption("limit", f"expected 0 to 10,000, found {limit!r}")
-        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order)
-        page = await (await self._storage()).find(query)
+        text = text_of(filters)
+        if count and (text is not None or scan is not None):
+            raise BadOption("count", "cannot be combined with search or scan, which look at a part of the rows")
+        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=rows_of(scan))
+        storage = await self._storage()
+        if text is not None:
+            page = await search_rows(storage, query, Search(text, self._hide, self._payloads))
+        else:
+            page = await storage.find(query)
+        page = await without_entries(storage, query, page)
         await self._moved.looked("app.jobs.list")
         if not page.records and cursor is None and (limit or page.total == 0):
-            await self._names.nothing_found(query.queue, query.task, query.label)
+            await self.nothing_found(query)
         return page
+
+    async def nothing_found(self, query: Query) -> None:
+        """Warn of a queue, task or label that nothing uses, after a query that matched no job."""
+        await self._names.nothing_found(query.queue, query.task, query.label)
 
     async def iterate(self, /, **filters: Filter) -> AsyncIterator[Record]:
         """Yield every row that matches, oldest first. Reads them page by page."""
@@ -147,6 +186,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             cursor = page.cursor
             if cursor is None:
                 return
+
+    async def history(self, job: HasId | str) -> JobHistory:
+        """The last runs of a job, its steps and signals, and the states of its children. Raises UnknownJob.
+
+        A worker keeps the log lines of a run only with `capture_logs`.
+        """
+        row = await self.get(job)
+        return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)))
 
     async def position(self, job: HasId | str) -> int | None:
         """The number of queued jobs before this one in its queue; None if it is not queued. Raises UnknownJob."""
@@ -302,6 +349,8 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     async def _refuse(self, job: HasId | str, fits: Callable[[Record], bool], otherwise: str) -> None:
         """Raise Stale if the job does not fit."""
         row = await self.get(job)
+        if is_entry(row):
+            raise Stale(row.job.id, "an entry of the audit log, which cannot be changed")
         if not fits(row):
             raise Stale(row.job.id, f"{row.state}: {otherwise}")
 
@@ -316,12 +365,12 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         if (job is None) == (not filters):
             raise BadOption("job", "give a job or an id, or else at least one filter")
         if job is not None:
-            yield [row for row in [await self.get(job)] if fits(row)]
+            yield [row for row in [await self.get(job)] if fits(row) and not is_entry(row)]
             return
         looked, cursor = 0, None
         while True:
             page = await self.list(cursor=cursor, limit=acts.GROUP, order="oldest", **filters)
-            yield [row for row in page.records if row.job.task and fits(row)]
+            yield [row for row in page.records if row.job.task and fits(row) and not is_entry(row)]
             looked, cursor = looked + len(page.records), page.cursor
             if progress is not None:
                 progress(looked)
@@ -331,40 +380,3 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
 
 def _reopens(row: Record) -> bool:
     return row.state in (State.FAILED, State.CANCELLED)
-
-
-def query_of(filters: dict[str, Filter], **rest: Any) -> Query:
-    """Make a Query of the user's filters. Raises BadOption."""
-    known = {"state", "task", "queue", "workflow", "parent", "label", "ids", "before"}
-    for name in filters:
-        if name not in known:
-            like = near(name, known)
-            raise BadOption(name, f"there is no such filter{like}; there are {', '.join(sorted(known))}")
-    before = filters.get("before")
-    if before is not None and (not isinstance(before, datetime) or before.tzinfo is None):
-        raise BadOption("before", f"expected a datetime with a time zone, found {before!r}")
-    for name in ("queue", "label"):
-        if filters.get(name) is not None and not isinstance(filters[name], str):
-            raise BadOption(name, f"expected a text (a label of a mapping is 'key=value'), found {filters[name]!r}")
-    task = filters.get("task")
-    return Query(
-        state=_states(filters.get("state")),
-        task=task if task is None or isinstance(task, str) else task.name,
-        queue=filters.get("queue"),
-        root=None if filters.get("workflow") is None else id_of(filters["workflow"]),
-        parent=None if filters.get("parent") is None else id_of(filters["parent"]),
-        label=filters.get("label"),
-        ids=tuple(map(id_of, filters.get("ids") or ())),
-        before=None if before is None else before.timestamp(),
-        **rest,
-    )
-
-
-def _states(value: Any) -> tuple[State, ...]:
-    if value is None:
-        return ()
-    found: Iterable[Any] = [value] if isinstance(value, str) else value
-    try:
-        return tuple(State(each) for each in found)
-    except ValueError:
-        raise BadOption("state", f"expected one or more of {', '.join(State)}, found {value!r}") from None

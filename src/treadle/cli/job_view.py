@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UnsetType
 
 from treadle.admin import stored_values
+from treadle.admin.failure_groups import FailureGroup
 from treadle.app import App
 from treadle.cli.output import age, iso, lasts, plural, stamp, stamp_of
 from treadle.core.model import Record, State
@@ -17,6 +18,7 @@ from treadle.errors import UNREADABLE, error_line
 from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
+GROUPS = ("jobs", "task", "queue", "first", "last", "sample", "error")
 COLUMNS = ("id", "state", "task", "queue", "attempts", "created", "what")
 
 
@@ -93,6 +95,34 @@ def line(row: Record, now: float) -> tuple[object, ...]:
         age(row.created_at, now),
         text if len(text) <= 60 else text[:57] + "...",
     )
+
+
+def group_line(group: FailureGroup, now: float) -> tuple[object, ...]:
+    """A group of failures for people."""
+    text = group.signature
+    return (
+        group.jobs,
+        group.task,
+        group.queue,
+        age(group.first, now),
+        age(group.last, now),
+        group.sample,
+        text if len(text) <= 100 else text[:97] + "...",
+    )
+
+
+def plain_group(group: FailureGroup) -> dict[str, Any]:
+    """A group of failures for programs."""
+    return {
+        "jobs": group.jobs,
+        "task": group.task,
+        "queue": group.queue,
+        "signature": group.signature,
+        "first": iso(group.first),
+        "last": iso(group.last),
+        "sample": group.sample,
+        "error": group.error,
+    }
 
 
 def plain(app: App, row: Record) -> dict[str, Any]:

@@ -10,8 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle.cli.audited import audited, words_of
 from treadle.cli.ids import stored_ids
-from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, long_ago, note, plural, table
+from treadle.cli.output import (
+    FAILED,
+    Stop,
+    as_json,
+    complain,
+    data,
+    document,
+    facts,
+    long_ago,
+    note,
+    plural,
+    stamp_of,
+    table,
+)
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import again, clear, every
 from treadle.storage.move_marks import check_stays
@@ -23,6 +37,7 @@ if TYPE_CHECKING:
 Filters = dict[str, Any]
 Act = Callable[..., Awaitable[int]]  # takes the app, and an id or filters
 
+ORDERS = ["newest", "oldest", "ended", "queue", "due", "started"]
 UNFINISHED = ("waiting", "ready", "running")
 FINAL = ("succeeded", "failed", "cancelled")
 
@@ -45,6 +60,22 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--parent", metavar="ID", help="Id of the parent job.")
     @click.option("--label", "-l", help="Label of the job.")
     @click.option(
+        "--status",
+        type=click.Choice(["queued", "scheduled", "blocked"]),
+        help="Which of the ready jobs: due, not due yet, or blocked by a limit.",
+    )
+    @click.option(
+        "--search",
+        metavar="TEXT",
+        help="A text in task, arguments, error, labels or key, or the beginning of an id; case does not matter.",
+    )
+    @click.option(
+        "--since",
+        type=long_ago,
+        metavar="MOMENT",
+        help="Jobs created at this time (ISO 8601) or later, or not longer ago than this (2h, 1d).",
+    )
+    @click.option(
         "--before",
         type=long_ago,
         metavar="MOMENT",
@@ -58,6 +89,9 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
         workflow: str | None,
         parent: str | None,
         label: str | None,
+        status: str | None,
+        search: str | None,
+        since: datetime | None,
         before: datetime | None,
         **rest: Any,
     ) -> Any:
@@ -68,6 +102,9 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
             "workflow": workflow,
             "parent": parent,
             "label": label,
+            "status": status,
+            "search": search,
+            "since": since,
             "before": before,
         }
         return command(filters={name: value for name, value in typed.items() if value is not None}, **rest)
@@ -90,7 +127,13 @@ def jobs() -> None:
     "--limit", "-n", type=click.IntRange(0, 10_000), default=50, show_default=True, help="Number of rows per page."
 )
 @click.option("--cursor", help="Cursor printed at the end of the previous page.")
-@click.option("--order", type=click.Choice(["newest", "oldest", "ended", "queue"]), default="newest", show_default=True)
+@click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True)
+@click.option(
+    "--scan",
+    type=click.IntRange(1, 10_000_000),
+    metavar="ROWS",
+    help="Look at this many rows at most. [default: no bound; with --search 100,000, on Redis and over HTTP 10,000]",
+)
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @every
 @as_json
@@ -100,6 +143,7 @@ def list_(
     limit: int,
     cursor: str | None,
     order: Any,
+    scan: int | None,
     watch: bool,
     every_: float,
     times: int | None,
@@ -109,7 +153,8 @@ def list_(
     from treadle.cli import job_view
 
     async def look(app: App) -> Page:
-        return await app.jobs.list(cursor=cursor, limit=limit, order=order, count=not json_, **filters)
+        count = not json_ and scan is None and "search" not in filters
+        return await app.jobs.list(cursor=cursor, limit=limit, order=order, count=count, scan=scan, **filters)
 
     async def show(app: App) -> None:
         page = await look(app)
@@ -127,7 +172,15 @@ def list_(
     else:
         _show(target.app, page)
     if page.cursor:
-        note(f"next page: --cursor {page.cursor}")
+        note(f"next page: --cursor {page.cursor}{_looked(page)}")
+
+
+def _looked(page: Page) -> str:
+    """How far a bounded list looked."""
+    if page.scanned is None:
+        return ""
+    back = "" if page.scanned_to is None else f", to {stamp_of(page.scanned_to)}"
+    return f" (looked at {plural(page.scanned, 'row')}{back})"
 
 
 def _show(app: App, page: Page) -> None:
@@ -171,6 +224,34 @@ def explain(target: Target, id: str) -> None:
     data(target.run(look))
 
 
+@jobs.command()
+@targeted
+@click.option("--task", "-t", help="Name of the task.")
+@click.option("--queue", "-q", help="Name of the queue.")
+@click.option(
+    "--scan",
+    type=click.IntRange(1, 10_000),
+    default=1_000,
+    show_default=True,
+    help="Number of failed jobs to look at, the newest first.",
+)
+@as_json
+def failures(target: Target, task: str | None, queue: str | None, scan: int, json_: bool) -> None:
+    """Group the newest failed jobs by task, queue and error, the largest group first."""
+    from treadle.cli import job_view
+
+    found = target.run(lambda app: app.dead.groups(scan=scan, task=task, queue=queue))
+    if json_:
+        document([job_view.plain_group(group) for group in found.groups])
+        return
+    now = target.app._core.now()
+    rows = [job_view.group_line(group, now) for group in found.groups]
+    table(job_view.GROUPS, rows, "no failed jobs", right=("jobs",))
+    if found.cursor is not None:
+        more = "+" if found.capped else ""
+        note(f"the newest {found.scanned:,} of {found.total:,}{more} failed jobs; --scan looks at more")
+
+
 # --- acting
 
 
@@ -199,21 +280,41 @@ async def _act(
 ) -> int:
     await check_stays(app.storage)
     if ids:
-        return await _each(app, verb, done, act, await stored_ids(app, ids))
-    filters = {"state": default, **filters}
-    found = (await app.jobs.list(limit=0, count=True, **filters)).total or 0
+        stored = await stored_ids(app, ids)
+        async with audited(app, f"jobs.{verb.replace('-', '_')}", "", ", ".join(stored)) as receipt:
+            receipt.ids = list(stored)
+            failed, receipt.done = await _each(app, verb, done, act, stored)
+        return failed
+    if "status" not in filters:
+        filters = {"state": default, **filters}
+    found = await _count(app, filters)
     if not found:
-        note(f"no job matches (states: {', '.join(filters['state'])})")
+        note(f"no job matches ({words_of(filters)})")
         return 0
     if not yes:
         if not sys.stdin.isatty():
             raise Stop(FAILED, f"{verb} would act on {plural(found, 'job')}; confirm with --yes")
         click.confirm(f"{verb} {plural(found, 'job')}?", abort=True, err=True)
-    return await _many(app, verb, done, act, filters, found)
+    async with audited(app, f"jobs.{verb.replace('-', '_')}", "", words_of(filters)) as receipt:
+        receipt.done = await _many(app, verb, done, act, filters, found)
+    return 0
 
 
-async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> int:
-    """Act on jobs by id. Print an error for each that cannot be changed, and go on with the others."""
+async def _count(app: App, filters: Filters) -> int:
+    """The number of jobs that match. A search has to read them."""
+    if "search" not in filters:
+        return (await app.jobs.list(limit=0, count=True, **filters)).total or 0
+    found, cursor = 0, None
+    while True:
+        page = await app.jobs.list(cursor=cursor, limit=500, order="oldest", **filters)
+        found, cursor = found + len(page.records), page.cursor
+        if cursor is None:
+            return found
+
+
+async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> tuple[int, int]:
+    """Act on jobs by id -> the exit code, and the number of jobs. Print an error for each that cannot be changed, and
+    go on with the others."""
     from treadle.errors import KeyHeld, Stale, UnknownJob
 
     failed, acted = 0, 0
@@ -224,17 +325,17 @@ async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> int
             failed += 1
             complain(f"{verb}: {error}")
     data(f"{done} {plural(acted, 'job')}")
-    return FAILED if failed else 0
+    return FAILED if failed else 0, acted
 
 
 async def _many(app: App, verb: str, done: str, act: Act, filters: Filters, found: int) -> int:
-    """Act on the jobs that match a filter. Skip those that have changed since."""
+    """Act on the jobs that match a filter -> how many. Skip those that have changed since."""
     from treadle.cli.progress import Bar
 
     with Bar(verb, found) as bar:
         acted = await act(app, progress=bar.update, **filters)
     data(f"{done} {plural(acted, 'job')}")
-    return 0
+    return acted
 
 
 @acting("cancel", "cancelled", UNFINISHED, lambda app, *ids, **rest: app.jobs.cancel(*ids, **rest))
@@ -276,7 +377,8 @@ def signal(target: Target, id: str, name: str, value: str) -> None:
 
     async def give(app: App) -> None:
         [stored] = await stored_ids(app, [id])
-        await app.jobs.signal(stored, name, value_of(value))
+        async with audited(app, "job.signal", stored, f"name={name}"):
+            await app.jobs.signal(stored, name, value_of(value))
 
     target.run(give)
     note(f"{id} received the signal {name!r}")

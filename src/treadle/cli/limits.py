@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from treadle.cli.audited import audited
 from treadle.cli.output import FAILED, Stop, as_json, document, note, seconds, table
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing, pausable
@@ -128,9 +129,12 @@ def set_(
     if slots is None and rate is None:
         raise click.UsageError(f"give --slots or --rate; `treadle limits remove {name}` removes the rule")
     rule = Limit(name, slots=slots, rate=rate, per=per, how=how, burst=burst, hold=hold)
+    shown = {"slots": slots, "rate": rate, "per": per, "how": how, "burst": burst, "hold": hold}
 
     async def act(app: App) -> LimitUse | None:
-        await app.limits.set(rule)
+        words = ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
+        async with audited(app, "limit.set", name, words):
+            await app.limits.set(rule)
         return await _of(app, name)
 
     found = target.run(act)
@@ -153,7 +157,8 @@ def remove(target: Target, name: str) -> None:
 
             guess = near(name, [use.key for use in await app.limits.list(use=False)]) or ";"
             raise Stop(FAILED, f"there is no limit {name!r}{guess} `treadle limits` lists them")
-        await app.limits.set(Limit(name))
+        async with audited(app, "limit.delete", name):
+            await app.limits.set(Limit(name))
         return before, await _of(app, name)
 
     before, after = target.run(act)

@@ -36,7 +36,7 @@ def migrate(target: Target) -> None:
 
 def _schema(target: Target) -> int | None:
     """The schema number, for storages that have one."""
-    from treadle.cli.doctor import postgres, sqlite
+    from treadle.server.doctor import postgres, sqlite
 
     url = target.app.url or ""
     if postgres.is_postgres(url):

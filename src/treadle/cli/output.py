@@ -12,6 +12,9 @@ import click
 
 from treadle.core.clock import moment, moment_text, wall
 from treadle.core.redaction import in_json, in_line, shown, visible
+from treadle.core.words import lasts as lasts
+from treadle.core.words import plural as plural
+from treadle.core.words import size as size
 from treadle.serialization.tags import short
 
 OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -157,16 +160,6 @@ def verdict(word: str, name: str, text: str, advice: str) -> None:
         data(f"{'':<19}-> {advice}")
 
 
-def lasts(seconds: float) -> str:
-    """Format a duration: 0.4 s, 12 s, 3 m, 5 h, 2 d."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for unit, size, most in (("s", 1, 100), ("m", 60, 100), ("h", 3600, 48)):
-        if seconds < most * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86_400:.0f} d"
-
-
 def age(at: float | None, now: float) -> str:
     """Format a time relative to now: `3 m ago`, `in 20 s`."""
     if at is None:
@@ -189,20 +182,6 @@ def stamp(at: float | None, now: float) -> str | None:
 
 def stamp_of(at: float) -> str:
     return moment_text(at)
-
-
-def size(count: float) -> str:
-    """Format a number of bytes: 512 B, 1.5 KiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-def plural(count: int, what: str) -> str:
-    """`1 job`, `3 jobs`, `2 processes`."""
-    return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("s") else "s")
 
 
 def place(url: str | None, otherwise: str) -> str:

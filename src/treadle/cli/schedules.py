@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treadle.cli.audited import audited
 from treadle.cli.output import age, as_json, data, document, iso, note, table
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing, pausable
@@ -86,7 +87,10 @@ def trigger(target: Target, name: str) -> None:
     """Enqueue one job of a schedule now and print its id. A schedule that is declared in code needs --app."""
 
     async def act(app: App) -> str:
-        return (await app.schedules.trigger(name)).id
+        async with audited(app, "schedule.trigger", name) as receipt:
+            id = (await app.schedules.trigger(name)).id
+            receipt.ids = [id]
+            return id
 
     data(target.run(act))
 
@@ -96,5 +100,10 @@ def trigger(target: Target, name: str) -> None:
 @click.argument("name")
 def delete(target: Target, name: str) -> None:
     """Delete a schedule; its jobs stay. If code declares it, the next worker that starts with that code restores it."""
-    target.run(lambda app: app.schedules.delete(name))
+
+    async def act(app: App) -> None:
+        async with audited(app, "schedule.delete", name):
+            await app.schedules.delete(name)
+
+    target.run(act)
     note(f"deleted the schedule {name!r}")

@@ -83,6 +83,20 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--timeout", type=seconds, metavar="SECONDS", help="Seconds that one response may take. [default: 30]"
         ),
+        click.option(
+            "--redact",
+            multiple=True,
+            metavar="NAME",
+            envvar="TREADLE_REDACT",
+            help="Key whose values answers hide, besides passwords, tokens and the like; may be repeated.",
+        ),
+        click.option(
+            "--reveal",
+            multiple=True,
+            metavar="NAME",
+            envvar="TREADLE_REVEAL",
+            help="Key whose values answers show although it looks like a secret, such as max_tokens; may be repeated.",
+        ),
         click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="TLS certificate file."),
         click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="TLS key file."),
         click.option("--no-docs", is_flag=True, help="Do not serve /docs and /v1/openapi.json."),
@@ -230,7 +244,15 @@ def _settings(options: dict[str, Any]) -> Settings:
     hosts = tuple(each.lower() for each in options["hosts"])
     if not _is_address(options["host"]):
         hosts += (options["host"].lower(),)  # accept requests for the name that it listens on
-    return Settings(tokens=tokens, hosts=hosts, origins=options["origins"], docs=not options["no_docs"], **given)
+    return Settings(
+        tokens=tokens,
+        hosts=hosts,
+        origins=options["origins"],
+        redact=options["redact"],
+        reveal=options["reveal"],
+        docs=not options["no_docs"],
+        **given,
+    )
 
 
 async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: Beside) -> int:

@@ -11,13 +11,13 @@ import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import click
 
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note
 from treadle.core.redaction import shown
 from treadle.errors import OldRows, UnknownName
+from treadle.server.doctor.sqlite import file_of as file_of
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import words
 
@@ -122,13 +122,6 @@ def _shown_as_note(otherwise: Callable[..., None]) -> Callable[..., None]:
 async def move_of(app: App) -> str | None:
     """A note about a storage that is part of a move, or whose jobs have moved; else None."""
     return words(await mark_of(app.storage), shown(app.url) if app.url else "this storage")
-
-
-def file_of(url: str | None) -> Path | None:
-    """The file of a SQLite URL, which may be relative to the current directory; None for other URLs."""
-    parts = urlsplit(url or "")
-    path = unquote(parts.path.removeprefix("/"))
-    return Path(path) if parts.scheme == "sqlite" and not parts.netloc and path else None
 
 
 def targeted(command: Callable[..., Any]) -> Callable[..., Any]:

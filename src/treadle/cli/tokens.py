@@ -42,7 +42,19 @@ def read_tokens(file: Path) -> tuple[Token, ...]:
     "--queue", "queues", multiple=True, help="Queue that the token may use; may be repeated. [default: all queues]"
 )
 @click.option("--expires", metavar="DATE", help="Day or time (UTC) at which the token expires. [default: never]")
-def token(name: str | None, file: Path, scopes: tuple[str, ...], queues: tuple[str, ...], expires: str | None) -> int:
+@click.option(
+    "--no-payloads",
+    is_flag=True,
+    help="Show this token only the shapes of arguments, results, errors and logs, and give it no scope 'work'.",
+)
+def token(
+    name: str | None,
+    file: Path,
+    scopes: tuple[str, ...],
+    queues: tuple[str, ...],
+    expires: str | None,
+    no_payloads: bool,
+) -> int:
     """Create a token called NAME for `treadle server --tokens FILE`. Without NAME, list the rights of each token.
 
     The secret is printed once, on stdout; the file stores only its hash. Scopes: enqueue (send jobs), work (claim and
@@ -57,8 +69,14 @@ def token(name: str | None, file: Path, scopes: tuple[str, ...], queues: tuple[s
     if any(each.name == name for each in known):
         raise Stop(USAGE, f"{file} already has a token {name!r}: choose another name, or remove that token")
     secret = new_secret()
+    possible = tuple(scope for scope in SCOPES if scope != "work" or not no_payloads)
     made = Token(
-        name=name, digest=digest(secret), scopes=scopes or tuple(SCOPES), queues=queues, expires=_moment(expires)
+        name=name,
+        digest=digest(secret),
+        scopes=scopes or possible,
+        queues=queues,
+        expires=_moment(expires),
+        payloads=not no_payloads,
     )
     try:
         token_file.read(token_file.as_toml(made))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle.cli.audited import audited
 from treadle.cli.output import OK, Stop, note, seconds
 from treadle.cli.target import Target, targeted
 
@@ -72,12 +73,20 @@ def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_he
     @targeted
     @click.argument("name")
     def pause(target: Target, name: str) -> None:
-        target.run(lambda app: room(app).pause(name))
+        async def act(app: App) -> None:
+            async with audited(app, f"{what}.pause", name):
+                await room(app).pause(name)
+
+        target.run(act)
         note(f"{what} {name!r} is paused; `treadle {group.name} resume {name}` resumes it")
 
     @group.command("resume", help=resume_help)
     @targeted
     @click.argument("name")
     def resume(target: Target, name: str) -> None:
-        target.run(lambda app: room(app).resume(name))
+        async def act(app: App) -> None:
+            async with audited(app, f"{what}.resume", name):
+                await room(app).resume(name)
+
+        target.run(act)
         note(f"{what} {name!r} is not paused any more")

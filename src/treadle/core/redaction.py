@@ -6,6 +6,7 @@ All code that prints a URL or a text of a sender must use these functions.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit
 
@@ -38,6 +39,21 @@ HARMLESS: Final = frozenset(
         "ca",
         "max_answer",
     }
+)
+
+HIDDEN: Final = "***"
+# Parts of the names of values that are secret.
+WORDS: Final = (
+    "password",
+    "passwd",
+    "secret",
+    "token",
+    "authorization",
+    "api_key",
+    "apikey",
+    "api-key",
+    "cookie",
+    "ssn",
 )
 
 # Control characters, characters that change the direction of text, and lone surrogates; not line ends and tabs.
@@ -124,3 +140,25 @@ def without(text: str, *secrets: str | None) -> str:
         for form in sorted({secret, quote(secret, safe=""), quote(secret), unquote(secret)}, key=len, reverse=True):
             text = text.replace(form, "***")
     return text
+
+
+def in_text(words: Sequence[str]) -> re.Pattern[str]:
+    """Matches `password=...`, `"api_key": "..."`, `Authorization: Bearer ...`, in time proportional to the text."""
+    return re.compile(
+        rf"(?P<key>(?:{'|'.join(map(re.escape, words))})[\w-]{{0,40}}\\?[\"']?)(?P<sign>\s{{0,3}}[=:]\s{{0,3}})"
+        r"(?:(?:Bearer|Basic|Digest)\s+)?(?:\\?\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;&)}\]]+)",
+        re.IGNORECASE,
+    )
+
+
+def masked(found: re.Match[str]) -> str:
+    """The replacement for a match of `in_text`."""
+    return f"{found['key']}{found['sign']}{HIDDEN}"
+
+
+_SECRETS: Final = in_text(WORDS)
+
+
+def without_secrets(text: str) -> str:
+    """The text with the values hidden that follow such a name."""
+    return _SECRETS.sub(masked, text)

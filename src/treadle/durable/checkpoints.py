@@ -193,6 +193,10 @@ class Checkpoints:
         self.entries[asked.key] = entry
         self.unsaved[asked.key] = text
 
+    def note(self, pair: tuple[str, str]) -> None:
+        """Store a checkpoint of the engine, which is not a step, with the next call that stores checkpoints."""
+        self.unsaved[pair[0]] = pair[1]
+
     def saved(self, pairs: Pairs) -> None:
         """Note that these are stored."""
         for key, text in pairs:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import Asked, Checkpoints, Entry, running_step, valued
+from treadle.durable.once import KeptMarks
 from treadle.durable.step_codec import _signature_of_kind, signature_of
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.policy import judge
@@ -89,6 +90,7 @@ class Durable:
         self._waited: dict[str, int] = {}  # signals received or no longer waited for -> the last row used
         self._received: set[str] = set()
         self._marks: dict[str, Record] = {}
+        self._kept_marks = KeptMarks(run.record.checkpoints)
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
         self.misused: BadStep | None = None  # a branch of this run tried to sleep or to wait
@@ -282,12 +284,16 @@ class Durable:
         if winner(found) != job:
             return False
         self._marks[key] = found
+        self.checkpoints.note(self._kept_marks.won(key, found.deadline_at))
         await self.home.save(self.run)  # raises here, before the effect, if the lease was lost
         return True
 
     async def give_back(self, *keys: str) -> None:
         """Release these marks, or without keys all marks that this run got."""
-        rows = [self._marks.pop(key) for key in keys or tuple(self._marks) if key in self._marks]
+        given = [key for key in keys or tuple(self._marks) if key in self._marks]
+        rows = [self._marks.pop(key) for key in given]
+        for key in given:
+            self.checkpoints.note(self._kept_marks.given_back(key))  # goes with the outcome
         if rows:
             await self.home.settle(
                 [

@@ -13,13 +13,16 @@ from itertools import count
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.concurrency import forks
 from treadle.core import ids
-from treadle.core.model import Outcome, Record
+from treadle.core.model import Outcome, Pairs, Record
 from treadle.durable.steps import Durable, DurableBackend
 from treadle.errors import NestedTransaction
 from treadle.execution.transaction import Open
+from treadle.policy import attempts
+from treadle.policy.run_log import RunLog
 from treadle.storage.contract import Storage
 
 Results = Callable[[Sequence[str]], Awaitable[list[Any]]]
@@ -62,6 +65,8 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     why: str | None = None  # why it must stop: timeout, deadline, lost or stop
     site: tuple[Storage, asyncio.AbstractEventLoop] | None = None  # the storage, and the worker's event loop
     transaction: Open | None = None
+    log: RunLog | None = None  # its captured log lines; None: not captured
+    carried: Pairs = ()  # checkpoints of the engine that go with the outcome, whatever that is
     _stopped: threading.Event | None = None  # made at the first `wait`
     _stem: str = ""
     _numbers: count[int] | None = None  # made with the first job made here, as it takes 0.1 us
@@ -81,6 +86,15 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
             if self.why is not None:
                 self._stopped.set()
         return self._stopped.wait(timeout)
+
+    def with_attempt(self, outcome: Outcome, ended_at: float, reason: str | None = None) -> Outcome:
+        """The outcome of this run, which did not succeed, with its attempt for the history of the job."""
+        return attempts.noted(self.record, outcome, self.worker, ended_at, self.carried, reason)
+
+    def with_carried(self, outcome: Outcome) -> Outcome:
+        """The outcome with `carried`, of a run that is not an attempt of its own."""
+        carried = self.carried
+        return replace(outcome, checkpoints=(*outcome.checkpoints, *carried)) if carried else outcome
 
     def keep_note(self, note: str) -> None:
         """Store a note with the next heartbeat."""

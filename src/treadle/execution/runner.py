@@ -25,6 +25,7 @@ from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
 from treadle.policy import judge
+from treadle.policy.attempts import RELEASED
 from treadle.policy.retry import Abort, Defer, Retry, RetryNow
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.core import BatchCore, TaskCore
@@ -166,7 +167,7 @@ class Runner:
             return self._left(task, run, rules, None, began)
         if type(text) is Next:  # `isinstance` of a Struct takes 0.15 us
             return self._goes_on(text, run, rules, began)
-        return judge.succeeded(run.record, text, note=run.note)
+        return judge.succeeded(run.record, text, run.carried, run.note)
 
     def _raised(
         self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException, began: float
@@ -193,11 +194,13 @@ class Runner:
     def _goes_on(self, following: Next, run: JobRun, rules: judge.Rules, began: float) -> Outcome:
         record = run.record
         if following.concludes:
-            return concluded(record, following.own or "null", run.note)
+            return run.with_carried(concluded(record, following.own or "null", run.note))
         left = None
         if record.deadline_at is not None and record.started_at is not None:
             left = max(0.0, record.deadline_at - record.started_at - max(0.0, self._now() - began))
-        return continued(record, following.jobs, following.plan, following.own, left, run.note, rules.marks)
+        return run.with_carried(
+            continued(record, following.jobs, following.plan, following.own, left, run.note, rules.marks)
+        )
 
     async def _result(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> str | Next:
         """Decode, call, encode. Raises the function's errors, BadArgument, BadResult and TooLarge."""
@@ -280,10 +283,13 @@ class Runner:
             return self._failed(task, run, rules, timed_out, began)
         if why == "deadline":
             self._troubles[run] = None
-            return judge.ended(record, EXPIRED, "its deadline passed while it ran", note=run.note)
+            return run.with_attempt(
+                judge.ended(record, EXPIRED, "its deadline passed while it ran", note=run.note),
+                self._moment(run, began),
+            )
         if why == "stop":
             self._troubles[run] = None
-            return judge.handed_back(record, note=run.note)
+            return run.with_attempt(judge.handed_back(record, note=run.note), self._moment(run, began), RELEASED)
         return self._failed(task, run, rules, error or asyncio.CancelledError(), began)
 
     def _left(
@@ -296,20 +302,27 @@ class Runner:
         assert run.leaving is not None
         if left_by(error):
             self._troubles[run] = None
-            return replace(run.leaving, note=run.note)
+            return run.with_carried(replace(run.leaving, note=run.note))
         swallowed = BadStep("sleep", SWALLOWED)
         swallowed.__cause__ = error
         log.error("%s %s: %s", task.name, run.record.job.id, swallowed)
         return self._failed(task, run, rules, swallowed, began)
 
     def _failed(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException, began: float) -> Outcome:
-        record, verdict, now = run.record, None, self._now()
+        record, verdict = run.record, None
         self._troubles[run] = error
         if not isinstance(error, Defer | Abort):  # Defer and Abort already are verdicts
             ask = self._ask
             verdict = ask(task.on_error, error, run, rules) or ask(self._on_error, error, run, rules)
-        moment = now if record.started_at is None else record.started_at + max(0.0, now - began)
-        return judge.failed(record, rules, error, verdict, moment, self._chance(), note=run.note)
+        moment = self._moment(run, began)
+        return run.with_attempt(
+            judge.failed(record, rules, error, verdict, moment, self._chance(), note=run.note), moment
+        )
+
+    def _moment(self, run: JobRun, began: float) -> float:
+        """Now, by the storage's clock: the time of the claim, and the time since then by this process's clock."""
+        now, claimed = self._now(), run.record.started_at
+        return now if claimed is None else claimed + max(0.0, now - began)
 
     def _ask(
         self, on_error: judge.OnError | None, error: BaseException, run: JobRun, rules: judge.Rules

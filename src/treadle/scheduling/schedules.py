@@ -45,6 +45,10 @@ class Schedule(Struct, frozen=True, kw_only=True):
     last: str | None  # the id of its last job
     error: str | None  # why its last job could not be made
     id: str  # id of its row
+    cron: str | None = None  # its cron line, and the zone of that line
+    tz: str | None = None
+    every: float | None = None  # its interval in seconds
+    declared: bool = False  # whether code declares it, so that code makes its jobs
 
 
 class Schedules(
@@ -309,9 +313,14 @@ def _names(row: Record) -> list[str]:
 
 def _shown(entry: Entry) -> Schedule:
     row, definition = entry.row, entry.definition
+    timing = definition.timing
     return Schedule(
         name=definition.name,
-        timing=str(definition.timing),
+        timing=str(timing),
+        cron=timing.line if isinstance(timing, when.Cron) else None,
+        tz=timing.tz if isinstance(timing, when.Cron) else None,
+        every=timing.seconds if isinstance(timing, when.Every) else None,
+        declared=definition.job is None,
         task=definition.task,
         catch_up=definition.catch_up,
         overlap=definition.overlap,

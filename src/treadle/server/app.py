@@ -19,16 +19,28 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from treadle.errors import StorageError
+from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
+from treadle.server.overview import Looks
+from treadle.server.redaction import Redaction
+from treadle.server.routes.audit import AuditRoutes
+from treadle.server.routes.bulk import BulkRoutes
+from treadle.server.routes.doctor import DoctorRoutes
+from treadle.server.routes.failures import FailureRoutes
+from treadle.server.routes.history import HistoryRoutes
 from treadle.server.routes.jobs import JobRoutes
+from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
+from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
+from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
+from treadle.server.routes.workflows import WorkflowRoutes
 from treadle.server.settings import Settings
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import NOT_HERE
@@ -45,12 +57,30 @@ ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 
 def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[Operation]:
     """The operations of the native API and the worker protocol."""
+    looks = Looks(core, waiting)
+    core.operations.listen(lambda each, queues: looks.publish("operation", each.id, each, _operator(queues)))
     return [
+        *SessionRoutes(core, settings).operations(),
+        *OverviewRoutes(looks).operations(),
+        *MetricsRoutes(core).operations(),
+        *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
+        *HistoryRoutes(core).operations(),
+        *FailureRoutes(core).operations(),
+        *BulkRoutes(core).operations(),
+        *AuditRoutes(core).operations(),
+        *WorkflowRoutes(core).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),
         *WorkerProtocol(core, waiting, settings).operations(),
     ]
+
+
+def _operator(queues: tuple[str, ...]) -> Callable[[Token], bool]:
+    """Whether a token sees an operation that is restricted to these queues."""
+    return lambda token: (
+        token.may("operate") and (not token.queues or (bool(queues) and set(queues) <= set(token.queues)))
+    )
 
 
 def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] = (), api: bool = True) -> Starlette:
@@ -65,7 +95,10 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
     @asynccontextmanager
     async def life(site: Starlette) -> AsyncIterator[None]:
         async with app:
-            yield
+            try:
+                yield
+            finally:
+                await core.operations.close()
 
     async def healthz(request: Request) -> Response:
         """Liveness: the process answers."""
@@ -92,7 +125,9 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if api:
         operations = operations_of(core, settings, waiting)
-        routes += made_of(operations, settings.max_body, core.moved.words)
+        routes += made_of(
+            operations, settings.max_body, core.moved.words, Redaction(settings.redact, settings.reveal), core.audit
+        )
         if settings.docs:
             routes += description(operations, bool(settings.tokens))
     for protocol in protocols:  # last, because one of them answers every other path

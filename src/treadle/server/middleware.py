@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from treadle.core.clock import moment, wall
 from treadle.errors import TreadleError
-from treadle.server.auth.tokens import ANYBODY, Token, holder
+from treadle.server.auth.callers import Callers
+from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.errors import Refused, refusal, response_of
 from treadle.server.origins import Heads, OriginCheck, heads_of, network_of
 from treadle.server.request_body import Bodies
@@ -28,6 +28,7 @@ log = logging.getLogger("treadle.server")
 access = logging.getLogger("treadle.access")
 
 OPEN: Final = ("/healthz", "/readyz", "/ping", "/docs")  # paths that need no token, for load balancers and readers
+SESSION: Final = "/v1/session"  # where a browser exchanges a token for a cookie, so it cannot need one
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MOST_CALLERS: Final = 10_000  # callers whose rate is kept; bounds the memory that many addresses can take
 ODD: Final = re.compile(r"[^!-~]")  # characters of a path that could forge a log line or control a terminal
@@ -37,23 +38,32 @@ POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancesto
 
 
 class Rate:
-    """A token bucket per caller: `rate` requests a second, and a burst of as many."""
+    """A token bucket per caller: `rate` requests a second, and a burst of `burst`, by default of as many."""
 
-    def __init__(self, rate: float, now: Callable[[], float]) -> None:
+    def __init__(self, rate: float, now: Callable[[], float], burst: float | None = None) -> None:
         self._rate, self._now = rate, now
-        self._most = max(1.0, rate)
+        self._most = max(1.0, rate if burst is None else burst)
         self._left: dict[str, tuple[float, float]] = {}
 
     def delay(self, who: str) -> float:
-        """0 if this request may proceed, else the seconds until the next one may."""
-        now = self._now()
-        left, at = self._left.pop(who, (self._most, now))
-        left = min(self._most, left + (now - at) * self._rate)
+        """0 if this request may proceed, which counts it; else the seconds until the next one may."""
+        now, left = self._now(), self._left_for(who)
         wait = 0.0 if left >= 1 else (1 - left) / self._rate
+        self._left.pop(who, None)
         self._left[who] = (left if wait else left - 1, now)
         if len(self._left) > MOST_CALLERS:
             del self._left[next(iter(self._left))]  # the caller whose last request is oldest
         return wait
+
+    def wait(self, who: str) -> float:
+        """What `delay` would return; counts nothing."""
+        left = self._left_for(who)
+        return 0.0 if left >= 1 else (1 - left) / self._rate
+
+    def _left_for(self, who: str) -> float:
+        now = self._now()
+        left, at = self._left.get(who, (self._most, now))
+        return min(self._most, left + (now - at) * self._rate)
 
 
 class RequestGuard:
@@ -63,6 +73,7 @@ class RequestGuard:
         self._app, self._settings = app, settings
         self._limit = settings.timeout + settings.max_wait
         self._border = OriginCheck(settings.hosts, settings.origins)
+        self._callers = Callers(settings.tokens, settings.auth, self._border)
         self._bodies = Bodies(settings.max_body)
         self._under_way: dict[str, int] = {}  # requests in progress by caller
         self._rate: Rate | None = None
@@ -92,7 +103,7 @@ class RequestGuard:
                 if given and REQUEST_ID.fullmatch(given):
                     id = given
                 scope["treadle.request_id"], scope["treadle.bodies"] = id, self._bodies
-                counted = self._admit(scope, heads, loop)
+                counted = await self._admit(scope, heads, loop)
             except Refused as error:
                 await refusal(error)(scope, receive, answer)
                 return
@@ -144,20 +155,17 @@ class RequestGuard:
         if not begun():
             await response(scope, receive, send)
 
-    def _admit(self, scope: Scope, heads: Heads, loop: asyncio.AbstractEventLoop) -> str | None:
+    async def _admit(self, scope: Scope, heads: Heads, loop: asyncio.AbstractEventLoop) -> str | None:
         """Check the request -> the name under which its caller is counted, or None. Raises Refused."""
         self._border.check(scope, heads)
-        if scope["path"].removeprefix(scope.get("root_path", "")) in OPEN or scope["method"] == "OPTIONS":
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path in OPEN or scope["method"] == "OPTIONS":
             return None
-        token = self._holder(heads)
-        if token is None:
-            words = "send a token: Authorization: Bearer ..."
-            if b"authorization" in heads:
-                words = "unknown token"
-            raise Refused(401, "unauthorized", words, {"WWW-Authenticate": "Bearer"})
-        scope["treadle.token"] = token
         client = scope.get("client")
-        caller = token.name if token is not ANYBODY else network_of(client[0]) if client else ""
+        caller = network_of(client[0]) if client else ""
+        if path != SESSION:
+            scope["treadle.token"], scope["treadle.auth"] = token, how = await self._callers.of(scope, heads)
+            caller = caller if how == "none" else token.name
         scope["treadle.caller"] = caller
         if self._settings.rate is not None:
             if self._rate is None:
@@ -180,18 +188,6 @@ class RequestGuard:
                 self._under_way[caller] = left
             else:
                 del self._under_way[caller]
-
-    def _holder(self, heads: Heads) -> Token | None:
-        """The token of the request, or None. Raises Refused (401) for an expired token."""
-        if not self._settings.tokens:
-            return ANYBODY
-        kind, _, secret = heads.get(b"authorization", "").partition(" ")
-        token = holder(secret.strip(), self._settings.tokens) if kind.lower() == "bearer" else None
-        if token is not None and token.ended(wall()):
-            at = f"{moment(token.expires or 0.0):%Y-%m-%d %H:%M} UTC"
-            words = f"the token {token.name!r} expired on {at}: request a new one"
-            raise Refused(401, "expired", words, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
-        return token
 
 
 def path_of(scope: Scope) -> str:

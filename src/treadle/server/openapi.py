@@ -21,6 +21,8 @@ from treadle.storage import messages
 WORDS: Final = {
     200: "Done.",
     201: "Stored.",
+    202: "Begun.",
+    204: "Done.",
     400: "The body is not JSON, or is incomplete.",
     401: "The token is unknown.",
     403: "The token lacks a right.",
@@ -67,7 +69,12 @@ def version() -> str:
 
 def describe(operations: Sequence[Operation], release: str, tokens: bool) -> dict[str, Any]:
     """The document. `tokens`: whether calls need a token."""
-    kinds = [kind for each in operations for kind in (each.takes, each.query, each.gives) if kind is not NO_BODY]
+    kinds = [
+        kind
+        for each in operations
+        for kind in (each.takes, each.query, each.gives, each.instead)
+        if kind is not NO_BODY
+    ]
     schemas, components = msgspec.json.schema_components([*kinds, messages.Problem], ref_template=REF)
     of = dict(zip(map(id, [*kinds, messages.Problem]), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -109,7 +116,10 @@ def _operation(operation: Operation, of: dict[int, Any], components: dict[str, A
 def _response(status: int, operation: Operation, of: dict[int, Any]) -> dict[str, Any]:
     if status >= 400:
         return {"description": WORDS[status], "content": {"application/json": {"schema": of[id(messages.Problem)]}}}
-    schema = of[id(operation.gives)] if operation.media == "application/json" else {"type": "string"}
+    if status == 204:
+        return {"description": WORDS[status]}
+    gives = operation.instead if status == 200 and operation.instead is not NO_BODY else operation.gives
+    schema = of[id(gives)] if operation.media == "application/json" else {"type": "string"}
     return {"description": WORDS[status], "content": {operation.media: {"schema": schema}}}
 
 

@@ -16,11 +16,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from treadle.admin import Audit
 from treadle.admin.known_names import Heard, heard
+from treadle.server import audited
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.long_lists import encoded
 from treadle.server.middleware import allowed, caller
+from treadle.server.redaction import Redaction
 from treadle.server.request_body import BODY, body, spelled
 from treadle.storage import messages
 
@@ -31,12 +34,15 @@ NO_BODY: Final = UNSET
 
 
 class Call(Generic[B, Q]):
-    """An accepted request: its decoded body and query, its token, and the parts of its path."""
+    """An accepted request: its decoded body and query, its token, and the parts of its path.
 
-    __slots__ = ("body", "query", "request", "token")
+    redaction  what the answer must hide from this caller
+    """
 
-    def __init__(self, request: Request, token: Token, body: B, query: Q) -> None:
-        self.request, self.token, self.body, self.query = request, token, body, query
+    __slots__ = ("body", "query", "redaction", "request", "token")
+
+    def __init__(self, request: Request, token: Token, body: B, query: Q, redaction: Redaction) -> None:
+        self.request, self.token, self.body, self.query, self.redaction = request, token, body, query, redaction
 
     def part(self, name: str) -> str:
         """A part of the path, such as the id."""
@@ -63,6 +69,10 @@ class Operation(Struct, frozen=True, kw_only=True):
     most    bytes of the body, if the settings allow them; None: the maximum of the settings
     raw     a type of the body's fields that are kept as text, see body()
     query   the type of the query parameters, all optional
+    bare    whether answers have payloads as they are stored; refused to tokens without a right to payloads
+    audit   the name of the act in the audit log; "": the call is not recorded
+    details the fields of the body that the entry has
+    instead the type of the response with status 200, if `status` is another one and both are possible
     others  further statuses that it may return, besides those of every call (see openapi.py)
     """
 
@@ -72,13 +82,17 @@ class Operation(Struct, frozen=True, kw_only=True):
     summary: str
     tag: str
     scope: str = ""
+    bare: bool = False
     takes: Any = NO_BODY
     empty: bytes | None = None
     most: int | None = BODY
     raw: Any = None
     query: Any = messages.Nothing
     gives: Any = messages.Nothing
+    instead: Any = NO_BODY
     status: int = 200
+    audit: str = ""
+    details: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
     media: str = "application/json"
 
@@ -87,12 +101,15 @@ Old = Callable[[], Awaitable[str | None]]
 """Returns a warning if the jobs of this storage have been moved elsewhere, otherwise None."""
 
 
-def routes(operations: Sequence[Operation], most: int, old: Old) -> list[Route]:
+def routes(operations: Sequence[Operation], most: int, old: Old, redaction: Redaction, audit: Audit) -> list[Route]:
     """Starlette's routes, one per path, so that a wrong method returns 405 and not 404."""
     paths: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = operation
-    return [Route(path, Endpoint(methods, most, old), methods=list(methods)) for path, methods in paths.items()]
+    return [
+        Route(path, Endpoint(methods, most, old, redaction, audit), methods=list(methods))
+        for path, methods in paths.items()
+    ]
 
 
 class Endpoint:
@@ -101,19 +118,23 @@ class Endpoint:
     Starlette wraps functions in two layers for exceptions. They cost 10 us per request, and the guard replaces them.
     """
 
-    def __init__(self, methods: dict[str, Operation], most: int, old: Old) -> None:
-        self._methods, self._most, self._old = methods, most, old
+    def __init__(self, methods: dict[str, Operation], most: int, old: Old, redaction: Redaction, audit: Audit) -> None:
+        self._methods, self._most, self._old, self._audit = methods, most, old, audit
+        self._redactions = {True: redaction, False: redaction.as_shapes()}  # by the token's right to payloads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         operation = self._methods["GET" if request.method == "HEAD" else request.method]
         token = caller(request, operation.scope)
+        if operation.bare and not token.payloads:
+            why = f"the token {token.name!r} may not read payloads, which the answers of this call have"
+            raise Refused(403, "forbidden", why)
         query = _query(request, operation.query)
         given: object = None
         if operation.takes is not NO_BODY:
             most = self._most if operation.most is None else min(self._most, operation.most)
             given = await body(request, operation.takes, most, operation.empty, operation.raw)
-        answer = await self._run(operation, Call(request, token, given, query))
+        answer = await self._run(operation, Call(request, token, given, query, self._redactions[token.payloads]))
         if not isinstance(answer, Response):
             answer = Response(await encoded(answer), operation.status, media_type="application/json")
         if operation.method == "GET" and (words := await self._old()) is not None:
@@ -121,6 +142,11 @@ class Endpoint:
         await answer(scope, receive, send)
 
     async def _run(self, operation: Operation, call: Call[Any, Any]) -> object:
+        if operation.audit and (operation.audit != audited.ENQUEUE or audited.by_person(call.request)):
+            async with audited.audited(self._audit, operation.audit, operation.details, call) as receipt:
+                answer = await operation.run(call)
+                audited.take(receipt, answer, call)
+                return answer
         if operation.method != "GET":
             return await operation.run(call)
         with heard():  # the header and the log already warn of old rows

@@ -19,7 +19,16 @@ from treadle.errors import BadOption
 from treadle.server.errors import Refused
 
 HEADERS: Final = frozenset(
-    {b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"authorization", b"x-request-id"}
+    {
+        b"host",
+        b"origin",
+        b"sec-fetch-site",
+        b"sec-fetch-mode",
+        b"sec-fetch-dest",
+        b"authorization",
+        b"cookie",
+        b"x-request-id",
+    }
 )
 AUTHORITY: Final = re.compile(r"(?:\[([0-9a-f:.]+)(?:%25[\w.~-]+)?\]|([\w.-]+))(?::(\d{0,5}))?", re.ASCII)
 ORIGIN: Final = re.compile(r"(https?)://([^/?#@\s]+)")
@@ -37,7 +46,10 @@ def heads_of(scope: Scope) -> dict[bytes, str]:
         if name in HEADERS:
             if name == b"host" and name in found:
                 raise Refused(400, "malformed", "expected one Host header, found several")
-            found.setdefault(name, bytes(value).decode("latin-1"))
+            text = bytes(value).decode("latin-1")
+            if name == b"cookie" and name in found:  # HTTP/2 may send one header for each cookie
+                found[name] += f"; {text}"
+            found.setdefault(name, text)
     return found
 
 
@@ -114,17 +126,24 @@ class OriginCheck:
         return "." not in name and not is_loopback(local)
 
     def _is_foreign(self, scope: Scope, heads: Heads) -> bool:
-        """Whether a page of another origin sent the request. Navigation by a link is allowed from any site."""
-        origin, site = heads.get(b"origin"), heads.get(b"sec-fetch-site")
+        """Whether a page of another origin sent the request that none of `origins` is."""
+        origin = heads.get(b"origin")
         if origin is not None and (origin in self._origins or ANY in self._origins):
             return False
+        return not self.is_own(scope, heads)
+
+    @staticmethod
+    def is_own(scope: Scope, heads: Heads) -> bool:
+        """Whether a page of this server, or a person, sent a request that has Origin or Sec-Fetch-Site. A person can
+        follow a link from any site."""
+        origin, site = heads.get(b"origin"), heads.get(b"sec-fetch-site")
         if site is not None:
             if site in ("same-origin", "none"):
-                return False
+                return True
             followed = heads.get(b"sec-fetch-mode") == "navigate" and heads.get(b"sec-fetch-dest") == "document"
-            return not (followed and scope["method"] in ("GET", "HEAD"))
+            return followed and scope["method"] in ("GET", "HEAD")
         # Browsers omit Sec-Fetch-Site for plain http:// names, and old browsers always.
-        return not _is_same(origin or "", heads.get(b"host", ""), scope.get("scheme", "http"))
+        return _is_same(origin or "", heads.get(b"host", ""), scope.get("scheme", "http"))
 
 
 def _is_same(origin: str, host: str, scheme: str) -> bool:

@@ -11,9 +11,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle.core import ids
+from treadle.core.events import was_lost
 from treadle.core.model import NewJob, Outcome, Record
 from treadle.errors import RemoteFailure
-from treadle.policy import judge
+from treadle.policy import attempts, judge
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.errors import Refused
 from treadle.server.time_slices import TimeSlices
@@ -60,6 +61,9 @@ def judged(report: Report, row: Record, retry: Retry, max_lost: int, now: float,
     record = replace(row, version=report.version, attempt=row.attempt - 1 if again else row.attempt)
     rules = judge.rules_for(record, retry, None, max_lost)
     own = None if report.succeed is UNSET else bytes(report.succeed).decode()
+    lost = attempts.losses(record) if was_lost(record) else ()
+    if report.followups or own is not None:
+        report = replace(report, checkpoints=(*report.checkpoints, *lost))
     if report.followups:
         return _goes_on(report, record, own, rules.marks, now)
     if own is not None:
@@ -70,7 +74,9 @@ def judged(report: Report, row: Record, retry: Retry, max_lost: int, now: float,
         error = Abort(report.abort)
     else:
         error = Reported(report.fail or "it failed")
-    return judge.failed(record, rules, error, None, now, chance, report.checkpoints, report.note)
+    failed = judge.failed(record, rules, error, None, now, chance, report.checkpoints, report.note)
+    worker = (record.worker or "").rpartition("#")[0]
+    return attempts.noted(record, failed, worker or None, now, lost)
 
 
 def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[Outcome]:

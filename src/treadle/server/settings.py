@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.core.argument_names import Spelled
+from treadle.server.auth.callers import Auth
 from treadle.server.auth.tokens import Token
 from treadle.server.origins import check_hosts, check_origins
 
@@ -30,6 +31,10 @@ class Settings(Spelled, frozen=True, kw_only=True):
     rate       requests per second of one token, or of one address without tokens; None: no limit
     requests   requests of one token, or of one address without tokens, in progress at once; beyond that 429
     docs       whether to serve /v1/openapi.json and the page that shows it
+    redact     keys whose values answers hide, besides those of `treadle.server.redaction`; compared without case
+    reveal     keys whose values answers show although the list of `treadle.server.redaction` has them
+    auth       for a server within another application: the rights of a request, instead of `tokens`
+    app        the name of the app as the dashboard shows it, such as "shop.py:app"
     """
 
     tokens: tuple[Token, ...] = ()
@@ -41,7 +46,12 @@ class Settings(Spelled, frozen=True, kw_only=True):
     rate: float | None = None
     requests: int = REQUESTS
     docs: bool = True
+    redact: tuple[str, ...] = ()
+    reveal: tuple[str, ...] = ()
+    auth: Auth | None = None
+    app: str | None = None
 
     def __post_init__(self) -> None:
-        check_hosts(self.hosts, not self.tokens)
-        check_origins(self.origins, not self.tokens)
+        is_open = not self.tokens and self.auth is None
+        check_hosts(self.hosts, is_open)
+        check_origins(self.origins, is_open)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from treadle.admin import audit
 from treadle.core import defaults, ids
 from treadle.core.model import NewJob, Outcome, Pairs, Record, State
 from treadle.core.ranges import OWN, a_count, a_name, a_span, an_id
@@ -33,6 +34,7 @@ SCHEDULE: Final = "treadle:schedule:"
 ONCE: Final = "treadle:once:"
 WAITED: Final = "treadle:waited:"
 _HOLD_ID: Final = re.compile(r"treadle:hold:[0-9a-f]{32}")
+_AUDIT_ID: Final = re.compile(rf"{audit.PREFIX}[0-9a-f-]{{36}}")
 _ONCE_ID: Final = re.compile(r"treadle:once:[0-9a-f]{16}")
 EDITS: Final = ("definition", "code")  # checkpoints that change a schedule
 
@@ -80,6 +82,9 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
             job.id == leader.ID and job.queue == defaults.SYSTEM_QUEUE and job.payload == "[]", "id", job, "the leader"
         )
         return "work", None
+    if job.task == audit.TASK:
+        check_audit_row(job)
+        return "operate", None
     if not job.task and job.id.startswith(SIGNAL):
         return "operate", check_signal(job)
     if not job.task and job.id.startswith(ONCE):
@@ -152,6 +157,12 @@ def ended(out: Outcome) -> str:
     """The scope that an outcome needs besides `work`, by its row and its checkpoints. Raises BadOption."""
     scope = remembered(out.id, out.checkpoints)
     if out.id.startswith(SIGNAL):
+        return "operate"
+    if out.id.startswith(audit.PREFIX):
+        if out.state is not State.SUCCEEDED or out.keep is not None or out.followups or out.checkpoints:
+            raise BadOption("id", f"{out.id!r}: an entry of the audit log can only be completed")
+        if (size := len(out.result or "")) > audit.LONGEST_ENTRY:
+            raise BadOption("result", f"expected at most {audit.LONGEST_ENTRY:,} characters, found {size:,}")
         return "operate"
     rests = dict(out.checkpoints).get("paused", "ended") != "ended"  # "ended" comes from a run of the schedule
     return "operate" if out.id.startswith(SCHEDULE) and (rests or out.state is not State.READY) else scope
@@ -232,6 +243,25 @@ def names(job: NewJob, limit: str) -> bool:
     """Whether a job names this limit or a partition of it, or the limit is that of its queue."""
     own = {f"queue:{job.queue}", *(name for name, _ in job.limits), *(name.partition(":")[0] for name, _ in job.limits)}
     return limit in own
+
+
+def check_audit_row(job: NewJob) -> None:
+    act: audit.Act = read(msgspec.json.Decoder(audit.Act).decode, "payload", job.payload)
+    plain = NewJob(
+        id=job.id,
+        task=audit.TASK,
+        queue=defaults.SYSTEM_QUEUE,
+        payload=job.payload,
+        delay=defaults.MAX_DELAY,
+        keep=audit.KEEP,
+    )
+    expect(
+        job == plain and _AUDIT_ID.fullmatch(job.id) is not None and len(job.payload) <= audit.LONGEST_ENTRY,
+        "task",
+        job,
+        "an entry of the audit log",
+    )
+    expect(act.source in ("cli", "python", "mcp"), "payload", job, "an entry of a client")
 
 
 def check_signal(job: NewJob) -> str:

@@ -15,11 +15,13 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from treadle.admin import stored_values
 from treadle.core import ids
 from treadle.core.model import Record, State
-from treadle.errors import UNREADABLE, TooLarge
+from treadle.errors import TooLarge
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
+from treadle.server.redaction import Redaction
+from treadle.storage.queries import ready_kind
 from treadle.tasks.json_options import JobOptions, Name, options_of
 
 if TYPE_CHECKING:
@@ -137,6 +139,12 @@ class JobView(Struct, frozen=True, kw_only=True):
     result   the returned value as JSON; null until the job has succeeded
     reason   of a failure: error, aborted, lost, expired, children; of a cancellation: asked, upstream, superseded;
              of a job that is queued again: "lost by <worker>", "declined by <worker>"
+    status   the state, or of a ready job whether it is queued, scheduled or blocked
+    reopenings      how often it was reopened
+    function_done   its function has run (or it has none), and only its ending is left
+    queue_position  the instant that orders it in its queue; null: it is not queued
+    limits          the limits that it names
+    expires_at      when its row may be deleted
     warning  in the answer to a request that enqueues: a name in the request that seems to be mistyped
     """
 
@@ -144,6 +152,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     task: str
     queue: str
     state: State
+    status: str
     priority: int
     args: list[Any]
     kwargs: dict[str, Any]
@@ -170,34 +179,40 @@ class JobView(Struct, frozen=True, kw_only=True):
     started_at: float | None
     ended_at: float | None
     deadline_at: float | None
+    expires_at: float | None
+    reopenings: int
+    function_done: bool
+    queue_position: float | None
+    limits: tuple[str, ...]
     warning: str | UnsetType = UNSET
 
 
-def view(row: Record) -> JobView:
-    """The row as answers show it."""
+def view(row: Record, redaction: Redaction) -> JobView:
+    """The row as answers show it to a caller with this redaction."""
     job = row.job
-    args, kwargs = _arguments(job.payload)
+    args, kwargs = _arguments(job.payload, redaction)
     progress, note = stored_values.progress(row.note)
     return JobView(
         id=job.id,
         task=job.task,
         queue=job.queue,
         state=row.state,
+        status=ready_kind(row) or str(row.state),
         priority=job.priority,
         args=args,
         kwargs=kwargs,
         version=row.version,
         attempt=row.attempt,
         lost=row.lost,
-        result=_plain(row.result),
-        error=row.error,
+        result=_plain(row.result, redaction),
+        error=redaction.error(row.error),
         reason=row.reason,
         progress=progress,
-        note=note,
+        note=redaction.text(note),
         key=None if job.key is None else job.key.partition(" ")[2],
         lane=job.lane,
         labels=job.labels,
-        headers=dict(job.headers),
+        headers=redaction.headers(job.headers),
         after=row.after,
         pending=row.pending,
         workflow=job.root or job.id,
@@ -209,17 +224,25 @@ def view(row: Record) -> JobView:
         started_at=row.started_at,
         ended_at=row.ended_at,
         deadline_at=row.deadline_at,
+        expires_at=row.expires_at,
+        reopenings=row.reopenings,
+        function_done=row.function_done,
+        queue_position=row.queue_position,
+        limits=tuple(name for name, _ in job.limits),
     )
 
 
-def _arguments(payload: str) -> tuple[Any, Any]:
-    if len(payload) > SMALL and not has_mark(payload):  # unchanged
-        try:
+def _arguments(payload: str, redaction: Redaction) -> tuple[Any, Any]:
+    try:
+        if len(payload) > SMALL and not has_mark(payload):  # not decoded
             found = _large(payload)
-            return found.args or [], found.kwargs or {}
-        except UNREADABLE:
-            return [stored_values.utf8(payload)], {}
-    return stored_values.carried_call(*stored_values.arguments(payload), payload, ENCODE)
+            return redaction.args(found.args or Raw(b"[]")), redaction.kwargs(found.kwargs or Raw(b"{}"))
+        args, kwargs = stored_values.arguments(payload)
+        return [redaction.json(Raw(ENCODE(each))) for each in args], redaction.kwargs(
+            {stored_values.utf8(name): Raw(ENCODE(each)) for name, each in kwargs.items()}
+        )
+    except Exception:  # as in stored_values: constructors and `__repr__` of users may raise anything
+        return [redaction.stored(stored_values.utf8(payload))], {}
 
 
 def _large(payload: str) -> CallAsked:
@@ -229,23 +252,29 @@ def _large(payload: str) -> CallAsked:
     return CallAsked(_any(payload))
 
 
-def _plain(text: str | None) -> Any:
+def _plain(text: str | None, redaction: Redaction) -> Any:
     if text is None:
         return None
-    if len(text) > SMALL and not has_mark(text):
-        try:
-            return _any(text)
-        except UNREADABLE:
-            return stored_values.utf8(text)
-    return stored_values.carried(stored_values.value(text), text, ENCODE)
+    try:
+        if len(text) > SMALL and not has_mark(text):
+            return redaction.json(_any(text))
+        return redaction.json(Raw(ENCODE(stored_values.value(text))))
+    except Exception:  # as in `_arguments`
+        return redaction.stored(stored_values.utf8(text))
 
 
 class PageView(Struct, frozen=True):
-    """One page of jobs. `cursor` reads the next page; null: this was the last one."""
+    """One page of jobs. `cursor` reads the next page; null: this was the last one.
+
+    scanned     how many rows the call looked at; null: it did not have to look at rows that do not match
+    scanned_to  if a cursor remains, the instant of the last row it looked at, in the order of the page
+    """
 
     jobs: Sequence[JobView]
     cursor: str | None
     total: int | None = None
+    scanned: int | None = None
+    scanned_to: float | None = None
     warning: str | UnsetType = UNSET
 
 

@@ -87,6 +87,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from treadle.core import defaults
 from treadle.core.model import (
     Claim,
     Claimed,
@@ -121,6 +122,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     one_trip_up_to  its round trips are expensive even for few jobs: while there is work, a worker whose concurrency is
                     at most this number makes one trip at a time, of twice the size. On PostgreSQL two trips of eight
                     jobs each cost the server half as much again per job. 0: two trips at a time.
+    scan            rows that a query with a bound looks at by default: about 0.1 s of the storage's time
     queues          the queues to which this process is restricted, because its token is bound to them; (): all queues.
                     Known once the storage is open. A worker with such a storage does no maintenance, claims no system
                     jobs and stores no schedules: the server does that.
@@ -133,6 +135,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     marks: bool = False
     single_caller: bool = False
     one_trip_up_to: int = 0
+    scan: int = defaults.SCAN
     queues: tuple[str, ...] = ()
 
 

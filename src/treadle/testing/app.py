@@ -143,6 +143,7 @@ class Testing:
         self._change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")
         self._change(core.maker, "now", self.clock)
         self._change(core.jobs, "_now", self.clock)
+        self._change(core.metrics, "_now", self.clock)
         self._change(core.client, "run_now", None)  # inline jobs wait for `drain` like other jobs
         for task in core.tasks.values():
             self._change(task, "signature", cast("CallCodec", Checked(task.signature, task)))

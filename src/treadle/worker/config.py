@@ -45,6 +45,8 @@ class WorkerConfig:
     backlog_after: float = defaults.BACKLOG_AFTER
     backlog_every: float | None = None
     redrive: Redrive | None = None
+    metrics: bool = True
+    capture_logs: int | None = None  # a level of `logging`
 
     def __post_init__(self) -> None:
         most: object = self.concurrency

@@ -8,14 +8,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from treadle.core import defaults
 from treadle.core.events import Event, was_lost
-from treadle.core.model import DECLINED, Outcome, Record, State
+from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
 from treadle.durable.steps import DurableBackend
 from treadle.errors import UnknownTask
 from treadle.execution.job_run import JobRun
 from treadle.execution.runner import Runner, SystemTask
-from treadle.policy import judge
+from treadle.policy import attempts, judge
 from treadle.policy.retry import DEFAULT
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker import commit
@@ -48,12 +50,17 @@ class Executor:
             app.emitter,
             app.results,
         )
+        self._now = app.now
         self._runner, self._finisher, self._durable, self._settler = runner, finisher, durable, settler
         self._site = parts.storage, parts.state.loop
         self._rules: dict[str, judge.Rules] = {}
+        self._capture = parts.capture
+        self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
     def start_all(self, records: Sequence[Record]) -> None:
         """Run claimed jobs. A job that cannot be started does not hold up the others."""
+        if self._metrics is not None and records:
+            self._to_time = self._metrics.starts(records)
         for record in records:
             try:
                 if self._state.stopping:
@@ -74,14 +81,16 @@ class Executor:
     def start(self, record: Record) -> None:
         """Run one claimed job."""
         state, job = self._state, record.job
+        lost: Pairs = ()
         if record.lost and was_lost(record):
             self._settler.lease_expired(record)
+            lost = attempts.losses(record)
         task = self._tasks.get(job.task) or self._system_tasks.get(job.task)
         if record.function_done:
             max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
-            run = RunningJob(
-                record, _NO_TASK, JobRun(record, state.name, state.note_changed), NO_RULES, job.lease or 0.0
-            )
+            job_run = JobRun(record, state.name, state.note_changed)
+            job_run.carried = lost
+            run = RunningJob(record, _NO_TASK, job_run, NO_RULES, job.lease or 0.0)
             state.begin(run, self._end(run, max_lost))
             return
         if task is None:
@@ -94,6 +103,10 @@ class Executor:
             rules = self._rules_for(task, record)
         job_run = JobRun(record, state.name, state.note_changed, self._results, self._durable)
         job_run.site = self._site
+        if lost:
+            job_run.carried = lost
+        if self._capture is not None:
+            self._capture.begin(job_run)
         run = RunningJob(record, task, job_run, rules, job.lease or task.lease or 0.0)
         if rules.timeout is not None:
             self._timeouts.add(rules.timeout, run, "timeout")
@@ -102,9 +115,19 @@ class Executor:
         if isinstance(task, BatchCore):
             run.in_batch = True
             state.slots.release()
-        state.begin(run, self._work(run))
+        if self._to_time:
+            self._to_time -= 1
+            state.begin(run, self._timed(run))
+        else:
+            state.begin(run, self._work(run))
 
-    async def _work(self, run: RunningJob) -> None:
+    async def _timed(self, run: RunningJob) -> None:
+        """Run a job that is part of the sample of metrics."""
+        outcome = await self._work(run)
+        if self._metrics is not None:
+            self._metrics.timed(run, outcome)
+
+    async def _work(self, run: RunningJob) -> Outcome | None:
         outcome: Outcome | None = None
         task, job_run = run.task, run.job_run
         run.begun = True
@@ -117,40 +140,59 @@ class Executor:
                 outcome = await self._runner.run_system_task(task, job_run, run.rules)
             elif outcome is None and self._accept is not None and not await self._accepts(run):
                 self._state.troubles[job_run] = None
-                outcome = judge.handed_back(run.record, self._poll, reason=DECLINED + self._state.name)
+                outcome = judge.handed_back(run.record, self._poll, job_run.carried, reason=DECLINED + self._state.name)
             elif outcome is None:
                 if not self._emitter.silent and self._emitter.wants("started"):
                     self._emitter.emit(event_of("started", run, self._state.name))
                 if task.kind == "async":
                     job_run.place = run.handle or asyncio.current_task()
                 outcome = await self._runner.run(task, job_run, run.rules)
-                if outcome is not None and job_run.durable is not None:
-                    outcome = await job_run.durable.concluded(outcome)
+                if outcome is not None and (job_run.durable is not None or job_run.log is not None):
+                    outcome = await self._concluded(job_run, outcome)
         except asyncio.CancelledError:
             outcome = None if job_run.why == "lost" else judge.handed_back(run.record)
         except Exception as error:
             # A defect of Treadle, not of the job. It counts as an attempt, so that the retries end.
             log.exception("running %s %s failed outside the task", run.task.name, run.record.job.id)
             self._state.troubles[job_run] = error
-            outcome = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
+            outcome = self._failed(run, error)
         finally:
             if job_run.transaction is not None:
                 outcome = await commit.undisturbed(self._end_jointly(run, outcome))
             self._state.end(run, outcome)
+        return outcome
+
+    async def _concluded(self, job_run: JobRun, outcome: Outcome) -> Outcome:
+        """The outcome with the checkpoints of this run: its steps, and its log lines."""
+        if job_run.durable is not None:
+            outcome = await job_run.durable.concluded(outcome)
+        return outcome if self._capture is None else self._capture.kept(job_run, outcome)
+
+    def _failed(self, run: RunningJob, error: BaseException) -> Outcome:
+        """The outcome of a run that failed outside its function."""
+        moment = self._moment(run)
+        return run.job_run.with_attempt(judge.failed(run.record, run.rules, error, None, moment, 1.0), moment)
+
+    def _moment(self, run: RunningJob) -> float:
+        """Now, by the storage's clock."""
+        now, began = self._now(), run.job_run.began
+        return (run.record.started_at or now) + (max(0.0, now - began) if began else 0.0)
 
     def _lost_too_often(self, run: RunningJob) -> Outcome | None:
         outcome = judge.lost_too_often(run.record, run.rules)
         if outcome is not None:
             self._state.troubles[run.job_run] = None
+            outcome = run.job_run.with_carried(outcome)
         return outcome
 
     async def _end_jointly(self, run: RunningJob, outcome: Outcome | None) -> Outcome | None:
         """Commit the transaction of a run together with its outcome. Returns the outcome that is left to settle."""
         try:
-            return await commit.end(run, outcome, self._storage)
+            left = await commit.end(run, outcome, self._storage)
+            return left if left is None or left is outcome else run.job_run.with_attempt(left, self._moment(run))
         except commit.Committed:
             assert outcome is not None
-            self._settler.ended(run, outcome)
+            self._settler.committed(run, outcome)
             return None
 
     async def _end(self, run: RunningJob, max_lost: int) -> None:
@@ -160,7 +202,7 @@ class Executor:
         try:
             if run.cancelled:
                 raise asyncio.CancelledError
-            outcome = await self._finisher.end(record, max_lost)
+            outcome = run.job_run.with_carried(await self._finisher.end(record, max_lost))
             if outcome.state is not State.SUCCEEDED:
                 self._state.troubles[run.job_run] = None
         except asyncio.CancelledError:
@@ -194,6 +236,8 @@ class Executor:
 
     def _settle_unstarted(self, record: Record, outcome: Outcome) -> None:
         """Settle a claimed job without running it."""
+        if record.lost and was_lost(record):
+            outcome = replace(outcome, checkpoints=attempts.losses(record))
         run = RunningJob(record, _NO_TASK, JobRun(record, self._state.name, lambda: None), NO_RULES, 0.0)
         run.ended = True
         self._state.slots.release()

@@ -17,6 +17,8 @@ from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
+from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.log_capture import LogCapture
 from treadle.worker.outage import StorageOutage
 from treadle.worker.state import WorkerState
 from treadle.worker.timeouts import Timeouts
@@ -63,3 +65,5 @@ class WorkerParts:
     state: WorkerState
     timeouts: Timeouts
     batches: Batches
+    metrics: JobMetrics | None = None  # None: not measured
+    capture: LogCapture | None = None  # None: log lines are not kept

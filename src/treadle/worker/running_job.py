@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
+from typing import Any
 
 from msgspec import Struct
 
@@ -28,7 +29,7 @@ class RunningJob(Struct, eq=False):
     job_run: JobRun
     rules: Rules
     lease: float
-    handle: asyncio.Task[None] | None = None
+    handle: asyncio.Task[Any] | None = None
     begun: bool = False  # the first step of its asyncio task has run
     cancelled: bool = False
     ended: bool = False

@@ -27,9 +27,12 @@ from treadle.worker.executors.batches import Batches
 from treadle.worker.executors.pools import Executors
 from treadle.worker.handoff import HandOff
 from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
+from treadle.worker.log_capture import LogCapture
 from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import WorkerHost, WorkerParts
 from treadle.worker.pruner import Pruner
@@ -85,6 +88,8 @@ class WorkerSession:
             self.on_leader_change,
         )
         self.maintains = not storage.capabilities.queues
+        self.metrics = JobMetrics(config.name, app.now) if config.metrics else None
+        self.capture = None if config.capture_logs is None else LogCapture(config.capture_logs)
         parts = WorkerParts(
             app=app,
             config=config,
@@ -93,6 +98,8 @@ class WorkerSession:
             state=self.state,
             timeouts=self.timeouts,
             batches=self.batches,
+            metrics=self.metrics,
+            capture=self.capture,
         )
         settler = Settler(parts, self.lost)
         self.executor = Executor(
@@ -141,6 +148,8 @@ class WorkerSession:
         """Start all loops; each is restarted when it fails."""
         throttle = self.config.throttle
         self.stop_logging = job_log.follow(self.app.emitter, self.config.name)
+        if self.capture is not None:
+            self.capture.attach()
         self.state.claiming = bool(self.queues)
         if throttle is not None:
             self.state.pause = Throttler.UNASKED
@@ -160,10 +169,15 @@ class WorkerSession:
         if self.maintains:
             pruner = Pruner(self.storage, self.election.is_leader)
             loops["prune"] = lambda: pruner.run(answered)
+            folder = MetricsFolder(self.storage, self.election.is_leader)
+            loops["fold"] = lambda: folder.run(answered)
             if self.queues:
                 loops["declared"] = self.restore_declared
             if self.config.role is not None:
                 loops["lead"] = lambda: self.election.run(answered)
+        if self.metrics is not None:
+            metrics = self.metrics
+            loops["metrics"] = lambda: metrics.run(self.storage)
         if throttle is not None:
             throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
             loops["throttle"] = lambda: throttler.run(answered)
@@ -310,6 +324,8 @@ class WorkerSession:
                 task.cancel()
             self.handoff.close()
             self.stop_logging()
+            if self.capture is not None:
+                self.capture.detach()
             if isinstance(self.config.throttle, AIMD):
                 self.config.throttle.detach(self.app.emitter)
             self.timeouts.close()
@@ -325,6 +341,8 @@ class WorkerSession:
         try:
             async with asyncio.timeout(HURRY if self.hurry.is_set() else None):
                 await self.election.leave()
+                if self.metrics is not None:
+                    await self.metrics.store(self.storage)
                 await self.heartbeat.once(gone=True)
         except (StorageError, TimeoutError):
             log.info("worker %s could not sign off; it stays listed until its lease expires", state.name)

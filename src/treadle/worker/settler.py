@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from treadle.core.events import lease_expired
 from treadle.core.model import APPLIED, Outcome, Record, Settled
 from treadle.errors import StorageError
-from treadle.policy import judge
+from treadle.policy import attempts, judge
 from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of
 from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.outbox import Ended
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
 from treadle.workflow.fold import failure
@@ -25,7 +26,7 @@ class Settler:
     """One for each worker. It emits the events of a job after the storage has stored its outcome."""
 
     def __init__(self, parts: WorkerParts, lost: LostReporter) -> None:
-        self._state, self._emitter, self._lost = parts.state, parts.app.emitter, lost
+        self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
 
     def settled(
         self, sent: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
@@ -36,15 +37,20 @@ class Settler:
         """
         silent, troubles = self._emitter.silent, self._state.troubles
         if silent and not troubles and settled.count(APPLIED) == len(sent) == len(settled):
+            if self._metrics is not None:
+                self._metrics.settled(sent)
             return
+        applied = list[Ended]()
         for (run, outcome), answer in zip(sent, settled, strict=True):
             if silent and answer is APPLIED and run.job_run not in troubles:
+                applied.append((run, outcome))
                 continue  # no listener and no log line
             if answer.status == "applied" or (
                 answer.status == "stale"
                 and not outcome.state.final  # an ended job is not claimed again: its lease had expired before
                 and (_came_back(outcome, claimed) or self._state.claimed_again(outcome.id, outcome.version))
             ):
+                applied.append((run, outcome))
                 self.ended(run, outcome)
             elif answer.status == "stale":
                 troubles.pop(run.job_run, None)
@@ -66,16 +72,28 @@ class Settler:
                 run.refused = True
                 troubles[run.job_run] = None
                 error = StorageError(answer.reason or "refused")
-                failed = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
+                started_at = run.record.started_at or 0.0
+                failed = judge.failed(run.record, run.rules, error, None, started_at, 1.0)
+                failed = attempts.noted(run.record, failed, self._state.name, started_at)
                 if run.record.function_done:
                     failed = failure(run.record, str(error))
                 self._state.settle_again(run, failed)
+        self._count(applied)
 
     def _may_settle_again(self, run: RunningJob) -> bool:
         """Whether to settle an outcome again whose rows were locked. Each try waits up to 1 s for the lock."""
         now = self._state.loop.time()
         run.blocked_since = run.blocked_since or now
         return now - run.blocked_since < LOCKED
+
+    def committed(self, run: RunningJob, outcome: Outcome) -> None:
+        """Log and count an outcome that the transaction of its run has stored, and emit its events."""
+        self._count([(run, outcome)])
+        self.ended(run, outcome)
+
+    def _count(self, applied: list[Ended]) -> None:
+        if self._metrics is not None and applied:
+            self._metrics.settled(applied)
 
     def ended(self, run: RunningJob, outcome: Outcome) -> None:
         """Log the stored outcome of this run and emit its events."""
@@ -98,6 +116,8 @@ class Settler:
 
     def lease_expired(self, record: Record) -> None:
         """Log and emit that this job came from a worker whose lease had expired."""
+        if self._metrics is not None:
+            self._metrics.lost(record)
         event = lease_expired(record)
         if job_log.wanted(event.name, event.task):
             job_log.write(event)

@@ -98,7 +98,7 @@ class WorkerState:
         it."""
         return self._start_context.copy()
 
-    def begin(self, run: RunningJob, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, run: RunningJob, work: Coroutine[Any, Any, object]) -> None:
         """Start the coroutine that runs this job and ends it."""
         record, id = run.record, run.record.job.id
         self.running[id] = run

@@ -19,6 +19,7 @@ from treadle.worker.claim_builder import weights
 from treadle.worker.config import RECOVERY, WorkerConfig, task_names, worker_name
 from treadle.worker.core import WorkerCore
 from treadle.worker.leader import Role, role_of
+from treadle.worker.log_capture import level_of
 from treadle.worker.parts import WorkerApp
 from treadle.worker.redrive import Redrive
 
@@ -42,6 +43,9 @@ class Worker:
                  `treadle.worker.leader`; None: this worker always does
     ordered      start jobs strictly in queue order: one claim at a time, not two that overlap
     recovery     delays between retries while the storage is away
+    capture_logs a level of `logging`, as a number or a name: keep the log lines of this level that each run emits, for
+                 `app.jobs.history`; None: none
+    metrics      store how many jobs end and how long they take, for `app.metrics`
     """
 
     def __init__(
@@ -64,6 +68,8 @@ class Worker:
         name: str | None = None,
         role: Role | None = None,
         ordered: bool = False,
+        metrics: bool = True,
+        capture_logs: int | str | None = None,
     ) -> None:
         config = WorkerConfig(
             name=worker_name(name),
@@ -82,6 +88,8 @@ class Worker:
             backlog_after=seconds(backlog_after, "backlog_after"),
             backlog_every=None if backlog_every is None else seconds(backlog_every, "backlog_every"),
             redrive=redrive,
+            metrics=metrics,
+            capture_logs=level_of(capture_logs),
         )
         self._core = WorkerCore(app._core, config)
 

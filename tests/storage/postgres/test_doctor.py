@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tests.servers.process import free_port
 from tests.storage.postgres import support
 from treadle.cli import root
-from treadle.cli.doctor import postgres as words
+from treadle.server.doctor import postgres as words
 from treadle.storage.postgres import Health, PostgresStorage, Table, migrate
 
 

@@ -14,9 +14,9 @@ from tests.servers import cluster
 from tests.servers.valkey import Valkey
 from tests.waiting import until_blocking
 from treadle import App, Limit
-from treadle.cli.doctor.redis import judged
 from treadle.cli.root import treadle
 from treadle.core.model import Claim
+from treadle.server.doctor.redis import judged
 from treadle.storage.redis.health import Health
 
 

@@ -76,7 +76,7 @@ async def test_many_that_end_together() -> None:
     rest = await _end(redis, 9, 99)
     clock.advance(1_000)
     assert await redis.prune(1_000) == rest
-    assert await _keys(redis) == {"schema"}
+    assert await _keys(redis) == {"schema", "listed"}
     await redis.close()
 
 
@@ -96,5 +96,5 @@ async def test_what_a_pack_names_and_others_need_stays() -> None:
     await redis.settle(list(map(done, (await redis.claim(Claim(worker="w#2", limit=9))).records)))
     clock.advance(86_500)
     assert await redis.prune(99) == 3
-    assert await _keys(redis) == {"schema"}
+    assert await _keys(redis) == {"schema", "listed"}
     await redis.close()

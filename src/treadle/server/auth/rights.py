@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
+from treadle.admin import audit
 from treadle.core import defaults, ids
 from treadle.core.model import (
     Claim,
@@ -29,7 +31,7 @@ from treadle.core.model import (
 from treadle.errors import IdTaken
 from treadle.policy.judge import HOLD
 from treadle.server import system_rows
-from treadle.server.auth.tokens import Token
+from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.errors import Refused
 from treadle.server.time_slices import in_turns
 from treadle.workflow.signals import ONCE
@@ -44,19 +46,29 @@ LONGEST_TTL: Final = 3_600.0  # s that a worker is listed without a heartbeat
 
 async def to_store(token: Token, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
     """The jobs, limited to the rights of the token. Raises Refused (403)."""
-    if not token.may("enqueue") and not all(job.id.startswith(ONCE) for job in jobs):
+    if not token.may("enqueue") and not all(job.id.startswith(ONCE) or job.task == audit.TASK for job in jobs):
         raise _forbidden(token, "has no scope 'enqueue'", scope="enqueue")
-    return tuple(await in_turns(lambda job: _narrowed(token, job), jobs)) if token.queues else tuple(jobs)
+    if not token.queues and not any(job.task == audit.TASK for job in jobs):
+        return tuple(jobs)
+    return tuple(await in_turns(lambda job: _narrowed(token, job), jobs))
 
 
 def to_settle(token: Token, out: Outcome) -> Outcome:
     """The outcome, limited to the rights of the token. Raises Refused (403)."""
+    if out.id.startswith(audit.PREFIX):  # the id is random, so the token began this entry itself
+        return replace(out, reach=(defaults.SYSTEM_QUEUE,)) if token.queues else out
+    if not token.may("work"):
+        raise _forbidden(token, "has no scope 'work'", scope="work")
     if not token.queues:
         return out
     return replace(out, followups=tuple([_narrowed(token, job) for job in out.followups]), reach=token.queues)
 
 
 def _narrowed(token: Token, job: NewJob) -> NewJob:
+    if job.task == audit.TASK:
+        return _signed(token, job)
+    if not token.queues:
+        return job
     if job.task == HOLD:  # in Treadle's own queue, where it replaces an earlier hold
         limit = system_rows.check_hold_row(job)
         if _queue_in(limit) in token.queues:
@@ -67,6 +79,15 @@ def _narrowed(token: Token, job: NewJob) -> NewJob:
     if job.queue not in token.queues:
         raise _forbidden(token, f"has no right to queue {job.queue!r}", queue=job.queue)
     return replace(job, reach=token.queues)
+
+
+def _signed(token: Token, job: NewJob) -> NewJob:
+    """The entry of the audit log with the name of the token before the name that the client gives."""
+    if token is ANYBODY:
+        return job
+    act = audit.read_act(job.payload)
+    act = replace(act, by=f"{token.name} ({act.by})")
+    return replace(job, payload=msgspec.json.encode(act).decode(), reach=())
 
 
 def _forbidden(token: Token, words: str, **details: Any) -> Refused:

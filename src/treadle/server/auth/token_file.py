@@ -20,7 +20,7 @@ from treadle.errors import BadOption
 from treadle.server.auth.tokens import SCOPES, Token
 from treadle.tasks.options import name_of
 
-WORDS: Final = ("name", "digest", "scopes", "queues", "expires")
+WORDS: Final = ("name", "digest", "scopes", "queues", "expires", "payloads")
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 NAME: Final = re.compile(r"[A-Za-z0-9._:@-]{1,64}")  # prefix of the names of its workers, followed by "/"
 
@@ -71,7 +71,23 @@ def _token(table: Mapping[str, Any], number: int) -> Token:
     for scope in scopes:
         if scope not in SCOPES:
             raise BadTokens(f"{who}: unknown scope {scope!r}{meant(scope, SCOPES)}; expected {', '.join(SCOPES)}")
-    return Token(name=name, digest=digest, scopes=scopes, queues=_queues(table, who), expires=_expires(table, who))
+    return Token(
+        name=name,
+        digest=digest,
+        scopes=scopes,
+        queues=_queues(table, who),
+        expires=_expires(table, who),
+        payloads=_payloads(table, scopes, who),
+    )
+
+
+def _payloads(table: Mapping[str, Any], scopes: tuple[str, ...], who: str) -> bool:
+    found = table.get("payloads", True)
+    if not isinstance(found, bool):
+        raise BadTokens(f"{who}: payloads: expected true or false without quotes, found {_short(found)}")
+    if not found and "work" in scopes:
+        raise BadTokens(f"{who}: payloads = false contradicts the scope 'work', because a worker reads arguments")
+    return found
 
 
 def _queues(table: Mapping[str, Any], who: str) -> tuple[str, ...]:
@@ -145,6 +161,8 @@ def as_toml(token: Token) -> str:
         lines.append(f"queues = [{', '.join(map(_text, token.queues))}]")
     if token.expires is not None:
         lines.append(f"expires = {datetime.fromtimestamp(token.expires, UTC):%Y-%m-%dT%H:%M:%SZ}")
+    if not token.payloads:
+        lines.append("payloads = false")
     return "\n".join(lines) + "\n\n"
 
 

@@ -29,6 +29,7 @@ class Token(Struct, frozen=True, kw_only=True):
     scopes   of enqueue (send jobs), work (claim, heartbeat, settle), read (list, show), operate (cancel, retry, limits)
     queues   the queues whose jobs it may access; none: all queues
     expires  its expiry time in seconds since 1970; None: never
+    payloads whether it may read arguments, results, errors and logs; False: only their shapes, as `text(17)`
     """
 
     name: str
@@ -36,6 +37,7 @@ class Token(Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...]
     queues: tuple[str, ...] = ()
     expires: float | None = None
+    payloads: bool = True
 
     def may(self, *scopes: str) -> bool:
         """Whether the token has one of these scopes."""
@@ -79,7 +81,8 @@ def holder(secret: str, tokens: Sequence[Token]) -> Token | None:
 
 def rights(token: Token) -> str:
     """The scopes of the token as text."""
-    return "; ".join(words for scope, words in SCOPES.items() if token.may(scope)) or "do nothing"
+    words = "; ".join(words for scope, words in SCOPES.items() if token.may(scope)) or "do nothing"
+    return words if token.payloads else f"{words}; without payloads"
 
 
 def place(token: Token) -> str:
@@ -97,4 +100,5 @@ def end(token: Token, now: float) -> str:
 def in_short(token: Token) -> str:
     """The name, scopes and queues of the token, for the first output of a server."""
     queues = f" in {', '.join(token.queues)}" if token.queues else " in every queue"
-    return f"{token.name} may {', '.join(token.scopes) or 'nothing'}{queues if token.scopes else ''}"
+    payloads = "" if token.payloads else " without payloads"
+    return f"{token.name} may {', '.join(token.scopes) or 'nothing'}{queues + payloads if token.scopes else ''}"

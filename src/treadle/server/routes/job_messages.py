@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from treadle.core.model import Order
 from treadle.tasks.json_options import Id, Name, moment_of
 
-if TYPE_CHECKING:
-    pass
 
+class JobFilter(Struct, frozen=True, kw_only=True):
+    """Filters for jobs.
 
-class Listing(Struct, frozen=True, kw_only=True):
-    """Filters for jobs. `state`: one or several, separated by commas. `before`: seconds since 1970."""
+    state   one or several, separated by commas
+    status  queued, scheduled or blocked: the three kinds of ready jobs
+    q       an id, the first 8 or more characters of one, or a text in task, arguments, error, labels or key of a job;
+            case does not matter
+    since   created at this instant or later; before: earlier. Seconds since 1970
+    """
 
     state: str | None = None
+    status: Literal["queued", "scheduled", "blocked"] | None = None
+    q: Annotated[str, Meta(min_length=1, max_length=1_000)] | None = None
     task: Name | None = None
     queue: Name | None = None
     workflow: Id | None = None
     parent: Id | None = None
     label: Name | None = None
+    since: Annotated[float, Meta(ge=0)] | None = None
     before: Annotated[float, Meta(ge=0)] | None = None
-    order: Literal["newest", "oldest", "ended", "queue"] = "newest"
-    cursor: str | None = None
-    limit: Annotated[int, Meta(ge=0, le=1_000)] = 50
-    count: bool = False
 
     def filters(self) -> dict[str, Any]:
         """The filters as arguments of `app.jobs.list`."""
@@ -35,12 +39,32 @@ class Listing(Struct, frozen=True, kw_only=True):
             "workflow": self.workflow,
             "parent": self.parent,
             "label": self.label,
+            "status": self.status,
+            "search": self.q,
         }
         if self.state is not None:
             found["state"] = tuple(each.strip() for each in self.state.split(","))
-        if self.before is not None:
-            found["before"] = moment_of(self.before)
+        for name, at in (("since", self.since), ("before", self.before)):
+            if at is not None:
+                found[name] = moment_of(at)
         return {name: value for name, value in found.items() if value is not None}
+
+
+class Listing(JobFilter, frozen=True, kw_only=True):
+    """Filters for jobs, and the page to read.
+
+    scan   rows to look at; 100,000 by default, on Redis and similar storages 10,000. The page may be short, or empty,
+           and still have a cursor. Not together with `count`
+    count  also count all jobs that match; not together with `q`. The call then looks at as many rows as it takes
+    order  newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest due time first) or
+           started (running jobs, the earliest start first)
+    """
+
+    scan: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    order: Order = "newest"
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=0, le=1_000)] = 50
+    count: bool = False
 
 
 class Patience(Struct, frozen=True):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
-from starlette.responses import StreamingResponse
 
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
@@ -16,11 +15,13 @@ from treadle.core.model import Record
 from treadle.errors import ForeignRow, IdTaken
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
+from treadle.server.event_stream import EventStream
 from treadle.server.incoming_rows import users_row
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience, Signal
+from treadle.server.routes.shown import hidden_by
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
 from treadle.server.time_slices import in_turns
@@ -60,6 +61,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs",
                 run=self.send,
+                audit="job.enqueue",
                 summary="Enqueue one job",
                 tag="jobs",
                 scope="enqueue",
@@ -84,6 +86,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/batch",
                 run=self.send_many,
+                audit="job.enqueue",
                 summary="Enqueue many jobs, all or none",
                 tag="jobs",
                 scope="enqueue",
@@ -107,6 +110,7 @@ class JobRoutes:
                 method="DELETE",
                 path="/v1/jobs/{id}",
                 run=self.delete,
+                audit="job.delete",
                 summary="Delete an ended job",
                 tag="jobs",
                 scope="operate",
@@ -149,6 +153,8 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/{id}/cancel",
                 run=self.cancel,
+                audit="job.cancel",
+                details=("tree",),
                 tag="jobs",
                 scope="operate",
                 summary="Cancel a job and its children",
@@ -161,6 +167,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/{id}/retry",
                 run=self.retry,
+                audit="job.retry",
                 tag="jobs",
                 scope="operate",
                 summary="Reopen a failed or cancelled job",
@@ -171,6 +178,8 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/{id}/signal",
                 run=self.signal,
+                audit="job.signal",
+                details=("name",),
                 tag="jobs",
                 scope="operate",
                 takes=Signal,
@@ -182,6 +191,7 @@ class JobRoutes:
                 method="POST",
                 path="/v1/jobs/{id}/run_now",
                 run=self.run_now,
+                audit="job.run_now",
                 tag="jobs",
                 scope="operate",
                 summary="Queue a scheduled job now",
@@ -196,13 +206,15 @@ class JobRoutes:
         """Enqueue one job. The status is 200 instead of 201 if a row with its id or key already existed."""
         with call.heard() as said:
             [(row, is_new)] = await self._send(call, [call.body])
-        shown = replace(view(row), warning=said.text) if said.words else view(row)
+        shown = view(row, call.redaction)
+        if said.words:
+            shown = replace(shown, warning=said.text)
         return json(shown, 201 if is_new else 200, {"Location": f"/v1/jobs/{row.id}"})
 
     async def send_many(self, call: Call[JobsAsked, messages.Nothing]) -> JobViews:
         with call.heard() as said:
             rows = await self._send(call, call.body.jobs) if call.body.jobs else []
-        return JobViews(await in_turns(lambda found: view(found[0]), rows), said.text)
+        return JobViews(await in_turns(lambda found: view(found[0], call.redaction), rows), said.text)
 
     async def _send(self, call: Call[Any, Any], asked: Sequence[JobAsked]) -> list[tuple[Record, bool]]:
         check_together([0 if each.after is msgspec.UNSET else len(each.after) for each in asked])
@@ -250,19 +262,29 @@ class JobRoutes:
                 words = f"the token {call.token.name!r} may read {', '.join(call.token.queues)}: name one with queue="
                 raise Refused(403, "forbidden", words)
             call.allowed([asked.queue])
+        scan = asked.scan
+        if scan is None and not asked.count:
+            scan = self._core.storage.capabilities.scan
         with call.heard() as said:
-            page = await self._core.jobs.list(
-                cursor=asked.cursor, limit=asked.limit, count=asked.count, order=asked.order, **asked.filters()
+            page = await self._core.jobs.showing(hidden_by(call.redaction), not call.redaction.shapes).list(
+                cursor=asked.cursor,
+                limit=asked.limit,
+                count=asked.count,
+                order=asked.order,
+                scan=scan,
+                **asked.filters(),
             )
-        return PageView(await in_turns(view, page.records), page.cursor, page.total, said.text)
+        found = await in_turns(lambda row: view(row, call.redaction), page.records)
+        return PageView(found, page.cursor, page.total, page.scanned, page.scanned_to, said.text)
 
     async def get(self, call: Call[None, messages.Nothing]) -> JobView:
-        return view(await self._row(call))
+        return view(await self._row(call), call.redaction)
 
     async def explain(self, call: Call[None, messages.Nothing]) -> Explained:
         row = await self._row(call)
         jobs = self._jobs(call)
-        return Explained(await jobs.explain(row.id), await jobs.position(row.id))
+        text = call.redaction.within(await jobs.explain(row.id), row.error)
+        return Explained(text, await jobs.position(row.id))
 
     async def _row(self, call: Call[Any, Any]) -> Record:
         """The row that the path names. For a token without a right to its queue the job is unknown."""
@@ -275,13 +297,13 @@ class JobRoutes:
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
         async for found in self._follow(row, until):
             row = found
-        return view(row)
+        return view(row, call.redaction)
 
-    async def events(self, call: Call[None, messages.Nothing]) -> StreamingResponse:
+    async def events(self, call: Call[None, messages.Nothing]) -> EventStream:
         """Stream an event at once, at each change, and at the end of the job, which closes the stream."""
         row = await self._row(call)
 
-        async def stream() -> AsyncIterator[bytes]:
+        async def stream() -> AsyncGenerator[bytes, None]:
             last: tuple[Any, ...] | None = None
             async for found in self._follow(row, None):
                 if call.token.ended(wall()):
@@ -292,10 +314,9 @@ class JobRoutes:
                     continue
                 last = mark
                 name = "ended" if found.state.final else "changed"
-                yield b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(view(found)))
+                yield b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(view(found, call.redaction)))
 
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+        return EventStream(stream())
 
     async def _follow(self, row: Record, until: float | None) -> AsyncIterator[Record]:
         """Yield the row now, at each notification, at least every 15 s, and last when the job has ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -94,6 +94,7 @@ class OperatorRoutes:
                 method="POST",
                 path="/v1/queues/{name}/pause",
                 run=self.pause,
+                audit="queue.pause",
                 tag="operate",
                 scope="operate",
                 summary="Pause a queue",
@@ -103,6 +104,7 @@ class OperatorRoutes:
                 method="POST",
                 path="/v1/queues/{name}/resume",
                 run=self.resume,
+                audit="queue.resume",
                 tag="operate",
                 scope="operate",
                 summary="Resume a queue",
@@ -121,6 +123,8 @@ class OperatorRoutes:
                 method="PUT",
                 path="/v1/limits/{name}",
                 run=self.set_limit,
+                audit="limit.set",
+                details=("slots", "rate", "per", "how", "burst", "hold"),
                 summary="Add or replace a limit",
                 tag="operate",
                 scope="operate",
@@ -131,7 +135,28 @@ class OperatorRoutes:
                 method="DELETE",
                 path="/v1/limits/{name}",
                 run=self.drop_limit,
+                audit="limit.delete",
                 summary="Remove a limit",
+                tag="operate",
+                scope="operate",
+                gives=Noted,
+            ),
+            made(
+                method="POST",
+                path="/v1/limits/{name}/pause",
+                run=self.pause_limit,
+                audit="limit.pause",
+                summary="Start no job that names this limit until it is resumed; its rule is kept",
+                tag="operate",
+                scope="operate",
+                gives=Noted,
+            ),
+            made(
+                method="POST",
+                path="/v1/limits/{name}/resume",
+                run=self.resume_limit,
+                audit="limit.resume",
+                summary="Resume a limit with its current rule",
                 tag="operate",
                 scope="operate",
                 gives=Noted,
@@ -200,6 +225,18 @@ class OperatorRoutes:
         for_everybody(call.token, "limits")
         with call.heard() as said:
             await self._core.limits.set(Limit(call.part("name")))
+        return Noted(said.text)
+
+    async def pause_limit(self, call: Call[None, messages.Nothing]) -> Noted:
+        return await self._shut_limit(call, self._core.limits.pause)
+
+    async def resume_limit(self, call: Call[None, messages.Nothing]) -> Noted:
+        return await self._shut_limit(call, self._core.limits.resume)
+
+    async def _shut_limit(self, call: Call[None, messages.Nothing], act: Callable[[str], Awaitable[None]]) -> Noted:
+        for_everybody(call.token, "limits")
+        with call.heard() as said:
+            await act(call.part("name"))
         return Noted(said.text)
 
     async def workers(self, call: Call[None, messages.Nothing]) -> Workers:

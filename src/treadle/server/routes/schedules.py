@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from treadle.scheduling import CatchUp, Overlap, Schedule
+from treadle.core.model import Record, State
+from treadle.policy import cron as when
+from treadle.policy.timing_words import words
+from treadle.scheduling import UNREADABLE, CatchUp, Overlap, Schedule, last_ids, upcoming, upcoming_of, words_of
+from treadle.server.errors import Refused
 from treadle.server.incoming_rows import users_row
 from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
+from treadle.server.redaction import Redaction
+from treadle.server.time_slices import in_turns
 from treadle.server.views import JobAsked, JobView, spec_of, view
 from treadle.storage import messages
 from treadle.tasks.json_options import Name
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
+
+
+IDS: Final = 5_000  # ids of one read
 
 
 class ScheduleAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,16 +46,37 @@ class ScheduleAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     overlap: Overlap | None = None
 
 
+class LastJob(Struct, frozen=True):
+    """A job of a schedule. at: when it was created."""
+
+    id: str
+    state: State
+    at: float
+
+
 class ScheduleView(Struct, frozen=True, kw_only=True):
     """The current state of a schedule.
 
-    next_at  its next tick; null while it is paused, or until its timing function has been called
-    last     the id of its last job
-    error    why its last job could not be enqueued
+    timing    its cron line and zone, its interval, or "a function"; `words`: the same in words
+    cron, tz  its cron line and the zone of that line; null for another timing
+    every     its interval in seconds; null for another timing
+    declared  whether code declares it: then its job cannot be changed here
+    next_at   its next tick; null while it is paused, or until its timing function has been called
+    upcoming  its next five ticks, or as many as are known
+    last      the id of its last job
+    recent    its last jobs that are still stored, the newest first, 20 at most; without those that `trigger` enqueued
+    error     why its last job could not be enqueued
     """
 
     name: str
     timing: str
+    words: str
+    cron: str | None
+    tz: str | None
+    every: float | None
+    declared: bool
+    upcoming: Sequence[float]
+    recent: Sequence[LastJob]
     task: str
     catch_up: CatchUp
     overlap: Overlap
@@ -57,6 +88,21 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
 
 class ScheduleViews(Struct, frozen=True):
     schedules: Sequence[ScheduleView]
+
+
+class TimingAsked(Struct, frozen=True, forbid_unknown_fields=True):
+    """The timing of a schedule: `cron`, a line in the zone `tz`, or `every`, seconds."""
+
+    cron: Name | None = None
+    every: Annotated[float, Meta(gt=0, description="Seconds.")] | None = None
+    tz: Name = "UTC"
+
+
+class TimingView(Struct, frozen=True):
+    """A timing in words, and its first five ticks if it began now."""
+
+    words: str
+    upcoming: Sequence[float]
 
 
 class ScheduleRoutes:
@@ -88,9 +134,21 @@ class ScheduleRoutes:
                 others=(404,),
             ),
             made(
+                method="POST",
+                path="/v1/schedules/preview",
+                run=self.preview,
+                tag="schedules",
+                scope="read",
+                takes=TimingAsked,
+                summary="Show a timing in words, and when it would fire",
+                gives=TimingView,
+            ),
+            made(
                 method="PUT",
                 path=one,
                 run=self.put,
+                audit="schedule.set",
+                details=("cron", "every", "tz", "catch_up", "overlap"),
                 tag="schedules",
                 scope="operate",
                 takes=ScheduleAsked,
@@ -102,6 +160,7 @@ class ScheduleRoutes:
                 method="DELETE",
                 path=one,
                 run=self.delete,
+                audit="schedule.delete",
                 tag="schedules",
                 scope="operate",
                 summary="Delete a schedule; its jobs stay",
@@ -111,6 +170,7 @@ class ScheduleRoutes:
                 method="POST",
                 path=one + "/pause",
                 run=self.pause,
+                audit="schedule.pause",
                 tag="schedules",
                 scope="operate",
                 summary="Pause a schedule",
@@ -120,6 +180,7 @@ class ScheduleRoutes:
                 method="POST",
                 path=one + "/resume",
                 run=self.resume,
+                audit="schedule.resume",
                 tag="schedules",
                 scope="operate",
                 summary="Resume a schedule from now on",
@@ -129,6 +190,7 @@ class ScheduleRoutes:
                 method="POST",
                 path=one + "/trigger",
                 run=self.trigger,
+                audit="schedule.trigger",
                 tag="schedules",
                 scope="operate",
                 summary="Enqueue one job of a schedule now, in addition to its ticks",
@@ -140,27 +202,46 @@ class ScheduleRoutes:
 
     async def list(self, call: Call[None, messages.Nothing]) -> ScheduleViews:
         for_everybody(call.token, "schedules")
-        return ScheduleViews([_shown(each) for each in await self._core.schedules.list()])
+        return ScheduleViews(await self._shown(await self._core.schedules.list(), call.redaction))
 
     async def get(self, call: Call[None, messages.Nothing]) -> ScheduleView:
-        return _shown(await self._core.schedules.get(self._name(call)))
+        [shown] = await self._shown([await self._core.schedules.get(self._name(call))], call.redaction)
+        return shown
+
+    async def preview(self, call: Call[TimingAsked, messages.Nothing]) -> TimingView:
+        asked = call.body
+        if (asked.cron is None) is (asked.every is None):
+            raise Refused(422, "wrong_shape", "expected cron or every, and not both")
+        timing = when.every(asked.every) if asked.cron is None else when.cron(asked.cron, asked.tz)
+        return TimingView(words(timing), upcoming_of(timing, self._core.now()))
+
+    async def _shown(self, schedules: Sequence[Schedule], redaction: Redaction) -> Sequence[ScheduleView]:
+        """The schedules with their last jobs, which one read finds by the ids of their ticks."""
+        now = self._core.now()
+        about = await in_turns(lambda each: _About(each, now), schedules)
+        ids = [id for each in about for id in each.ids]
+        rows: dict[str, Record] = {}
+        for start in range(0, len(ids), IDS):
+            found = await self._core.storage.get(ids[start : start + IDS])
+            rows |= {row.job.id: row for row in found if row is not None}
+        return [each.view(rows, redaction) for each in about]
 
     async def put(self, call: Call[ScheduleAsked, messages.Nothing]) -> ScheduleView:
         name, asked = self._name(call), call.body
         spec = None if asked.job is None else spec_of(self._core, asked.job)
         if spec is not None:
             users_row(spec.new)
-        return _shown(
-            await self._core.schedules.upsert(
-                name,
-                spec,
-                cron=asked.cron,
-                every=asked.every,
-                tz=asked.tz,
-                catch_up=asked.catch_up,
-                overlap=asked.overlap,
-            )
+        schedule = await self._core.schedules.upsert(
+            name,
+            spec,
+            cron=asked.cron,
+            every=asked.every,
+            tz=asked.tz,
+            catch_up=asked.catch_up,
+            overlap=asked.overlap,
         )
+        [shown] = await self._shown([schedule], call.redaction)
+        return shown
 
     async def delete(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
         await self._core.schedules.delete(self._name(call))
@@ -176,7 +257,7 @@ class ScheduleRoutes:
 
     async def trigger(self, call: Call[None, messages.Nothing]) -> JobView:
         job = await self._core.schedules.trigger(self._name(call))
-        return view(await self._core.jobs.get(job.id))
+        return view(await self._core.jobs.get(job.id), call.redaction)
 
     @staticmethod
     def _name(call: Call[Any, Any]) -> str:
@@ -184,15 +265,36 @@ class ScheduleRoutes:
         return call.part("name")
 
 
-def _shown(found: Schedule) -> ScheduleView:
-    return ScheduleView(
-        name=found.name,
-        timing=found.timing,
-        task=found.task,
-        catch_up=found.catch_up,
-        overlap=found.overlap,
-        paused=found.paused,
-        next_at=None if found.next_at is None else found.next_at.timestamp(),
-        last=found.last,
-        error=found.error,
-    )
+class _About:
+    """What the timing of a schedule says: words, next ticks, ids of the last ones. A timing in a row that another
+    program has stored may be invalid."""
+
+    def __init__(self, schedule: Schedule, now: float) -> None:
+        self.schedule = schedule
+        self.words, self.upcoming, self.ids = schedule.timing, list[float](), list[str]()
+        with suppress(*UNREADABLE, ArithmeticError):
+            self.words = words_of(schedule)
+            self.upcoming = upcoming(schedule)
+            self.ids = last_ids(schedule, now)
+
+    def view(self, rows: Mapping[str, Record], redaction: Redaction) -> ScheduleView:
+        found = self.schedule
+        jobs = [rows[id] for id in self.ids if id in rows]
+        return ScheduleView(
+            name=found.name,
+            timing=found.timing,
+            words=self.words,
+            cron=found.cron,
+            tz=found.tz,
+            every=found.every,
+            declared=found.declared,
+            upcoming=self.upcoming,
+            recent=[LastJob(row.job.id, row.state, row.created_at) for row in jobs],
+            task=found.task,
+            catch_up=found.catch_up,
+            overlap=found.overlap,
+            paused=found.paused,
+            next_at=None if found.next_at is None else found.next_at.timestamp(),
+            last=found.last,
+            error=redaction.error(found.error),
+        )

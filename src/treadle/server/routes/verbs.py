@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from treadle.core.model import Query
+from treadle.core.model import Claimed, Page, Query
 from treadle.server.operation import Call, Operation
 from treadle.server.request_body import BODY
 from treadle.storage import messages
 
 SHORT: Final = (messages.Nothing, messages.GlanceCall, messages.LimitsCall, messages.Prune, messages.ReadMetrics)
 LISTS: Final = (messages.ClaimCall, messages.Ids, Query, messages.Watch)  # requests with names and ids, without rows
+ROWS: Final = (messages.Records, messages.AllSettled, messages.SettledClaimed, Claimed, Page)  # responses with payloads
 IDS: Final = 8 * 2**20  # bytes of such a request: more than 100,000 ids
 
 
@@ -31,4 +32,5 @@ def verb(
         takes=takes,
         gives=gives,
         most=most,
+        bare=gives in ROWS,
     )

@@ -84,7 +84,7 @@ class WorkerProtocol:
                 "",
                 "Check that this is a Treadle server and that it accepts the token",
             ),
-            verb(self.enqueue, messages.Enqueue, messages.Records, "enqueue|work", "Store jobs, all or none"),
+            verb(self.enqueue, messages.Enqueue, messages.Records, "enqueue|work|operate", "Store jobs, all or none"),
             verb(self.claim, messages.ClaimCall, Claimed, "work", "Claim jobs; with `wait`, wait for the first"),
             verb(
                 self.heartbeat,
@@ -93,7 +93,7 @@ class WorkerProtocol:
                 "work",
                 "Renew leases; returns those that are lost or not saved",
             ),
-            verb(self.settle, messages.Settle, messages.AllSettled, "work", "Settle outcomes, each by itself"),
+            verb(self.settle, messages.Settle, messages.AllSettled, "work|operate", "Settle outcomes, each by itself"),
             verb(
                 self.settle_claim,
                 messages.SettleClaim,
@@ -150,7 +150,8 @@ class WorkerProtocol:
         return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving)
 
     async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
-        """Store all jobs or none. A worker's once-marks need the scope "work", other jobs "enqueue"."""
+        """Store all jobs or none. A worker's once-marks need the scope "work", entries of the audit log "operate", and
+        other jobs "enqueue"."""
         asked, token = call.body.jobs, call.token
         await self._gate.jobs(token, asked)
         try:
@@ -230,7 +231,8 @@ class WorkerProtocol:
         return messages.HeartbeatResult(tuple(sorted(lost)), tuple(sorted(unsaved)))
 
     async def settle(self, call: Call[messages.Settle, messages.Nothing]) -> messages.AllSettled:
-        """Settle jobs with complete outcomes, or with reports that are judged here. Outcomes are independent."""
+        """Settle jobs with complete outcomes, or with reports that are judged here. Outcomes are independent. Without
+        the scope "work", only entries of the audit log can be settled."""
         asked, token = call.body, call.token
         turns = TimeSlices()
         at_most_in_call("outcomes", len(asked.outcomes), MOST_ROWS)

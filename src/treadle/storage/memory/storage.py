@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from treadle.core import clock
+from treadle.core import clock, defaults
 from treadle.core.model import (
     Claim,
     Claimed,
@@ -56,7 +56,7 @@ from treadle.storage.value_checks import check_ask, check_beat, check_changes, c
 class MemoryStorage:
     """Jobs in this process only; `now` reads the time (a test moves it by hand)."""
 
-    capabilities = Capabilities(settle_claim=True, movable=True, marks=True)
+    capabilities = Capabilities(settle_claim=True, movable=True, marks=True, scan=defaults.SCAN_FAST)
 
     name = "this memory storage"  # names this storage in errors after a move
     checks: ClassVar[bool] = True  # check the arguments; the entries of a log were checked when they were written

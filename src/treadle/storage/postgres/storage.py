@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from treadle.core import defaults
 from treadle.errors import StorageError
 from treadle.storage.contract import Capabilities
 from treadle.storage.postgres import address as urls
@@ -62,7 +63,14 @@ class PostgresStorage(Verbs):
     """
 
     # 32: a round trip costs a commit and twenty statements; measured in decisions/two-pumps.md
-    capabilities = Capabilities(settle_claim=True, transactions=True, movable=True, marks=True, one_trip_up_to=32)
+    capabilities = Capabilities(
+        settle_claim=True,
+        transactions=True,
+        movable=True,
+        marks=True,
+        one_trip_up_to=32,
+        scan=defaults.SCAN_FAST,
+    )
 
     def __init__(self, url: str, *, now: Callable[[], float] | None = None) -> None:
         self._address = urls.read(url)

@@ -18,9 +18,9 @@ from treadle.core.model import (
     Record,
     Resume,
     Settled,
+    State,
 )
 from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
-from treadle.storage.redis import queries
 from treadle.storage.redis.outcomes import outcome_bytes
 from treadle.storage.redis.rows import (
     encode,
@@ -112,5 +112,21 @@ def claimed_of(answer: list[Any], ask: Claim) -> Claimed | None:
         return None
     rows = pairs(answer, 3)
     if again == 1:
-        rows = queries.repeated_order(rows, ask.queues)
+        rows = repeated_order(rows, ask.queues)
     return Claimed(tuple(rows), max(0.0, moment_of(moment) - moment_of(now)) if moment else None)
+
+
+def repeated_order(rows: list[Record], queues: tuple[tuple[str, int], ...]) -> list[Record]:
+    """The jobs of a repeated claim, in the order in which the first call returned them."""
+    order = {queue: -n for n, (queue, _) in enumerate(reversed(queues))}
+
+    def spot(row: Record) -> tuple[float, ...]:
+        position = row.queue_position if row.queue_position is not None else row.return_position
+        return order.get(row.job.queue, 1), -rank(row.job), position or 0.0
+
+    return sorted((row for row in rows if row.state is State.RUNNING), key=lambda row: (*spot(row), row.job.id))
+
+
+def settle_calls(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Any]]]:
+    """The call that settles these outcomes; none without outcomes."""
+    return [("settle", outcome_words(outcomes))] if outcomes else []

@@ -1,91 +1,208 @@
-"""Reads rows by id, pages and counts; changes nothing.
+"""Pages of rows; changes nothing.
 
-It reads along an index in steps and filters in Python. A page without filters reads only the rows it shows. A filter or
-a count reads every row of the index (made, ended, or a queue), 500 at a time, so that other calls do not wait long. For
-`stats` the server counts the rows, 1,000 at a time.
+A page is read along sorted sets, in the order of the query, and filtered in Python; `plans.py` chooses the sets. A
+filter that no set serves reads every row of an index (made, ended, due, or a queue), or as many as `Query.scan` allows.
+Where few jobs can match, all of these are read and sorted here.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
+from treadle.core.model import Page, Query, Record
 from treadle.storage import queries
-from treadle.storage.admission import counted, rule_for
-from treadle.storage.limit_facts import Fact, gathered
-from treadle.storage.redis.rows import STATES, decode_presence, decode_rule, pairs, record
-from treadle.storage.row_rules import rank
+from treadle.storage.redis import plans
+from treadle.storage.redis.counting import Sizes, sizes
+from treadle.storage.redis.reading import Reader, by_ids, running, walk
 
-STEP: Final = 500  # rows of one trip
-TALLY: Final = 1_000  # rows counted in one trip: 2-3 ms of the server's time
-
-
-class Reader(Protocol):
-    """The methods of a storage that queries need."""
-
-    async def call(self, verb: str, *words: Any) -> Any:
-        """Run a script."""
-        ...
-
-    async def read(self, *words: Any) -> Any:
-        """Run a command that changes nothing; the second word is a key, without the namespace."""
-        ...
+Key: TypeAlias = tuple[Any, ...]
+RowsOf: TypeAlias = Callable[[list[str]], Awaitable[dict[str, Record]]]
 
 
-async def by_ids(db: Reader, ids: list[str]) -> dict[str, Record]:
-    found: dict[str, Record] = {}
-    for at in range(0, len(ids), STEP):
-        some = await db.call("look", *ids[at : at + STEP])
-        found.update((row.job.id, row) for row in pairs(_present(some)))
-    return found
-
-
-def _present(answer: list[bytes]) -> list[bytes]:
-    kept: list[bytes] = []
-    for at in range(0, len(answer), 2):
-        if answer[at]:
-            kept += answer[at : at + 2]
-    return kept
-
-
-async def find(
-    dbs: Sequence[Reader], query: Query, rows_of: Callable[[list[str]], Awaitable[dict[str, Record]]]
-) -> Page:
+async def find(dbs: Sequence[Reader], query: Query, rows_of: RowsOf) -> Page:
     """A page over the rows of all these storages. `rows_of` reads rows by their ids."""
-    cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
-    queue, mark = query.queue, None
+    if query.cursor is not None:
+        queries.read_cursor(query.cursor, query.order)
+    mark = None
     if query.ahead_of is not None:
         own = (await rows_of([query.ahead_of])).get(query.ahead_of)
-        if own is None or own.queue_position is None:
-            return Page(total=0 if query.count else None)
+        if own is None or own.queue_position is None or query.queue not in (None, own.job.queue):
+            return queries.find([], replace(query, ahead_of=None))
         mark = queries.sort_key(own, "queue")
-        if queue is None:
-            queue = own.job.queue
+        query = replace(query, ahead_of=None, queue=own.job.queue)
+    looking = Looking(dbs, query, plans.kinds_of(query) if mark is None else plans.kinds_of(query) & {"queued"}, mark)
     if query.ids:
         rows = list((await rows_of(list(dict.fromkeys(query.ids)))).values())
-        if mark is not None:
-            rows = [row for row in rows if _is_ahead(row, mark)]
-        return queries.find(rows, replace(query, ahead_of=None))
-    found: list[Record] = []
-    total, wanted = 0, max(query.limit, 0) + 1
-    async for row in _merged([_stream(db, query, queue, None if query.count else cursor) for db in dbs], query.order):
-        if mark is not None and not _is_ahead(row, mark):
-            if query.order == "queue":
-                break
-            continue
-        if not queries.matches(row, query):
-            continue
-        total += 1
-        if len(found) < wanted and (cursor is None or _is_behind(row, query.order, cursor)):
+        return looking.page_of(rows)
+    return await looking.page()
+
+
+class Looking(Struct):
+    """One call of `find`.
+
+    kinds   the kinds of jobs that can match
+    mark    only the jobs queued before this spot
+    told    the sizes of each storage, once they were read
+    """
+
+    dbs: Sequence[Reader]
+    query: Query
+    kinds: frozenset[str]
+    mark: Key | None
+    told: list[Sizes] | None = None
+
+    async def page(self) -> Page:
+        query = self.query
+        total = await self._known_total() if query.count else None
+        few = None if query.limit == 0 and total is not None else await self._few()
+        if few is not None:
+            return self.page_of(few)
+        if query.count and total is None:
+            total = await self._counted()
+        if query.limit == 0:
+            return Page((), None, total, None if query.scan is None else 0)
+        cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
+        found, looked, last = list[Record](), 0, None
+        async for row in self._rows(cursor):
+            if looked == query.scan or (query.scan is not None and len(found) == query.limit):
+                assert last is not None
+                moment = queries.moment_of(last, query.order)
+                return Page(tuple(found), queries.cursor_of(last, query.order), total, looked, moment)
+            looked, last = looked + 1, row
+            if not self._matches(row):
+                continue
+            if len(found) == query.limit:
+                return Page(tuple(found), queries.cursor_of(found[-1], query.order), total)
             found.append(row)
-        if not query.count and len(found) == wanted:
-            break
-    page = tuple(found[: max(query.limit, 0)])
-    more = len(found) > len(page) and page
-    return Page(page, queries.cursor_of(page[-1], query.order) if more else None, total if query.count else None)
+        return Page(tuple(found), None, total, None if query.scan is None else looked)
+
+    def page_of(self, rows: Sequence[Record]) -> Page:
+        """The page, if no other rows can match."""
+        return queries.find([row for row in rows if self._is_ahead(row)], self.query)
+
+    def _is_ahead(self, row: Record) -> bool:
+        if self.mark is None:
+            return True
+        return (
+            row.queue_position is not None
+            and row.job.queue == self.mark[0]
+            and queries.sort_key(row, "queue") < self.mark
+        )
+
+    def _matches(self, row: Record) -> bool:
+        return queries.matches(row, self.query) and self._is_ahead(row)
+
+    # --- few rows
+
+    async def _sizes(self) -> list[Sizes]:
+        if self.told is None:
+            queue = self.query.queue
+            names = [] if queue is None else plans.names_of(self.kinds - {plans.OTHER}, queue)
+            self.told = [await sizes(db, names) for db in self.dbs]
+        return self.told
+
+    async def _few(self) -> list[Record] | None:
+        """All rows that can match, if they are few and no set has their order; otherwise None."""
+        query, kinds = self.query, self.kinds
+        if not kinds:
+            return []
+        if query.order == "queue" or (query.order == "ended" and kinds == {"failed"}):
+            return None
+        if plans.is_system(query) and sum([await db.read("ZCARD", "system") for db in self.dbs]) <= plans.FEW:
+            return await self._members(["system:"])
+        if plans.OTHER in kinds or (query.order == "due" and not (query.state or query.ready or query.queue)):
+            return None
+        told = await self._sizes()
+        if query.order != "started" and plans.jobs_in(told, kinds, query.queue) > plans.FEW:
+            return None
+        names = [
+            name
+            for queue in plans.queues_in(told, kinds, query.queue)
+            for name in plans.names_of(kinds - {"running"}, queue)
+        ]
+        rows = {row.job.id: row for row in await self._members(names)} if names else {}
+        for db, each in zip(self.dbs, told, strict=True) if "running" in kinds else ():
+            jobs = plans.jobs_in([each], frozenset({"running"}), query.queue)
+            rows |= {row.job.id: row async for row in running(db, query.queue, jobs)}
+        return list(rows.values())
+
+    async def _members(self, names: Sequence[str]) -> list[Record]:
+        found: dict[str, Record] = {}
+        for db in self.dbs:
+            found |= await by_ids(db, await db.call("members", *names))
+        return list(found.values())
+
+    # --- many rows
+
+    async def _known_total(self) -> int | None:
+        """The number of jobs that match, if it is known without reading them; at most `scan`."""
+        query, known = self.query, None
+        if not plans.is_simple(query):
+            return None
+        if self.mark is not None:
+            if self.kinds == {"queued"}:
+                words = [self.mark[0], -self.mark[1], repr(self.mark[2]), self.mark[3]]
+                known = sum([await db.call("ahead", *words) for db in self.dbs])
+        elif plans.has_all(self.kinds, query.order):
+            known = plans.jobs_in(await self._sizes(), self.kinds, query.queue)
+        elif query.order in plans.CREATED and not (query.state or query.ready or query.queue):
+            known = sum([await db.read("ZCARD", "made") for db in self.dbs])
+        return known if known is None or query.scan is None else min(known, query.scan)
+
+    async def _counted(self) -> int:
+        """The number of rows that match; with `scan`, among the first ones."""
+        total = looked = 0
+        async for row in self._rows(None):
+            if looked == self.query.scan:
+                break
+            looked += 1
+            total += self._matches(row)
+        return total
+
+    async def _rows(self, cursor: Key | None) -> AsyncIterator[Record]:
+        """The rows in the order of the query, after the cursor, as far as any can match."""
+        query = self.query
+        lists: tuple[str, ...] = ()
+        if query.order != "queue":
+            asked = query.order == "ended" and self.kinds == {"failed"} and query.queue is not None
+            queues = [query.queue or ""] if asked else []
+            if not asked and plans.OTHER not in self.kinds and (query.state or query.ready):
+                queues = plans.queues_in(await self._sizes(), self.kinds, query.queue)
+            lists = plans.lists_of(query, self.kinds, queues)
+        async for row in _merged([self._stream(db, lists, cursor) for db in self.dbs], query.order):
+            if query.order == "queue" and not self._is_ahead(row):
+                return
+            if query.order == "newest" and query.since is not None and row.created_at < query.since:
+                return
+            if query.order == "oldest" and query.before is not None and row.created_at >= query.before:
+                return
+            yield row
+
+    async def _stream(self, db: Reader, lists: tuple[str, ...], cursor: Key | None) -> AsyncIterator[Record]:
+        query = self.query
+        every = plans.is_simple(query) and (query.order == "queue" or plans.has_kind_only(query, lists))
+        most = query.limit + 1 if every else None
+        if query.scan is not None:
+            most = query.scan + 1 if most is None else min(most, query.scan + 1)
+        if query.order == "queue":
+            async for row in _lines(db, query.queue, cursor, most):
+                yield row
+            return
+        spot = None if cursor is None else (cursor[0], cursor[1])
+        if query.order == "ended":
+            spot = None if spot is None else (-spot[0], spot[1])
+        elif query.order == "newest" and query.before is not None:
+            spot = min(spot or (query.before, ""), (query.before, ""))
+        elif query.order == "oldest" and query.since is not None:
+            spot = max(spot or (query.since, ""), (query.since, ""))
+        async for row, score in walk(db, lists, query.order == "newest", spot, most):
+            moment = queries.moment_of(row, query.order)
+            if moment is not None and score in (moment, -moment):  # otherwise an obsolete entry
+                yield row
 
 
 async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> AsyncIterator[Record]:
@@ -109,46 +226,7 @@ async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> Async
         heads[first] = await anext(streams[first], None)
 
 
-def _is_ahead(row: Record, mark: tuple[Any, ...]) -> bool:
-    return row.queue_position is not None and row.job.queue == mark[0] and queries.sort_key(row, "queue") < mark
-
-
-def _is_behind(row: Record, order: str, cursor: tuple[Any, ...]) -> bool:
-    if order == "newest":
-        return (row.created_at, row.job.id) < cursor
-    if order == "ended":
-        return (-(row.ended_at or 0.0), row.job.id) > (-cursor[0], cursor[1])
-    return queries.sort_key(row, order) > cursor
-
-
-async def _stream(db: Reader, query: Query, queue: str | None, cursor: tuple[Any, ...] | None) -> AsyncIterator[Record]:
-    """The rows in the order of the query, after the cursor."""
-    size = STEP if query.count or _filters(query) else min(STEP, max(query.limit, 0) + 1)
-    if query.order == "queue":
-        async for row in _lines(db, queue, cursor, size):
-            yield row
-        return
-    index = "ended" if query.order == "ended" else "made"
-    spot = None
-    if cursor is not None:
-        spot = (-cursor[0] if index == "ended" else cursor[0], cursor[1])
-    async for row in walk(db, index, query.order == "newest", spot, size):
-        yield row
-
-
-def _filters(query: Query) -> bool:
-    return bool(
-        query.state
-        or query.task is not None
-        or query.queue is not None
-        or query.root is not None
-        or query.parent is not None
-        or query.label is not None
-        or query.before is not None
-    )
-
-
-async def _lines(db: Reader, queue: str | None, cursor: tuple[Any, ...] | None, size: int) -> AsyncIterator[Record]:
+async def _lines(db: Reader, queue: str | None, cursor: Key | None, most: int | None) -> AsyncIterator[Record]:
     queues = [queue] if queue is not None else sorted(each.decode() for each in await db.read("SMEMBERS", "lines"))
     for name in queues:
         if cursor is not None and name < cursor[0]:
@@ -160,159 +238,5 @@ async def _lines(db: Reader, queue: str | None, cursor: tuple[Any, ...] | None, 
                     continue
                 if -step == cursor[1]:
                     spot = (cursor[2], cursor[3])
-            async for row in walk(db, f"line:{step}:{name}", False, spot, size):
+            async for row, _ in walk(db, (f"line:{step}:{name}",), False, spot, most):
                 yield row
-
-
-async def walk(
-    db: Reader, index: str, backwards: bool, spot: tuple[float, str] | None, size: int = STEP
-) -> AsyncIterator[Record]:
-    while True:
-        at, id = ("", "") if spot is None else (repr(spot[0]), spot[1])
-        if index == "ended":
-            answer = await db.call("ended", size, at, id)
-        else:
-            answer = await db.call("walk", index, "1" if backwards else "", size, at, id)
-        for n in range(0, len(answer), 4):
-            if answer[n + 2]:
-                yield record(answer[n + 2], answer[n + 3])
-        if len(answer) < 4 * size:
-            return
-        spot = float(answer[-3]), answer[-4].decode()
-
-
-# --- numbers
-
-
-async def counts(db: Reader, now: float) -> tuple[Count, ...]:
-    """Counts by queue, task and state. The server counts all rows, in steps."""
-    found: dict[tuple[str, str, State], tuple[int, int, int, float]] = {}
-    at, id = b"", b""
-    while True:
-        at, id, *told = await db.call("tally", TALLY, at, id)
-        for n in range(0, len(told), 7):
-            queue, task, state, jobs, line, blocked, first = told[n : n + 7]
-            key = queue.decode(), task.decode(), STATES[state]
-            before = found.get(key, (0, 0, 0, now))
-            position = float(first) if first else now
-            found[key] = before[0] + jobs, before[1] + line, before[2] + blocked, min(before[3], position)
-        if not at:
-            break
-    return tuple(
-        Count(
-            queue=key[0],
-            task=key[1],
-            state=key[2],
-            jobs=jobs,
-            queued=line,
-            blocked=blocked,
-            oldest=max(0.0, now - first) if line else None,
-        )
-        for key, (jobs, line, blocked, first) in sorted(found.items())
-    )
-
-
-async def workers(db: Reader, now: float) -> tuple[Presence, ...]:
-    found = (decode_presence(each) for each in (await db.read("HGETALL", "workers"))[1::2])
-    return queries.workers(found, now)
-
-
-async def limit_facts(db: Reader) -> dict[str, LimitFacts]:
-    """The stored facts of each limit."""
-    words, found = await db.read("HGETALL", "facts"), list[Fact]()
-    for at in range(0, len(words), 2):
-        kind, _, name = words[at].decode().partition(":")
-        value = words[at + 1]
-        is_rule = kind in ("set", "declared")
-        until = float(value) if value and not is_rule else None
-        found.append((name, kind, decode_rule(value) if is_rule else None, until))
-    return gathered(found)
-
-
-async def limits(db: Reader, use: bool = True) -> tuple[LimitUse, ...]:
-    facts = await limit_facts(db)
-    if not use:
-        return queries.limit_uses(facts)
-    rules = queries.acting_rules(facts)
-    live, begun = [_numbers(await db.read("HGETALL", name)) for name in ("live", "begun")]
-    used = {key: begun[key] if _keeps(rules, key) else live.get(key, 0) for key in begun}
-    aside: dict[str, int] = {}
-    for limit in [each.decode() for each in await db.read("SMEMBERS", "asides")]:
-        aside[limit] = 0
-        for queue in [each.decode() for each in await db.read("SMEMBERS", f"queues:{limit}")]:
-            key = f"{len(limit.encode())}:{limit}:{queue}"
-            for step in [each.decode() for each in await db.read("ZRANGE", f"asides:{key}", 0, -1)]:
-                aside[limit] += await db.read("ZCARD", f"aside:{step}:{key}")
-    return queries.limit_uses(facts, used, aside, await _rates(db, rules))
-
-
-async def _rates(db: Reader, rules: dict[str, Limit]) -> dict[str, queries.RateUse]:
-    keys = {key for name in ("spent", "bucket") for key in await db.read("HKEYS", name)}
-    rated = sorted(key for key in keys if (rule := rule_for(rules, key.decode())) is not None and rule.rate)
-    found = dict[str, queries.RateUse]()
-    for at in range(0, len(rated), STEP):
-        told = await db.call("rates", *rated[at : at + STEP])
-        for n in range(0, len(told), 3):
-            key = told[n].decode()
-            rule = rule_for(rules, key)
-            if rule is not None:
-                opens = float(told[n + 2]) if told[n + 2] else None
-                found[key] = counted(rule, float(told[n + 1])), opens
-    return found
-
-
-def _keeps(rules: dict[str, Limit], key: str) -> bool:
-    rule = rule_for(rules, key)
-    return rule is not None and rule.hold == "ended"
-
-
-def _numbers(pairs: list[bytes]) -> dict[str, int]:
-    return {pairs[n].decode(): int(pairs[n + 1]) for n in range(0, len(pairs), 2)}
-
-
-def repeated_order(rows: list[Record], queues: tuple[tuple[str, int], ...]) -> list[Record]:
-    """The jobs of a repeated claim, in the order in which the first call returned them."""
-    order = {queue: -n for n, (queue, _) in enumerate(reversed(queues))}
-
-    def spot(row: Record) -> tuple[float, ...]:
-        position = row.queue_position if row.queue_position is not None else row.return_position
-        return order.get(row.job.queue, 1), -rank(row.job), position or 0.0
-
-    return sorted((row for row in rows if row.state is State.RUNNING), key=lambda row: (*spot(row), row.job.id))
-
-
-def summed(told: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
-    """The sums of the counts of several shards."""
-    found: dict[tuple[str, str, str], Count] = {}
-    for each in (count for counts in told for count in counts):
-        key = each.queue, each.task, each.state.value
-        old = found.get(key)
-        if old is not None:
-            waits = [wait for wait in (old.oldest, each.oldest) if wait is not None]
-            each = replace(
-                each,
-                jobs=old.jobs + each.jobs,
-                queued=old.queued + each.queued,
-                blocked=old.blocked + each.blocked,
-                oldest=max(waits) if waits else None,
-            )
-        found[key] = each
-    return tuple(sorted(found.values(), key=lambda each: (each.queue, each.task, each.state)))
-
-
-def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
-    """The sums of the limit use of several shards."""
-    found: dict[str, LimitUse] = {}
-    for each in (use for uses in told for use in uses):
-        old = found.get(each.key)
-        if old is not None:
-            opens = [at for at in (old.next_start, each.next_start) if at is not None]
-            each = replace(
-                each,
-                used=old.used + each.used,
-                blocked=old.blocked + each.blocked,
-                starts=old.starts + each.starts,
-                next_start=min(opens) if opens else None,
-            )
-        found[each.key] = each
-    return tuple(found[key] for key in sorted(found))

@@ -101,3 +101,16 @@ def in_order(rows: Sequence[Record], ask: Claim) -> tuple[Record, ...]:
         found += lines[queue][:share]
         del lines[queue][:share]
     return tuple(found)
+
+
+def is_of_queues(limit: str) -> bool:
+    """Whether this limit holds for whole queues."""
+    return limit == "queue" or limit.startswith("queue:")
+
+
+def numbers_by_shard(where: Sequence[int], numbers: Sequence[int]) -> dict[int, list[int]]:
+    """The numbers grouped by shard."""
+    parts: dict[int, list[int]] = {}
+    for number, shard in zip(numbers, where, strict=True):
+        parts.setdefault(shard, []).append(number)
+    return parts

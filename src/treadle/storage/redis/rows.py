@@ -14,7 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Limit, NewJob, Pairs, Presence, Record, State
+from treadle.core.ranges import OWN
 from treadle.storage.row_rules import rank
 
 PLAIN: Final = 1
@@ -65,8 +67,9 @@ def is_plain(job: NewJob) -> bool:
 
 
 def is_bulk(job: NewJob) -> bool:
-    """Whether the bulk path can store it. That script refuses no job, and a chosen id may have to be refused."""
-    return job.nonce is None and is_plain(job)
+    """Whether the bulk path can store it. That script refuses no job, and a chosen id may have to be refused; and it
+    does not list system jobs."""
+    return job.nonce is None and job.queue != SYSTEM_QUEUE and not job.task.startswith(OWN) and is_plain(job)
 
 
 class _Head(Struct, omit_defaults=True, gc=False):

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from treadle.storage.constants import filled
 
-SHARED: Final = ("row", "book", "admit", "endings")
+SHARED: Final = ("row", "kinds", "book", "admit", "endings")
 NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `slowly()` defines
     "enqueue": (*SHARED, "advance_due"),  # for the claim of a hand-off
     "store": SHARED,
@@ -44,6 +44,14 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `slowly()` defin
     "rights": (),
     "tidy": SHARED,
     "recount": SHARED,
+    "relist": ("row", "kinds"),
+    "glance": (),
+    "blocked": (),
+    "members": (),
+    "running": (),
+    "ahead": (),
+    "keep_metrics": (),
+    "read_metrics": (),
 }
 # Verbs that run one after the other in one script. Their answers are joined into one list, each after its length. A
 # list for each would cost an allocation of 16 KB, for which glibc's allocator consolidates all its free chunks.
@@ -56,7 +64,12 @@ BEFORE: Final[dict[str, tuple[str, ...]]] = {  # the files in front of the verb'
     "tally": ("spot",),
     "ended": ("spot", "packs"),
     "prune": ("packs",),
-    "load": ("mark",),
+    "load": ("mark", "metrics"),
+    "keep_metrics": ("metrics",),
+    "read_metrics": ("metrics",),
+    "running": ("spot",),
+    "ahead": ("spot",),
+    "relist": ("spot",),
     "move": ("mark",),
     "claim": ("spot",),
 }
@@ -99,7 +112,9 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
 
 def _slowly(pieces: tuple[str, ...]) -> str:
     shared = "".join(map(_read, pieces))
-    return f"local R, B, A, E, T, O, C, F\nlocal function slowly()\npay()\nquiet = nil\n{_read('words')}{shared}end\n"
+    return (
+        f"local R, B, A, E, T, O, C, F, K\nlocal function slowly()\npay()\nquiet = nil\n{_read('words')}{shared}end\n"
+    )
 
 
 def _text(verb: str) -> str:

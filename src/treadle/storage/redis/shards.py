@@ -19,11 +19,13 @@ from treadle.core.model import (
     Claim,
     Claimed,
     Declare,
+    Glance,
     HeartbeatResult,
     LeaseRenewal,
     Limit,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Page,
@@ -35,11 +37,12 @@ from treadle.core.model import (
 )
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
-from treadle.storage.redis import queries, transfer
-from treadle.storage.redis.call_words import change_words, outcome_words, settled_of
+from treadle.storage.queries import merged_glances
+from treadle.storage.redis import counting, queries, reading, transfer
+from treadle.storage.redis.call_words import change_words, outcome_words, settle_calls, settled_of
 from treadle.storage.redis.cross_shard import CrossShard, together
 from treadle.storage.redis.health import Health
-from treadle.storage.redis.routing import MOST, Layout, is_random
+from treadle.storage.redis.routing import MOST, Layout, is_of_queues, is_random, numbers_by_shard
 from treadle.storage.redis.shard_claims import ShardClaims, peek
 from treadle.storage.redis.storage import RedisStorage
 from treadle.storage.topic_waiters import TopicWaiters
@@ -139,7 +142,7 @@ class ShardedRedis:
         told: dict[int, Settled] = {}
         left = list(range(len(outcomes)))
         for _ in range(TRIES):
-            parts = _parts(await self._by_shard([outcomes[number].id for number in left]), left)
+            parts = numbers_by_shard(await self._by_shard([outcomes[number].id for number in left]), left)
             answers = await together(
                 self._settle(shard, [outcomes[number] for number in numbers]) for shard, numbers in parts.items()
             )
@@ -230,11 +233,11 @@ class ShardedRedis:
         """Settle and peek at the queues in one trip: two trips to each shard instead of three."""
         if not outcomes:
             return [], await self.claim(ask)
-        numbered = _parts(await self._by_shard([out.id for out in outcomes]), range(len(outcomes)))
+        numbered = numbers_by_shard(await self._by_shard([out.id for out in outcomes]), range(len(outcomes)))
         parts = {shard: [outcomes[number] for number in numbers] for shard, numbers in numbered.items()}
         await self._gather(parts.get(0, ()))
         answers = await together(
-            shard.calls(*_settles(parts.get(number, ())), peek(ask)) for number, shard in enumerate(self._shards)
+            shard.calls(*settle_calls(parts.get(number, ())), peek(ask)) for number, shard in enumerate(self._shards)
         )
         told: dict[int, Settled] = {}
         for shard, numbers in numbered.items():
@@ -261,14 +264,14 @@ class ShardedRedis:
         parts: dict[int, list[str]] = {}
         for id in ids:
             parts.setdefault(self._seen.get(id, self._layout.of(id)), []).append(id)
-        for some in await together(queries.by_ids(self._shards[shard], own) for shard, own in parts.items()):
+        for some in await together(reading.by_ids(self._shards[shard], own) for shard, own in parts.items()):
             found.update(some)
         missing = [id for id in ids if id not in found]
         if missing:
-            for some in await together(queries.by_ids(shard, missing) for shard in self._shards[1:]):
+            for some in await together(reading.by_ids(shard, missing) for shard in self._shards[1:]):
                 found.update(some)
             await self._arrive()
-            found.update(await queries.by_ids(self._home, [id for id in missing if id not in found]))
+            found.update(await reading.by_ids(self._home, [id for id in missing if id not in found]))
         return found
 
     async def _arrive(self) -> None:
@@ -282,15 +285,27 @@ class ShardedRedis:
 
     async def stats(self) -> Stats:
         now = await self._home.moment()
-        counts = await together(queries.counts(shard, now) for shard in self._shards)
-        limits = await together(queries.limits(shard) for shard in self._shards)
+        counts = await together(counting.counts(shard, now) for shard in self._shards)
+        limits = await together(counting.limits(shard) for shard in self._shards)
         return Stats(
-            counts=queries.summed(counts), workers=await queries.workers(self._home, now), limits=queries.used(limits)
+            counts=counting.summed(counts),
+            workers=await counting.workers(self._home, now),
+            limits=counting.used(limits),
         )
+
+    async def glance(self, most: int = 10_000) -> Glance:
+        told = await together(counting.glance(shard) for shard in self._shards)
+        queues, capped = merged_glances([(each.queues, ()) for each in told], most)
+        limits = counting.used([each.limits for each in told])
+        return Glance(at=told[0].now, queues=queues, workers=told[0].workers, limits=limits, capped=capped)
 
     async def recount(self, correct: bool = True) -> list[tuple[str, int, int]]:
         """Do `RedisStorage.recount` on each shard and return all differences."""
         return [each for told in await together(shard.recount(correct) for shard in self._shards) for each in told]
+
+    async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
+        """Do `RedisStorage.relist` on each shard, as `recount`."""
+        return [each for told in await together(shard.relist(correct) for shard in self._shards) for each in told]
 
     async def health(self) -> list[Health]:
         """The health of each server that has one of the shards."""
@@ -302,7 +317,7 @@ class ShardedRedis:
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         if not use:
             return await self._home.limits(use)
-        return queries.used(await together(shard.limits() for shard in self._shards))
+        return counting.used(await together(shard.limits() for shard in self._shards))
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         """Apply the changes in the first shard; the others copy its facts about queues. The latest copy wins."""
@@ -311,13 +326,13 @@ class ShardedRedis:
         if not changes:
             return
         told = await self._home.change_limits(*(word for change in changes for word in change_words(change)))
-        words = [word for known in told if _is_queue(known[0].decode()) for word in ("copy", *known)]
+        words = [word for known in told if is_of_queues(known[0].decode()) for word in ("copy", *known)]
         if words:
             await together(shard.change_limits(*words) for shard in self._shards[1:])
 
     def _check(self, rules: Iterable[object]) -> None:
         for rule in rules:
-            if isinstance(rule, Limit) and _is_queue(rule.name) and (rule.slots or rule.rate):
+            if isinstance(rule, Limit) and is_of_queues(rule.name) and (rule.slots or rule.rate):
                 raise Unsupported(
                     f"{self._home.where} with shards={len(self._shards)}",
                     f"the limit {rule.name!r} of a whole queue, whose jobs are in several shards",
@@ -325,15 +340,20 @@ class ShardedRedis:
                 )
 
     async def prune(self, limit: int) -> int:
-        await (
-            self._cross_shard.finish()
-        )  # before pruning: calls that are finished late must find the rows that answer their jobs
+        # before pruning: calls that are finished late must find the rows that answer their jobs
+        await self._cross_shard.finish()
         await self._cross_shard.bring_again()
         went = 0
         for shard in (*self._shards[1:], self._home):
             went += await shard.prune(max(limit, 0) - went)
         await self._cross_shard.sweep()
         return went
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        await self._home.store_metrics(rows, remove)
+
+    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
+        return await self._home.read_metrics(since, until)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         with ExitStack() as stack:
@@ -373,7 +393,7 @@ class ShardedRedis:
     async def load(self, load: Chunk, mark: MoveState) -> None:
         """Load all jobs into the first shard, because a job that is loaded later may wait for one that is there."""
         self._check(rule for facts in load.rules for rule in (facts.set, facts.declared))
-        paused = [facts for facts in load.rules if _is_queue(facts.name)]
+        paused = [facts for facts in load.rules if is_of_queues(facts.name)]
         before = await self._shards[-1].read_mark()
         if before is None or (before.role, before.turn, before.run) != (mark.role, mark.turn, mark.run):
             await self.set_mark(replace(mark, cursor=None, jobs=0))
@@ -382,19 +402,3 @@ class ShardedRedis:
         jobs = [each.record.job for each in load.jobs]
         await self._cross_shard.gather_home([*{word for job in jobs for word in (job.id, job.root) if word}], {})
         await self._home.load(load, mark)
-
-
-def _is_queue(limit: str) -> bool:
-    return limit == "queue" or limit.startswith("queue:")
-
-
-def _parts(where: Sequence[int], numbers: Sequence[int]) -> dict[int, list[int]]:
-    """The numbers grouped by shard."""
-    parts: dict[int, list[int]] = {}
-    for number, shard in zip(numbers, where, strict=True):
-        parts.setdefault(shard, []).append(number)
-    return parts
-
-
-def _settles(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Any]]]:
-    return [("settle", outcome_words(outcomes))] if outcomes else []

@@ -16,10 +16,12 @@ from treadle.core import clock
 from treadle.core.model import (
     Claim,
     Claimed,
+    Glance,
     HeartbeatResult,
     LeaseRenewal,
     LimitChange,
     LimitUse,
+    MetricsRow,
     NewJob,
     Outcome,
     Page,
@@ -31,7 +33,8 @@ from treadle.core.model import (
 )
 from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageUnavailable
 from treadle.storage.contract import Capabilities
-from treadle.storage.redis import call_words, queries, transfer
+from treadle.storage.queries import merged_glances
+from treadle.storage.redis import call_words, counting, lists, metrics, queries, reading, transfer
 from treadle.storage.redis.errors import RIGHTS
 from treadle.storage.redis.health import Health, health
 from treadle.storage.redis.notifier import Mailbox, Notifier
@@ -54,6 +57,7 @@ from treadle.storage.value_checks import (
     check_beat,
     check_changes,
     check_jobs,
+    check_rows,
     guarded_settle,
     guarded_settle_claim,
 )
@@ -133,6 +137,8 @@ class RedisStorage:
         await self._notifier.open()
         try:
             await self._check_rights(self._notifier)
+            if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
+                await lists.relist(self, stale=False)
         except BaseException:
             await self.close()
             raise
@@ -306,15 +312,20 @@ class RedisStorage:
         return [found.get(id) for id in ids]
 
     async def _rows(self, ids: list[str]) -> dict[str, Record]:
-        return await queries.by_ids(self, ids)
+        return await reading.by_ids(self, ids)
 
     async def find(self, query: Query) -> Page:
         return await queries.find([self], query, self._rows)
 
     async def stats(self) -> Stats:
         now = await self.moment()
-        counts = await queries.counts(self, now)
-        return Stats(counts=counts, workers=await queries.workers(self, now), limits=await queries.limits(self))
+        counts = await counting.counts(self, now)
+        return Stats(counts=counts, workers=await counting.workers(self, now), limits=await counting.limits(self))
+
+    async def glance(self, most: int = 10_000) -> Glance:
+        told = await counting.glance(self)
+        queues, capped = merged_glances([(told.queues, ())], most)
+        return Glance(at=told.now, queues=queues, workers=told.workers, limits=told.limits, capped=capped)
 
     async def health(self) -> list[Health]:
         """The health of the server."""
@@ -323,7 +334,7 @@ class RedisStorage:
     # --- operating
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        return await queries.limits(self, use)
+        return await counting.limits(self, use)
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
@@ -350,6 +361,19 @@ class RedisStorage:
         slots in use; `correct`: set the counter to them."""
         told = await self.call("recount", RECOUNTED, "0", "" if correct else "1")
         return [(told[at].decode(), told[at + 1], told[at + 2]) for at in range(0, len(told), 3)]
+
+    async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
+        """Compare the lists of few jobs with the rows: see `lists.py`. Without `correct` only where rows are few."""
+        if not correct and await self.read("ZCARD", "made") > RECOUNTED:
+            return []
+        return await lists.relist(self, correct)
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        check_rows(rows, remove)
+        await self.open_call("keep_metrics", *metrics.removed_words(remove), *metrics.stored_words(rows))
+
+    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
+        return await metrics.read(self, since, until)
 
     # --- moves
 

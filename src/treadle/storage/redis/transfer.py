@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from treadle.core.model import LimitFacts
+from treadle.core.model import LimitFacts, MetricsRow
 from treadle.storage.limit_facts import rows
-from treadle.storage.redis.queries import Reader, limit_facts
+from treadle.storage.redis import metrics
+from treadle.storage.redis.counting import limit_facts
+from treadle.storage.redis.reading import Reader
 from treadle.storage.redis.rows import (
     decode_any,
     doubles,
@@ -29,6 +31,8 @@ from treadle.storage.transfer import Carried, Chunk, Edge, MoveState, Rate, deco
 
 AWAY: Final = b"\0"  # the first value in the answer of a script that a mark has stopped
 MOST: Final = 500  # jobs in one script: some 10 ms of the server's time
+MEASURED: Final = 100  # rows of metrics in one script: up to 1 MB each, mostly 1 KB
+FAR: Final = 2e12  # seconds since 1970: no row of metrics begins or ends later
 
 
 def mark_bytes(mark: MoveState) -> bytes:
@@ -64,7 +68,8 @@ async def unload(db: Reader, cursor: str | None, limit: int) -> Chunk:
     more = str(start + len(jobs)) if len(jobs) == limit else None
     if cursor is not None:
         return Chunk(tuple(jobs), cursor=more)
-    return Chunk(tuple(jobs), tuple((await limit_facts(db)).values()), await _rates(db), more)
+    rules, measured = tuple((await limit_facts(db)).values()), await metrics.read(db, -FAR, FAR)
+    return Chunk(tuple(jobs), rules, await _rates(db), more, tuple(measured))
 
 
 def _carried(words: Sequence[bytes]) -> list[Carried]:
@@ -109,8 +114,8 @@ async def load(db: Reader, given: Chunk, mark: MoveState) -> None:
     """Load a chunk in steps, each of which may be repeated. Only the last step sets the mark's new cursor and count."""
     before = mark_of(await db.read("GET", "move"))
     cursor, count = (before.cursor, before.jobs) if before is not None and before.role == "filling" else (None, 0)
-    parts = [given.jobs[at : at + MOST] for at in range(0, len(given.jobs), MOST)] or [()]
-    for number, jobs in enumerate(parts):
+    parts = _parts(given)
+    for number, (measured, jobs) in enumerate(parts):
         said = mark if number == len(parts) - 1 else replace(mark, cursor=cursor, jobs=count)
         words: list[Any] = [mark_bytes(said)]
         rules, rates = (_facts(given.rules), given.rates) if not number else ([], ())
@@ -120,9 +125,17 @@ async def load(db: Reader, given: Chunk, mark: MoveState) -> None:
         words.append(len(rates))
         for rate in rates:
             words += (rate.key, encode((_sums(rate), False if rate.tokens is None else rate.tokens, rate.at)))
+        words += metrics.stored_words(measured)
         for each in jobs:
             words += _job(each)
         check(await db.call("load", *words))
+
+
+def _parts(given: Chunk) -> list[tuple[Sequence[MetricsRow], Sequence[Carried]]]:
+    """The parts that the steps load: rows of metrics, then jobs."""
+    rows, jobs = given.metrics, given.jobs
+    measured = [(rows[at : at + MEASURED], ()) for at in range(0, len(rows), MEASURED)]
+    return [*measured, *(((), jobs[at : at + MOST]) for at in range(0, len(jobs), MOST))] or [((), ())]
 
 
 def _sums(rate: Rate) -> list[tuple[float, int]]:

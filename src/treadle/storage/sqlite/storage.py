@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from treadle.core import clock
+from treadle.core import clock, defaults
 from treadle.core.model import (
     Claim,
     Claimed,
@@ -72,7 +72,13 @@ class SqliteStorage:
     """
 
     capabilities = Capabilities(
-        settle_claim=True, hand_off=True, transactions=True, movable=True, marks=True, single_caller=True
+        settle_claim=True,
+        hand_off=True,
+        transactions=True,
+        movable=True,
+        marks=True,
+        single_caller=True,
+        scan=defaults.SCAN_FAST,
     )
 
     def __init__(

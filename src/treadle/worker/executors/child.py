@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import faulthandler
 import importlib
+import logging
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.concurrency import forks
 from treadle.core import clock, defaults
@@ -32,9 +34,11 @@ from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
 from treadle.execution.job_run import JobRun, enter
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer
+from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.task import Task
 from treadle.worker.executors.django import close_old_connections
+from treadle.worker.log_capture import LogCapture
 from treadle.workflow.continuation import encode_next, next_of
 
 HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that follows it (UTF-8)
@@ -62,6 +66,7 @@ class Ask(Struct, tag="ask", tag_field="is"):
     codec: bool  # whether the task has its own codec
     worker: str
     record: Record
+    capture: int | None = None  # the level of the log lines to keep; None: none
     number: int = 0  # number of the request at this child; its answers repeat it
 
 
@@ -82,6 +87,7 @@ class Done(Struct, tag="done", tag_field="is"):
     number: int
     note: str | None
     goes_on: bool = False
+    log: tuple[LogLine, ...] = ()
 
 
 class Raised(Struct, tag="raised", tag_field="is"):
@@ -95,6 +101,7 @@ class Raised(Struct, tag="raised", tag_field="is"):
     message: str
     text: str
     note: str | None
+    log: tuple[LogLine, ...] = ()
 
 
 Message = Hello | Ask | Begun | Noted | Done | Raised
@@ -165,6 +172,21 @@ class Child:
 
         run = JobRun(ask.record, ask.worker, send_note)
         enter(run)
+        if ask.capture is None:
+            return self._called(ask, payload, run)
+        root, capture = logging.getLogger(), LogCapture(ask.capture)
+        if not root.handlers and root.level > ask.capture:
+            root.setLevel(ask.capture)  # nothing in this process has set up logging
+        capture.attach()
+        log = capture.begin(run)
+        try:
+            answer, text = self._called(ask, payload, run)
+        finally:
+            capture.detach()
+        return replace(answer, log=tuple(log.lines)), text
+
+    def _called(self, ask: Ask, payload: str, run: JobRun) -> tuple[Done | Raised, str]:
+        number = ask.number
         try:
             signature, function = self._functions.find(ask)
             args, kwargs = signature.decode_call(payload)

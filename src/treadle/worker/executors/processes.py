@@ -165,6 +165,8 @@ class _Child:
                 else:
                     if message.note is not None:
                         run.note = message.note
+                    if run.log is not None:
+                        run.log.extend(message.log)
                     return message, text
         except (ConnectionError, asyncio.IncompleteReadError):
             raise _CallFailed(begun) from None
@@ -259,7 +261,9 @@ def _ask(task: TaskCore, record: Record) -> Ask:
         raise BadTask(f"{task.name}: {function!r} does not name its module, so a process cannot import it")
     own_codec = task.signature._codec is not None and not isinstance(task.signature._codec, TaggedCodec)
     without_payload = replace(record, job=replace(record.job, payload=""))
-    return Ask(module, function.__qualname__, task.name, own_codec, _run_of(record).worker, without_payload)
+    run = _run_of(record)
+    capture = None if run.log is None else run.log.level
+    return Ask(module, function.__qualname__, task.name, own_codec, run.worker, without_payload, capture)
 
 
 def _run_of(record: Record) -> JobRun:

@@ -3,7 +3,7 @@
 -- Changes of the sorted sets of times and of the sets of claim ids are collected and written list by list (`flush`),
 -- because each command costs a script about as much as the work in it.
 B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {},
-            new = {}, made = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {}, gone = {} }
+            new = {}, made = {}, system = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {}, gone = {} }
 
 -- --- counters, and lists by rank
 
@@ -77,6 +77,7 @@ function B.make(id, body, j)
   local n = #B.new
   B.new[n + 1], B.new[n + 2] = id, body .. NOW_BYTES
   B.made[n + 1], B.made[n + 2] = num(now), id
+  if K.is_system(j) then B.system[#B.system + 1], B.system[#B.system + 2] = num(now), id end
   local r = R.fresh(id, j, now)
   B.rows[id] = r
   if SPREAD and j.root then call('SADD', ns .. ':tree:' .. j.root, id) end
@@ -105,7 +106,8 @@ function B.flush()
   if #B.new > 0 then
     many('HSET', JOB, B.new, 2)
     many('ZADD', MADE, B.made, 2)
-    B.new, B.made = {}, {}
+    many('ZADD', K.SYSTEM, B.system, 2)
+    B.new, B.made, B.system = {}, {}, {}
   end
   for key, list in pairs(B.zsets) do
     local add, drop, n, m = {}, {}, 0, 0
@@ -120,6 +122,7 @@ function B.flush()
     end
     many('ZADD', key, add, 2)
     many('ZREM', key, drop)
+    if n > 0 then K.name(key) end
   end
   for key, list in pairs(B.sets) do
     local add, drop = {}, {}
@@ -130,7 +133,7 @@ function B.flush()
     many('SREM', key, drop)
   end
   for list, words in pairs(B.sweeps) do B.list_swept(words[1], words[2], words[3], list) end
-  for _, list in ipairs(#B.gone > 0 and { OLD, ENDED, MADE, DUE } or NOTHING) do many('ZREM', list, B.gone) end
+  for _, list in ipairs(#B.gone > 0 and { OLD, ENDED, MADE, DUE, K.SYSTEM } or NOTHING) do many('ZREM', list, B.gone) end
   many('HDEL', JOB, B.gone)
   many('HDEL', ROW, B.gone)
   B.zsets, B.sets, B.sweeps, B.gone = {}, {}, {}, {}
@@ -207,6 +210,14 @@ local function needs(r, v)
   if was ~= is and r.j.root then B.add(ns .. ':roots', r.j.root, is and 1 or -1) end
 end
 
+-- Note the change of the list that has this row; see kinds.lua.
+local function listed(r, v)
+  local was, old = K.of(v, r.created_at)
+  local is, new = K.of(r, r.created_at)
+  if was and was ~= is then noted(B.zsets, K.list(was, r.j.queue), r.id, false) end
+  if is and (was ~= is or old ~= new) then noted(B.zsets, K.list(is, r.j.queue), r.id, new) end
+end
+
 function B.put(r)
   local v, id = r.v, r.id
   in_line(r, v)
@@ -216,6 +227,7 @@ function B.put(r)
     if is then noted(B.sets, ns .. ':held:' .. is, id, true) end
   end
   move(DUE, id, v.due_at, r.due_at)
+  listed(r, v)
   slots(r, v)
   needs(r, v)
   move(OLD, id, v.expires_at, r.expires_at)
@@ -229,6 +241,7 @@ end
 -- Remove the row from all views; the next `flush` deletes it.
 function B.forget(r)
   B.gone[#B.gone + 1] = r.id
+  if r.state == FAILED then noted(B.zsets, K.list('failed', r.j.queue), r.id, false) end
   if SPREAD and r.j.root then call('SREM', ns .. ':tree:' .. r.j.root, r.id) end
   B.rows[r.id], B.dirty[r.id] = false, nil
 end

@@ -37,6 +37,7 @@ function C.store(at)
       local r = R.read(id, body, raw ~= '' and raw or nil)
       call('HSET', JOB, id, body)
       call('ZADD', MADE, num(r.created_at), id)
+      if K.is_system(r.j) then call('ZADD', K.SYSTEM, num(r.created_at), id) end
       r.v = {}                             -- no view has it yet
       B.rows[id] = r
       B.put(r)

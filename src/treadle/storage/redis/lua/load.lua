@@ -1,5 +1,5 @@
--- ARGV: now, the mark, number of facts, kind name value ..., number of rates, name rate ..., then for each job:
--- id, job with its time, row or '', '1' if it holds its key, former holder it waits for or '', edges as msgpack.
+-- ARGV: now, the mark, number of facts, kind name value ..., number of rates, name rate ..., rows of metrics (metrics.lua),
+-- then for each job: id, job with its time, row or '', '1' if it holds its key, former holder it waits for or '', edges as msgpack.
 -- rate: { { time, cost } ..., no time twice; tokens or false, at }. edge: { up, open, soft, version }.
 -- Stores them unchanged: advances no due rows, counts no endings and publishes nothing. A known id is left as it is.
 -- Returns '', or the stored mark if the new one may not replace it; then nothing is stored.
@@ -26,6 +26,8 @@ for _ = 1, tonumber(ARGV[at]) do
   at = at + 2
 end
 at = at + 1
-C.store(at)
+store_metrics(at)
+expire_metrics()
+C.store(at + 1 + 4 * ARGV[at])
 B.write()
 return ''

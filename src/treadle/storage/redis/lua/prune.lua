@@ -31,11 +31,11 @@ end
 local ids, scores = first_of(all, LOOK)
 
 -- Read their rows. The job of a plain row without a tail is not read: it has no key, no upstreams and no other workflow
--- than its own.
+-- than its own. That of a failed one is: the list of failed jobs that has it is named after its queue.
 local rows, raws, whole, nothing = {}, fetch(ROW, ids), {}, {}
 for k, id in ipairs(ids) do
   local raw = raws[k]
-  if raw and byte(raw) >= SUCCEEDED and byte(raw, 2) == PLAIN then
+  if raw and byte(raw) >= SUCCEEDED and byte(raw) ~= FAILED and byte(raw, 2) == PLAIN then
     local ended, expires = struct.unpack('>dd', raw, 99)
     rows[id] = { id = id, j = nothing, after = nothing, ended_at = ended, expires_at = expires }
   else

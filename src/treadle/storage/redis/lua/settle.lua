@@ -98,6 +98,15 @@ local function list(u, ending)
   end
 end
 
+-- List the jobs that failed, by queue; see kinds.lua.
+local function list_failed(failed)
+  for queue, entries in pairs(failed) do
+    local name = 'failed:' .. sub(queue, 7)            -- `queue` begins with "queue:"
+    many('ZADD', ns .. ':of:' .. name, entries, 2)
+    call('SADD', ns .. ':of', name)
+  end
+end
+
 -- Release the slots, limit by limit.
 local function give_back(groups)
   local limited = {}
@@ -118,7 +127,7 @@ end
 do
   local raws, parents = fetch(ROW, ids), awaited()
   local set, due, topics, n = {}, {}, {}, 0
-  local wordings, untils, groups, heaviest = {}, {}, {}, 0
+  local wordings, untils, groups, failed, heaviest = {}, {}, {}, {}, 0
   local ending = num(-now)
   for k = 1, total do
     local raw, id, w = raws[k], ids[k], wordings[words[k]]
@@ -148,6 +157,11 @@ do
           .. u[1] .. group.names .. w.tail
         due[n], topics[n] = id, 'job:' .. id
         u[3][#u[3] + 1] = id
+        if w.failed then
+          local entries = failed[group.queue] or {}
+          failed[group.queue] = entries
+          entries[#entries + 1], entries[#entries + 2] = ending, id
+        end
       end
     end
   end
@@ -157,6 +171,7 @@ do
     many('ZREM', DUE, due)
     if heaviest <= HEAVY then many('HSET', ROW, set, 2) end
     for _, u in pairs(untils) do list(u, ending) end
+    list_failed(failed)
     give_back(groups)
     hint(ns .. ':ends', cmsgpack.pack(topics))
   end

@@ -1,6 +1,6 @@
 -- ARGV: now, how many entries to check, then a cursor for each of `spent`, `bucket`, `workers`, `skips`.
 -- Deletes obsolete entries: windows that have passed, full buckets, workers without a heartbeat for 30 days, and
--- `skips` of empty queues. Returns the next cursors.
+-- `skips` of empty queues. Also forgets the names of empty lists (kinds.lua). Returns the next cursors.
 if away() then return { ARGV[3], ARGV[4], ARGV[5], ARGV[6] } end
 slowly()
 local GONE = 30 * 86400                  -- seconds after a worker's last heartbeat, or a start that no rule counts
@@ -27,6 +27,12 @@ local function full(key, bucket)
   if rule and rule.rate and rule.how == 'bucket' then return A.level(rule, key) >= A.capacity(rule) end
   return at < now - GONE
 end
+
+local emptied = {}
+for _, name in ipairs(call('SMEMBERS', ns .. ':of')) do
+  if call('EXISTS', ns .. ':of:' .. name) == 0 then emptied[#emptied + 1] = name end
+end
+many('SREM', ns .. ':of', emptied)
 
 return {
   each('spent', 3, over), each('bucket', 4, full),

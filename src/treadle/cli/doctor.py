@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from treadle.cli.output import FAILED, OK, Stop, as_json, document, verdict
-from treadle.cli.target import Target, move_of, targeted
+from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
-    from treadle.cli.doctor.common import Check
+    from treadle.server.doctor import Check
 
 
 @click.command()
@@ -52,8 +52,9 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
 
 
 async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:
-    from treadle.cli.doctor import common, leftovers, sqlite
     from treadle.errors import StorageError
+    from treadle.server.doctor import common, leftovers, sqlite
+    from treadle.server.doctor.examine import is_broken, of_contents, of_file
 
     url, database = target.app.url or "", target.file
     schema = sqlite.schema(database) if database is not None else None
@@ -61,11 +62,10 @@ async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]
         if repair:
             for check in leftovers.repair_file(database):
                 yield check
-        broken = False
-        for check in (*sqlite.checks(url, database, full), *leftovers.in_file(database)):
-            broken = broken or (check.verdict == "fail" and check.name in ("file", "content"))
+        checks = of_file(url, database, full)
+        for check in checks:
             yield check
-        if broken:
+        if is_broken(checks):
             return
     try:
         target.check_there()
@@ -73,28 +73,7 @@ async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]
             now = sqlite.schema(database) if database is not None else None
             was = f", migrated from {schema}" if now != schema else ""
             yield common.ok("storage", f"{target.url} answers" + (f"; schema {now}{was}" if now is not None else ""))
-            if (moved := await move_of(app)) is not None:
-                yield common.fail("moved", moved, "restart the processes that still use it with that URL")
-            async for check in _of_server(url, repair):
-                yield check
-            if not app.storage.capabilities.queues:
-                async for check in leftovers.in_storage(app, repair):
-                    yield check
-            async for check in common.checks(app, target.has_tasks):
+            async for check in of_contents(app._core, target.has_tasks, repair):
                 yield check
     except (StorageError, Stop) as error:
         yield common.fail("storage", f"{target.url}: {error}", "check the URL, and whether the server is running")
-
-
-async def _of_server(url: str, repair: bool) -> AsyncIterator[Check]:
-    """The checks of the storage's server, if it is PostgreSQL or Redis."""
-    from treadle.cli.doctor import redis
-    from treadle.cli.doctor.postgres import checks as of_database
-    from treadle.cli.doctor.postgres import is_postgres
-
-    if is_postgres(url):
-        async for check in of_database(url):
-            yield check
-    if url.partition("://")[0] in redis.SCHEMES:
-        for check in await redis.checks(url, repair):
-            yield check

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from treadle.cli.doctor.common import Check, fail, ok, warn
-from treadle.cli.output import lasts, plural, size
+from treadle.core.words import lasts, plural, size
+from treadle.server.doctor.common import Check, fail, ok, warn
 
 if TYPE_CHECKING:
     from treadle.storage.postgres import Health, PostgresStorage, Table

@@ -10,12 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.admin.known_names import near, used, without_rule
-from treadle.cli.output import lasts, plural
 from treadle.core import defaults
+from treadle.core.words import lasts, plural
 from treadle.worker.leader import TASK as LEADER
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
     from treadle.core.model import Stats
 
 YEAR_2024 = 1_704_067_200.0
@@ -44,30 +44,30 @@ def fail(name: str, text: str, advice: str) -> Check:
     return Check("fail", name, text, advice)
 
 
-async def checks(app: App, has_tasks: bool) -> AsyncIterator[Check]:
+async def checks(core: AppCore, has_tasks: bool) -> AsyncIterator[Check]:
     """The checks of clock, workers, queues, limits and jobs. A token that is bound to queues gets fewer of them."""
-    stats, queues = await app.queues.stats(), app.storage.capabilities.queues
+    stats, queues = await core.queues.stats(), core.storage.capabilities.queues
     if queues:
         words = f"bound to {', '.join(queues)}: clock, leases, limits and Treadle's own rows cannot be checked"
         yield warn("token", words, "use a token for every queue, or the URL of the storage itself")
     else:
-        yield await _clock(app)
+        yield await _clock(core)
     yield _workers(stats)
-    for check in (*_unserved(stats), *_untaken(stats), *_shut(app, stats)):
+    for check in (*_unserved(stats), *_untaken(stats), *_shut(core, stats)):
         yield check
     if has_tasks:
-        for check in (*_strangers(app, stats), *(() if queues else _without_rule(app, stats))):
+        for check in (*_strangers(core, stats), *(() if queues else _without_rule(core, stats))):
             yield check
     if not queues:
-        yield await _lost(app)
+        yield await _lost(core)
     failed = sum(count.jobs for count in stats.counts if count.state == "failed")
     if failed:
         yield warn("failed", plural(failed, "failed job"), "`treadle jobs list --state failed`; retry or delete them")
 
 
-async def _clock(app: App) -> Check:
-    now = app._core.now()
-    newest = (await app.jobs.list(limit=1)).records
+async def _clock(core: AppCore) -> Check:
+    now = core.now()
+    newest = (await core.jobs.list(limit=1)).records
     if now < YEAR_2024:
         return fail("clock", f"this machine's clock is off by years ({now:.0f})", "set the clock, preferably by NTP")
     ahead = newest[0].created_at - now if newest else 0.0
@@ -127,9 +127,9 @@ def _untaken(stats: Stats) -> Iterator[Check]:
         yield warn("tasks", what, "deploy a worker that has it, or cancel them: `treadle jobs cancel --task ...`")
 
 
-def _shut(app: App, stats: Stats) -> Iterator[Check]:
+def _shut(core: AppCore, stats: Stats) -> Iterator[Check]:
     pauses = [use for use in stats.limits if use.pauses and use.behind is None and not use.blocked and not use.used]
-    known = used(app._core.tasks, replace(stats, limits=tuple(use for use in stats.limits if use not in pauses)))
+    known = used(core.tasks, replace(stats, limits=tuple(use for use in stats.limits if use not in pauses)))
     for use in stats.limits:
         if use.rule.slots != 0:
             continue
@@ -161,23 +161,23 @@ def _shut(app: App, stats: Stats) -> Iterator[Check]:
             )
 
 
-def _strangers(app: App, stats: Stats) -> Iterator[Check]:
+def _strangers(core: AppCore, stats: Stats) -> Iterator[Check]:
     jobs: dict[str, int] = {}
     for count in stats.counts:
         ours = not count.task or count.task.startswith("treadle.")
-        if not count.state.final and not ours and count.task not in app.tasks:
+        if not count.state.final and not ours and count.task not in core.tasks:
             jobs[count.task] = jobs.get(count.task, 0) + count.jobs
     for task, number in sorted(jobs.items()):
         yield warn(
             "tasks",
             f"{plural(number, 'unfinished job')} of task {task!r}, which this app does not have"
-            + near(task, app.tasks),
+            + near(task, core.tasks),
             "run a worker that has it, or cancel them: `treadle jobs cancel --task ...`",
         )
 
 
-def _without_rule(app: App, stats: Stats) -> Iterator[Check]:
-    for task, limit, guess in without_rule(app._core.tasks, frozenset(use.rule.name for use in stats.limits)):
+def _without_rule(core: AppCore, stats: Stats) -> Iterator[Check]:
+    for task, limit, guess in without_rule(core.tasks, frozenset(use.rule.name for use in stats.limits)):
         yield warn(
             "limits",
             f"task {task!r} names the limit {limit!r}, which has no rule{guess}",
@@ -185,10 +185,10 @@ def _without_rule(app: App, stats: Stats) -> Iterator[Check]:
         )
 
 
-async def _lost(app: App) -> Check:
+async def _lost(core: AppCore) -> Check:
     """Jobs whose lease expired more than once, or that failed because of it: they may kill their workers."""
-    unfinished = await app.jobs.list(state=("running", "ready"), order="oldest", limit=LOOKED_AT)
-    ended = await app.jobs.list(state="failed", order="ended", limit=LOOKED_AT)
+    unfinished = await core.jobs.list(state=("running", "ready"), order="oldest", limit=LOOKED_AT)
+    ended = await core.jobs.list(state="failed", order="ended", limit=LOOKED_AT)
     again = [row for row in unfinished.records if row.lost > 1] + [row for row in ended.records if row.reason == "lost"]
     if again:
         tasks = ", ".join(sorted({row.job.task for row in again})[:5])

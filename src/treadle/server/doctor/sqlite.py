@@ -13,10 +13,10 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from treadle.cli.doctor.common import Check, fail, ok, warn
-from treadle.cli.output import plural, size
+from treadle.core.words import plural, size
+from treadle.server.doctor.common import Check, fail, ok, warn
 
 NETWORK = frozenset(
     {
@@ -47,6 +47,13 @@ NETWORK = frozenset(
 LITTLE, LEAST = 1024**3, 64 * 1024**2  # free bytes below which to warn, to fail
 LONG_LOG = 256 * 1024**2  # bytes of write-ahead log above which to warn: long reads keep it from being truncated
 GUARDED = (3, 51, 3)  # earlier versions may lose writes when two checkpoints overlap
+
+
+def file_of(url: str | None) -> Path | None:
+    """The file of a SQLite URL, which may be relative to the current directory; None for other URLs."""
+    parts = urlsplit(url or "")
+    path = unquote(parts.path.removeprefix("/"))
+    return Path(path) if parts.scheme == "sqlite" and not parts.netloc and path else None
 
 
 @contextlib.contextmanager

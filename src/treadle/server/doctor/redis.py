@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from msgspec.structs import replace
 
-from treadle.cli.doctor.common import Check, fail, ok, warn
-from treadle.cli.output import size
+from treadle.core.words import size
+from treadle.server.doctor.common import Check, fail, ok, warn
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 NEEDED = (6, 2)
@@ -41,6 +41,8 @@ class Asked(Protocol):
 
     async def recount(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
 
+    async def relist(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
+
 
 async def checks(url: str, repair: bool) -> list[Check]:
     """The checks of the storage's servers. Raises StorageError if one is unreachable."""
@@ -52,11 +54,12 @@ async def checks(url: str, repair: bool) -> list[Check]:
     try:
         found = await storage.health()
         slots = await storage.recount(correct=repair)
+        lists = await storage.relist(correct=repair)
     finally:
         await storage.close()
     shards = int(dict(parse_qsl(urlsplit(url).query)).get("shards", "1"))
     first, *others = found
-    told = [*judged(first), *_spread(first, shards, len(found)), *_slots(slots, repair)]
+    told = [*judged(first), *_spread(first, shards, len(found)), *_slots(slots, repair), *_lists(lists, repair)]
     for number, other in enumerate(others, 2):  # of the other servers, problems only
         told += [replace(check, name=f"{check.name} {number}") for check in judged(other) if check.verdict != "ok"]
     return told
@@ -104,6 +107,19 @@ def _slots(found: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Chec
             f"counters of limits do not match their jobs ({', '.join(said)})",
             "`treadle doctor --repair` corrects them; some calls were interrupted: check the rights of the server's "
             "user, and upgrade all programs",
+        )
+
+
+def _lists(found: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
+    said = [f"{name}: {before} in the list, {now} in the rows" for name, before, now in dict.fromkeys(found)]
+    if repair:
+        for each in said:
+            yield ok("repaired", f"corrected the list of jobs {each}")
+    elif said:
+        yield warn(
+            "lists",
+            f"lists of jobs do not match their rows ({', '.join(said)})",
+            "`treadle doctor --repair` corrects them; upgrade all programs: earlier versions do not write these lists",
         )
 
 

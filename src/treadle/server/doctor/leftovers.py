@@ -12,21 +12,21 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treadle.cli.doctor.common import Check, fail, ok, warn
-from treadle.cli.doctor.sqlite import looking, loose_files, schema
-from treadle.cli.output import plural
 from treadle.core import defaults
 from treadle.core.model import Query, Record
 from treadle.core.ranges import OWN
+from treadle.core.words import plural
 from treadle.errors import JobNotDone, Stale, TreadleError, UnknownJob
 from treadle.policy.judge import HOLD
 from treadle.scheduling import ticker
 from treadle.server import system_rows
+from treadle.server.doctor.common import Check, fail, ok, warn
+from treadle.server.doctor.sqlite import looking, loose_files, schema
 from treadle.worker import leader
 from treadle.workflow.plan import FLOW
 
 if TYPE_CHECKING:
-    from treadle.app import App
+    from treadle.app_core import AppCore
 
 PAGE = 500
 NAMED = 3  # rows that a warning names
@@ -86,15 +86,15 @@ def repair_file(file: Path) -> Iterator[Check]:
 # --- in every storage
 
 
-async def in_storage(app: App, repair: bool) -> AsyncIterator[Check]:
+async def in_storage(core: AppCore, repair: bool) -> AsyncIterator[Check]:
     """Invalid rows of Treadle's own queue and tasks; cancels them if `repair` is set."""
-    found = [(row, problem) async for row in _own_rows(app) if (problem := problem_of(row)) is not None]
+    found = [(row, problem) async for row in _own_rows(core) if (problem := problem_of(row)) is not None]
     if not found:
         yield ok("own rows", "Treadle's own queue holds only Treadle's rows")
         return
     if repair:
         for row, problem in found:
-            yield await _cancelled(app, row, problem)
+            yield await _cancelled(core, row, problem)
         return
     some = "; ".join(f"{row.id}: {problem}" for row, problem in found[:NAMED])
     yield warn(
@@ -104,9 +104,9 @@ async def in_storage(app: App, repair: bool) -> AsyncIterator[Check]:
     )
 
 
-async def _own_rows(app: App) -> AsyncIterator[Record]:
+async def _own_rows(core: AppCore) -> AsyncIterator[Record]:
     """All unfinished rows of Treadle's own queue, and of its own tasks in other queues."""
-    stats = await app.queues.stats()
+    stats = await core.queues.stats()
     tasks = {
         (count.queue, count.task) for count in stats.counts if count.task.startswith(OWN) and not count.state.final
     }
@@ -115,7 +115,7 @@ async def _own_rows(app: App) -> AsyncIterator[Record]:
     for queue, task in wanted:
         cursor: str | None = None
         while True:
-            page = await app.storage.find(
+            page = await core.storage.find(
                 Query(queue=queue, task=task, state=ticker.UNFINISHED, order="oldest", limit=PAGE, cursor=cursor)
             )
             for row in page.records:
@@ -143,9 +143,9 @@ def problem_of(row: Record) -> str | None:
     return None
 
 
-async def _cancelled(app: App, row: Record, problem: str) -> Check:
+async def _cancelled(core: AppCore, row: Record, problem: str) -> Check:
     try:
-        await app.jobs.cancel(row.id, tree=False)
+        await core.jobs.cancel(row.id, tree=False)
     except (Stale, UnknownJob, JobNotDone) as error:
         return ok("repaired", f"{row.id} ({problem}) has ended meanwhile: {error}")
     except TreadleError as error:

@@ -1,0 +1,297 @@
+"""`app.audit`: records which operator did what, in rows of the storage itself.
+
+An entry is stored before the act and settled after it. So an act without an entry does not happen, and the entry of an
+act that died half-way stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.admin.moved_looks import Moved
+from treadle.core import defaults
+from treadle.core.clock import monotonic
+from treadle.core.ids import UuidV7
+from treadle.core.model import NewJob, Outcome, Page, Query, Record, State
+from treadle.core.must_await import Awaited
+from treadle.core.redaction import in_line, without_secrets
+from treadle.errors import UNREADABLE, BadOption, StorageError
+from treadle.storage.contract import Storage
+
+log = logging.getLogger("treadle.audit")
+
+TASK: Final = "treadle.audit"  # no worker names this task, so no worker claims it
+PREFIX: Final = "treadle:audit:"
+KEEP: Final = 90 * 86_400.0  # s
+IDS: Final = 20  # ids that an entry names
+LONGEST: Final = 500  # characters of each text
+LONGEST_ENTRY: Final = 16_384  # characters of an entry's payload, and of its result
+REASONS: Final = 20  # reasons why jobs were passed over
+CLEAN_EVERY: Final = 3_600.0  # s between two looks for open entries older than KEEP
+CLEANED: Final = 100  # entries that one look deletes
+
+Source = Literal["api", "cli", "python", "mcp"]
+
+
+class Act(Struct, frozen=True, omit_defaults=True):
+    """The payload of an entry: what is known before the act."""
+
+    by: str
+    source: Source
+    act: str
+    target: str = ""
+    filter: str | None = None
+
+
+class Ending(Struct, frozen=True, omit_defaults=True):
+    """The result of an entry: what is known after the act."""
+
+    done: int | None = None
+    passed_over: dict[str, int] | None = None
+    error: str | None = None
+    ids: tuple[str, ...] = ()
+
+
+class Begun(Struct, frozen=True):
+    """An entry that is open."""
+
+    row: Record
+    act: Act
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True, rename={"source": "from"}):
+    """One act.
+
+    at           when it began; ended_at: when it ended; None: it is under way, or its process died
+    by           the name of a token, or user@host
+    act          such as "job.cancel"
+    target       the job, queue, limit or schedule; "" for an act on many jobs
+    filter       the filter in words, or the details of a change
+    done         how many jobs it changed; None: it is not about jobs
+    passed_over  how many jobs it left as they were, by reason
+    ids          the first 20 jobs that it changed
+    """
+
+    id: str
+    at: float
+    ended_at: float | None
+    by: str
+    source: Source
+    act: str
+    target: str
+    filter: str | None
+    done: int | None
+    passed_over: Mapping[str, int] | None
+    error: str | None
+    ids: Sequence[str]
+
+
+class AuditPage(Struct, frozen=True):
+    """One page of entries, the newest first. `cursor` reads the next page; None: this was the last one."""
+
+    entries: Sequence[AuditEntry]
+    cursor: str | None
+
+
+class Receipt:
+    """The report of an act. All fields may be set until its end."""
+
+    def __init__(self) -> None:
+        self.done: int | None = None
+        self.passed_over: dict[str, int] = {}
+        self.error: str | None = None
+        self.ids: list[str] = []
+
+    def ending(self) -> Ending:
+        reasons = sorted(self.passed_over.items(), key=lambda pair: -pair[1])[:REASONS]
+        return Ending(
+            done=self.done,
+            passed_over={_text(reason): count for reason, count in reasons} or None,
+            error=None if self.error is None else _text(self.error),
+            ids=tuple(self.ids[:IDS]),
+        )
+
+
+class Audit(
+    Awaited, call="app.audit", sync="app.sync.audit.{name}(...)", more=dict.fromkeys(("begin", "end"), "{through}")
+):
+    """The audit log of a storage. Entries are kept for 90 days."""
+
+    def __init__(self, storage: Callable[[], Awaitable[Storage]], now: Callable[[], float], moved: Moved) -> None:
+        self._storage, self._now, self._moved = storage, now, moved
+        self._new_id = UuidV7()
+        self._cleaned: float | None = None
+
+    @asynccontextmanager
+    async def record(
+        self,
+        act: str,
+        target: str = "",
+        *,
+        filter: str | None = None,
+        by: str | None = None,
+        source: Source = "python",
+    ) -> AsyncIterator[Receipt]:
+        """`async with app.audit.record("customer.delete", "42") as receipt:` records the act in the block.
+
+        by      who acts; None: this user on this machine
+        filter  details of the act, or the filter in words
+
+        Set `receipt.done`, `.ids` and `.passed_over` inside the block. An exception is recorded and raised. Values
+        after names such as `password=` are hidden, and each text is cut after 500 characters.
+
+        Raises StorageError if the entry cannot be stored; the block does not run then. If the entry cannot be completed
+        after the block, a warning is logged and the entry stays open.
+        """
+        begun = await self.begin(Act(by or whoami(), source, act, target, filter))
+        receipt = Receipt()
+        try:
+            yield receipt
+        except asyncio.CancelledError:
+            raise  # whether the act was carried out is unknown, so its entry stays open
+        except BaseException as error:
+            receipt.error = f"{type(error).__name__}: {error}"
+            await self.end(begun, receipt)
+            raise
+        await self.end(begun, receipt)
+
+    async def begin(self, act: Act) -> Begun:
+        """Store the entry of an act that begins now. Raises StorageError."""
+        found = Act(
+            _text(act.by),
+            act.source,
+            _text(act.act),
+            _text(act.target),
+            None if act.filter is None else _text(act.filter),
+        )
+        storage = await self._storage()
+        new = NewJob(
+            id=f"{PREFIX}{self._new_id()}",
+            task=TASK,
+            queue=defaults.SYSTEM_QUEUE,
+            payload=msgspec.json.encode(found).decode(),
+            delay=defaults.MAX_DELAY,  # never queued
+            keep=KEEP,
+        )
+        [row] = await storage.enqueue([new])
+        await self._clean(storage)
+        return Begun(row, found)
+
+    async def end(self, begun: Begun, receipt: Receipt) -> None:
+        """Complete an entry, and log its line. Never raises StorageError."""
+        ending, act, row = receipt.ending(), begun.act, begun.row
+        words = f"{act.by} from {act.source}: {act.act} {act.target or '-'}"
+        if act.filter is not None:
+            words += f" ({act.filter})"
+        if ending.done is not None:
+            words += f", {ending.done} done"
+        if ending.error is not None:
+            words += f", {ending.error}"
+        log.info("%s", in_line(words))
+        out = Outcome(
+            id=row.id,
+            version=row.version,
+            state=State.SUCCEEDED,
+            result=msgspec.json.encode(ending).decode(),
+        )
+        try:
+            [said] = await (await self._storage()).settle([out])
+        except StorageError as error:
+            log.warning("the entry %s stays open: %s", row.id, error)
+        else:
+            if said.status != "applied":
+                log.warning("the entry %s stays open: %s", row.id, said.reason or said.status)
+
+    async def list(self, /, *, cursor: str | None = None, limit: int = 50) -> AuditPage:
+        """One page of entries, the newest first. Raises BadOption."""
+        if not 1 <= limit <= 1_000:
+            raise BadOption("limit", f"expected 1 to 1,000, found {limit!r}")
+        page = await (await self._storage()).find(Query(task=TASK, cursor=cursor, limit=limit))
+        await self._moved.looked("app.audit.list")
+        return AuditPage([entry_of(row) for row in page.records], page.cursor)
+
+    async def _clean(self, storage: Storage) -> None:
+        """Delete entries that have been open for 90 days, once an hour: no worker ends them."""
+        if storage.capabilities.queues or (self._cleaned is not None and monotonic() - self._cleaned < CLEAN_EVERY):
+            return
+        self._cleaned = monotonic()
+        try:
+            old = await storage.find(
+                Query(task=TASK, state=(State.READY,), before=self._now() - KEEP, order="oldest", limit=CLEANED)
+            )
+            await storage.settle(
+                [Outcome(id=row.id, version=row.version, state=State.CANCELLED, keep=0.0) for row in old.records]
+            )
+        except StorageError as error:
+            log.debug("open entries were not deleted: %s", error)
+
+
+def is_entry(row: Record) -> bool:
+    """Whether this row is an entry of the audit log, which no act on jobs may change."""
+    return row.job.task == TASK
+
+
+async def without_entries(storage: Storage, query: Query, page: Page) -> Page:
+    """The page without entries of the audit log, unless the query names their task or a queue."""
+    if query.task == TASK or query.queue is not None or query.ids:
+        return page
+    total = page.total
+    if total is not None and query.task is None:
+        entries = await storage.find(replace(query, task=TASK, limit=0, cursor=None))
+        total -= entries.total or 0
+    return replace(page, records=tuple(row for row in page.records if not is_entry(row)), total=total)
+
+
+def entry_of(row: Record) -> AuditEntry:
+    """The entry that a row stores. One that cannot be read is shown with its text."""
+    act, ending = read_act(row.job.payload), Ending()
+    try:
+        ending = msgspec.json.decode(row.result or "{}", type=Ending)
+    except UNREADABLE:
+        ending = Ending(error=row.result)
+    return AuditEntry(
+        id=row.id,
+        at=row.created_at,
+        ended_at=row.ended_at,
+        by=act.by,
+        source=act.source,
+        act=act.act,
+        target=act.target,
+        filter=act.filter,
+        done=ending.done,
+        passed_over=ending.passed_over,
+        error=ending.error,
+        ids=ending.ids,
+    )
+
+
+def read_act(payload: str) -> Act:
+    try:
+        return msgspec.json.decode(payload, type=Act)
+    except UNREADABLE:
+        return Act("", "python", payload[:LONGEST])
+
+
+def whoami() -> str:
+    """user@host of this process."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container whose user has no name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _text(text: str) -> str:
+    """A text of an entry: on one line, without secrets, and not too long."""
+    found = in_line(without_secrets(text[: 4 * LONGEST]))
+    return found if len(found) <= LONGEST else f"{found[: LONGEST - 3]}..."

@@ -1,0 +1,90 @@
+"""The filters of `app.jobs`: turns them into a query of the storage and a text to search for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, cast
+
+from treadle.admin.known_names import near
+from treadle.core.model import Query, State
+from treadle.errors import BadOption
+from treadle.tasks.when import HasId
+
+KNOWN: Final = frozenset(
+    {"state", "status", "task", "queue", "workflow", "parent", "label", "ids", "before", "since", "search"}
+)
+STATUSES: Final = ("queued", "scheduled", "blocked")
+MOST_SCANNED: Final = 10_000_000  # rows that one call may look at
+LONGEST: Final = 1_000  # characters of a text to search for
+
+
+def id_of(job: HasId | str) -> str:
+    return job if isinstance(job, str) else job.id
+
+
+def query_of(filters: Mapping[str, Any], **rest: Any) -> Query:
+    """Make a Query of the user's filters. Raises BadOption."""
+    for name in filters:
+        if name not in KNOWN:
+            like = near(name, KNOWN)
+            raise BadOption(name, f"there is no such filter{like}; there are {', '.join(sorted(KNOWN))}")
+    for name in ("queue", "label"):
+        if filters.get(name) is not None and not isinstance(filters[name], str):
+            raise BadOption(name, f"expected a text (a label of a mapping is 'key=value'), found {filters[name]!r}")
+    task, status = filters.get("task"), _status(filters.get("status"))
+    if status in STATUSES:
+        rest["ready"] = status
+    elif status is not None:
+        rest["state"] = (State(status),)
+    return Query(
+        **{"state": _states(filters.get("state")), **rest},
+        task=task if task is None or isinstance(task, str) else task.name,
+        queue=filters.get("queue"),
+        root=None if filters.get("workflow") is None else id_of(filters["workflow"]),
+        parent=None if filters.get("parent") is None else id_of(filters["parent"]),
+        label=filters.get("label"),
+        ids=tuple(map(id_of, filters.get("ids") or ())),
+        before=_instant("before", filters.get("before")),
+        since=_instant("since", filters.get("since")),
+    )
+
+
+def text_of(filters: Mapping[str, Any]) -> str | None:
+    """The text that the filters search for. Raises BadOption."""
+    found = filters.get("search")
+    if found is not None and (not isinstance(found, str) or not 0 < len(found) <= LONGEST):
+        raise BadOption("search", f"expected a text of 1 to {LONGEST:,} characters, found {found!r:.80}")
+    return found
+
+
+def rows_of(scan: int | None) -> int | None:
+    """Raise BadOption unless this is a number of rows to look at."""
+    given: object = scan
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MOST_SCANNED):
+        raise BadOption("scan", f"expected 1 to {MOST_SCANNED:,} rows, found {given!r}")
+    return scan
+
+
+def _instant(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise BadOption(name, f"expected a datetime with a time zone, found {value!r}")
+    return value.timestamp()
+
+
+def _status(value: Any) -> str | None:
+    if value is not None and value not in (*STATUSES, *map(str, State)):
+        raise BadOption("status", f"expected one of {', '.join((*STATUSES, *State))}, found {value!r}")
+    return cast("str | None", value)
+
+
+def _states(value: Any) -> tuple[State, ...]:
+    if value is None:
+        return ()
+    found: Iterable[Any] = [value] if isinstance(value, str) else value
+    try:
+        return tuple(State(each) for each in found)
+    except (TypeError, ValueError):
+        raise BadOption("state", f"expected one or more of {', '.join(State)}, found {value!r}") from None

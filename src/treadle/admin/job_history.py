@@ -1,0 +1,207 @@
+"""The history of one job for `app.jobs.history`: attempts, steps, signals, and the states of its children.
+
+Everything is read from stored rows of a bounded number, and no row that cannot be decoded hides the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from msgspec import Struct, UnsetType
+
+from treadle.admin import stored_values
+from treadle.core.model import Query, Record, State
+from treadle.durable.checkpoints import OURS, Entry, read_entry
+from treadle.durable.once import marks_of
+from treadle.errors import UNREADABLE
+from treadle.policy import attempts, run_log
+from treadle.policy.attempts import Attempt
+from treadle.policy.run_log import LogLine
+from treadle.serialization.call_codec import CallCodec
+from treadle.storage.contract import Storage
+from treadle.tasks.core import TaskCore
+from treadle.workflow import signals
+
+CHILDREN: Final = 1_000  # children that are counted
+SEARCHED: Final = 2_000  # rows stored after the job among which a storage looks for its signals
+PAGE: Final = 500
+
+Decode = Callable[[str], Any]
+
+
+class JobAttempt(Struct, frozen=True, kw_only=True):
+    """One run of a job; see `treadle.policy.attempts.Attempt`.
+
+    logs  its captured log lines, see `Worker(capture_logs=...)`; () for earlier attempts than the last three
+    """
+
+    number: int
+    reopening: int
+    started_at: float | None
+    ended_at: float | None
+    worker: str | None
+    outcome: attempts.Ended
+    error: str | None
+    reason: str | None
+    delay: float | None
+    logs: tuple[LogLine, ...] = ()
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """A stored step of durable code.
+
+    kind   "step": a function that is run once. "sleep": until an instant. "signal": a wait that received its signal or
+           timed out. "once": a key of `current().once`, of which the last ten are known
+    value  decoded as a result is, or its stored text if that cannot be decoded
+    until  end of the sleep, or of the mark
+    done   whether later runs pass it: false for a sleep that lasts, a wait that timed out, a key that was given back
+    """
+
+    name: str
+    kind: Literal["step", "sleep", "signal", "once"]
+    value: Any = None
+    until: float | None = None
+    done: bool = True
+
+
+class Signal(Struct, frozen=True, kw_only=True):
+    """A signal that the job waits for, or that was sent to it. `at`: when it was sent."""
+
+    name: str
+    given: bool
+    value: Any = None
+    at: float | None = None
+
+
+class JobHistory(Struct, frozen=True, kw_only=True):
+    """The history of one job.
+
+    attempts         its last ten runs, oldest first, with the present or last one
+    steps            in the order in which they were stored
+    signals          those it waits for and those it received. One that was sent before the job waits for it is found
+                     among the first 2,000 rows that were stored after the job
+    children         number of its children by state: the jobs that it waits for, or waited for
+    children_capped  there are more than the 1,000 that were counted
+    """
+
+    attempts: tuple[JobAttempt, ...] = ()
+    steps: tuple[Step, ...] = ()
+    signals: tuple[Signal, ...] = ()
+    children: dict[str, int] = {}
+    children_capped: bool = False
+
+
+def decoder_of(task: TaskCore | None) -> Decode:
+    """Decodes what the codec of this task wrote; None: this app does not have the task."""
+    codec = None if task is None else task.signature._codec
+    if task is None or codec is None:
+        return stored_values.value
+    return CallCodec(f"a step of {task.name}", _untyped, codec).decode_result
+
+
+def _untyped() -> Any: ...
+
+
+async def read_history(storage: Storage, row: Record, decode: Decode) -> JobHistory:
+    """Read the history of this job. `decode` decodes the text that the task's own codec wrote. Raises StorageError."""
+    below = row.after if row.started_at is not None else ()
+    related = [each for each in await storage.get(below[:CHILDREN]) if each is not None] if below else []
+    children: dict[str, int] = {}
+    for child in related:
+        if child.job.parent == row.job.id and child.job.task:
+            children[child.state] = children.get(child.state, 0) + 1
+    steps = steps_of(row, decode)
+    waits = [each for each in related if each.job.parent == row.job.id and not each.job.task]
+    given = await _signal_rows(storage, row)
+    return JobHistory(
+        attempts=attempts_of(row),
+        steps=steps,
+        signals=_signals({each.job.id: each for each in (*given, *waits)}),
+        children=children,
+        children_capped=len(below) > CHILDREN,
+    )
+
+
+def attempts_of(row: Record) -> tuple[JobAttempt, ...]:
+    """The last ten runs of a job, oldest first. Log lines are those of the last run of an attempt."""
+    lines, found = run_log.stored(row), list[JobAttempt]()
+    for each in reversed(attempts.of(row)):
+        log = lines.pop((each.number, each.reopening), None)
+        found.append(_attempt(each, () if log is None else log.lines))
+    return tuple(reversed(found))
+
+
+def _attempt(each: Attempt, lines: tuple[LogLine, ...]) -> JobAttempt:
+    return JobAttempt(
+        number=each.number,
+        reopening=each.reopening,
+        started_at=each.started_at,
+        ended_at=each.ended_at,
+        worker=each.worker,
+        outcome=each.outcome,
+        error=each.error,
+        reason=each.reason,
+        delay=each.delay,
+        logs=lines,
+    )
+
+
+def steps_of(row: Record, decode: Decode) -> tuple[Step, ...]:
+    """The stored steps of a job. A checkpoint that is not a step is shown as its text."""
+    found = list[Step]()
+    for name, text in row.checkpoints:
+        if name.startswith(OURS):
+            continue
+        try:
+            found.append(_step(row, name, read_entry(text), decode))
+        except UNREADABLE:
+            found.append(Step(name=name, kind="step", value=text))
+    marks = [
+        Step(name=mark.key, kind="once", until=mark.until, done=not mark.given_back)
+        for mark in marks_of(row.checkpoints)
+    ]
+    return (*found, *marks)
+
+
+def _step(row: Record, name: str, entry: Entry, decode: Decode) -> Step:
+    if isinstance(entry.until, float):
+        lasts = entry.left == row.version - 1 and not row.state.final  # the run that began it was the last one
+        return Step(name=name, kind="sleep", until=entry.until, done=not lasts)
+    kind: Literal["step", "signal"] = "signal" if entry.gave_up or isinstance(entry.turn, int) else "step"
+    own = entry.result is not None and isinstance(entry.value, UnsetType)
+    value = _decoded(entry.result or "", decode) if own else stored_values.value(entry.result)
+    return Step(name=name, kind=kind, value=value, done=not entry.gave_up)
+
+
+def _decoded(text: str, decode: Decode) -> Any:
+    try:
+        return decode(text)
+    except Exception:  # a codec of the user may raise anything
+        return text
+
+
+async def _signal_rows(storage: Storage, row: Record) -> list[Record]:
+    """The rows of signals to this job."""
+    query = Query(
+        parent=row.job.id,
+        task="",
+        queue=row.job.queue,
+        since=row.created_at,
+        order="oldest",
+        limit=PAGE,
+        scan=SEARCHED,
+    )
+    return list((await storage.find(query)).records)
+
+
+def _signals(rows: dict[str, Record]) -> tuple[Signal, ...]:
+    found = list[Signal]()
+    for each in sorted(rows.values(), key=lambda each: (each.created_at, each.job.id)):
+        name = signals.signal_name(each)
+        if name is None or (each.state.final and each.state is not State.SUCCEEDED):
+            continue
+        given = each.state is State.SUCCEEDED
+        value = stored_values.value(each.result) if given else None
+        found.append(Signal(name=name, given=given, value=value, at=each.ended_at))
+    return tuple(found)

@@ -1,0 +1,169 @@
+"""Finds jobs by a text in their task, arguments, error, labels or key, or by the beginning of their id.
+
+A search decodes rows in Python, so it looks at a bounded number of rows and says how far it got. The text is a plain
+substring, compared without regard to case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from treadle.admin import stored_values
+from treadle.admin.known_names import near
+from treadle.core import ids
+from treadle.core.model import Page, Query, Record
+from treadle.serialization.tagged_json import has_mark
+from treadle.storage.contract import Storage
+from treadle.storage.queries import cursor_of, matches, moment_of
+from treadle.storage.row_rules import within
+
+STEP: Final = 250  # rows per call: a few milliseconds, after which other work gets its turn
+LARGE: Final = 65_536  # characters of a payload that is decoded; longer arguments are not searched
+DEEPEST: Final = 100  # levels of arguments that are searched
+PREFIX: Final = 8  # characters of an id that name it: 32 bits of its time
+UUID_LENGTH: Final = 36
+NEAR: Final = 1_000  # rows among which a similar id is looked for
+SLACK: Final = 60.0  # s by which the clock that made an id may differ from the storage's
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{0,4}){0,4}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]*")
+_SIMPLE: Final = re.compile(r"[\w .@:+-]+", re.ASCII)  # JSON writes these characters as they are
+
+Hide = Callable[[Any], Any]
+"""Replaces the secrets in decoded arguments, or in the text of an error."""
+
+
+class Search:
+    """A text to look for.
+
+    hide      applied to arguments and errors first, so that a search cannot find what may not be shown
+    payloads  whether arguments and errors are searched
+    """
+
+    def __init__(self, text: str, hide: Hide | None = None, payloads: bool = True) -> None:
+        self.text, self._folded = text, text.casefold()
+        self._hide, self._payloads = hide, payloads
+        self._simple = _SIMPLE.fullmatch(text) is not None and "=" not in text
+
+    def matches(self, row: Record) -> bool:
+        job = row.job
+        if self._in(job.task) or any(map(self._in, job.labels)) or self._in((job.key or "").partition(" ")[2]):
+            return True
+        if len(self.text) >= PREFIX and job.id.startswith(self.text):
+            return True
+        return self._payloads and (self._in_error(row.error) or self._in_arguments(job.payload))
+
+    def _in_error(self, error: str | None) -> bool:
+        if error is None or not self._in(error):
+            return False
+        return self._hide is None or self._in(self._hide(error))
+
+    def _in(self, text: str) -> bool:
+        return self._folded in text.casefold()
+
+    def _in_arguments(self, payload: str) -> bool:
+        if len(payload) > LARGE:
+            return False
+        if self._simple and "\\u" not in payload and not has_mark(payload) and not self._in(payload):
+            return False  # 0.3 us instead of 8: most rows need not be decoded
+        args, kwargs = stored_values.arguments(payload)
+        if self._hide is not None:
+            args, kwargs = self._hide(list(args)), self._hide(kwargs)
+        return any(map(self._in, _texts([*args], ""))) or any(map(self._in, _texts(kwargs, "")))
+
+
+def _texts(value: Any, name: str, depth: int = 0) -> Iterator[str]:
+    """The texts of a value that are searched: `name=value` for each field of a mapping, and each item of a list."""
+    if depth > DEEPEST:
+        return
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _texts(each, f"{key}=", depth + 1)
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield name
+        for each in value:
+            yield from _texts(each, "", depth + 1)
+    else:
+        yield name + (value if isinstance(value, str) else _text(value))
+
+
+def _text(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return stored_values.shown(value, "")
+
+
+async def find(storage: Storage, query: Query, search: Search) -> Page:
+    """One page of the jobs that match the query and contain the text.
+
+    The call looks at `query.scan` rows at most, by default as many as the storage's capabilities say. A page may have
+    fewer rows than `query.limit` and still a cursor. A text that is an id, or the beginning of one, returns its rows
+    alone.
+    """
+    if query.cursor is None and (direct := await _by_id(storage, query, search.text)):
+        return Page(direct, None, scanned=len(direct))
+    left = scan_of(storage, query.scan)
+    records: list[Record] = []
+    scanned, cursor = 0, query.cursor
+    while True:
+        page = await storage.find(replace(query, cursor=cursor, limit=STEP, scan=left))
+        looked = page.scanned if page.scanned is not None else len(page.records)
+        scanned, left = scanned + looked, left - looked
+        for row in page.records:
+            if not search.matches(row):
+                continue
+            records.append(row)
+            if len(records) == query.limit:
+                is_last = page.cursor is None and row is page.records[-1]
+                cursor = None if is_last else cursor_of(row, query.order)
+                return Page(tuple(records), cursor, scanned=scanned, scanned_to=moment_of(row, query.order))
+        cursor = page.cursor
+        if cursor is None or left <= 0 or not looked:
+            return Page(tuple(records), cursor, scanned=scanned, scanned_to=page.scanned_to)
+        await asyncio.sleep(0)
+
+
+def scan_of(storage: Storage, given: int | None) -> int:
+    """The rows that a bounded query looks at."""
+    return storage.capabilities.scan if given is None else given
+
+
+async def _by_id(storage: Storage, query: Query, text: str) -> tuple[Record, ...]:
+    """The job with this id, or those whose ids begin with the text; ids that Treadle makes begin with their time."""
+    if not ids.VALID.fullmatch(text):
+        return ()
+    [row] = await storage.get([text])
+    if row is not None:
+        return (row,) if matches(row, query) else ()
+    made = _made_with(query, text)
+    if made is None:
+        return ()
+    page = await storage.find(replace(made, scan=scan_of(storage, query.scan)))
+    return tuple(row for row in page.records if row.job.id.startswith(text))[: query.limit]
+
+
+def _made_with(query: Query, text: str) -> Query | None:
+    """The query for the jobs created at the time with which an id begins; None if the text is no such id."""
+    if not _UUID.fullmatch(text):
+        return None
+    digits = text.replace("-", "")[:12]
+    first = int(digits.ljust(12, "0"), 16) / 1000 - SLACK
+    last = int(digits.ljust(12, "f"), 16) / 1000 + SLACK
+    return replace(
+        query,
+        since=first if query.since is None else max(first, query.since),
+        before=last if query.before is None else min(last, query.before),
+        limit=STEP,
+    )
+
+
+async def near_id(storage: Storage, id: str, queues: Sequence[str] = ()) -> str:
+    """The text "; did you mean 'x'?" for an unknown id, or "" if no id of about the same time is similar."""
+    query = _made_with(Query(), id[:UUID_LENGTH].lower())
+    if query is None:
+        return ""
+    page = await storage.find(replace(query, scan=NEAR))
+    return near(id, {row.id for row in page.records if row.job.task and within(queues, row.job.queue)})

@@ -1,0 +1,126 @@
+"""The jobs that an operation is about: some ids, a filter, or a group of failures. It reads them page by page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.admin import job_search
+from treadle.admin.audit import is_entry
+from treadle.admin.failure_groups import GroupKey, key_of
+from treadle.admin.filter_words import words_of
+from treadle.admin.job_search import Search
+from treadle.core.model import Query, Record, State
+from treadle.storage.contract import Storage
+from treadle.storage.row_rules import within as in_reach
+
+STEP: Final = 500  # rows of one step
+LOOKED: Final = 5_000  # rows that one step looks at: 5 ms on SQLite, 50 ms on Redis
+MATCHED: Final = 10_000  # matches that a preview counts
+SAMPLES: Final = 5
+UNKNOWN: Final = "unknown job"  # also a job of a queue that the caller has no right to
+LATER: Final = "it was created later"
+
+
+class Preview(Struct, frozen=True, kw_only=True):
+    """The jobs that a selection contains now.
+
+    matches  their number; capped: there are at least so many
+    samples  the first five
+    unknown  ids that are not known
+    """
+
+    matches: int
+    capped: bool
+    samples: Sequence[Record]
+    unknown: Sequence[str] = ()
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """The jobs to act on.
+
+    ids     if not empty, these jobs; otherwise those of `query`, with `search` or `group`
+    before  jobs created at this instant or later are left out
+    queues  the only queues whose jobs count; (): all
+    """
+
+    query: Query
+    ids: tuple[str, ...] = ()
+    search: Any = None  # a job_search.Search
+    group: GroupKey | None = None
+    signature: str | None = None
+    before: float
+    queues: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The jobs in words."""
+        if self.ids:
+            named = ", ".join(self.ids[:3])
+            return f"{len(self.ids):,} jobs by id: {named}" + (", ..." if len(self.ids) > 3 else "")
+        text = None if self.search is None else self.search.text
+        return words_of(self._bounded(), text, self.signature)
+
+    async def read(self, storage: Storage) -> AsyncIterator[tuple[list[Record], int, Mapping[str, int]]]:
+        """Yield the jobs step by step, with the number of jobs looked at, and of ids passed over by reason."""
+        if self.ids:
+            for start in range(0, len(self.ids), STEP):
+                part = self.ids[start : start + STEP]
+                rows = [row for row in await storage.get(part) if row is not None and self._may(row)]
+                known = [row for row in rows if row.created_at < self.before]
+                reasons = {UNKNOWN: len(part) - len(rows), LATER: len(rows) - len(known)}
+                yield known, len(part), {reason: count for reason, count in reasons.items() if count}
+            return
+        for query in self._queries():
+            cursor: str | None = None
+            while True:
+                page = await self._page(storage, replace(query, cursor=cursor))
+                looked = len(page.records) if page.scanned is None or self.queues else page.scanned
+                yield [row for row in page.records if self._may(row) and self._in_group(row)], looked, {}
+                cursor = page.cursor
+                if cursor is None:
+                    break
+
+    async def preview(self, storage: Storage) -> Preview:
+        """Count the jobs, up to 10,000 matches, looking at as many rows as a bounded query does."""
+        matches, looked, samples = 0, 0, list[Record]()
+        async for rows, more, _ in self.read(storage):
+            samples += rows[: SAMPLES - len(samples)]
+            matches, looked = matches + len(rows), looked + more
+            if matches >= MATCHED or looked >= storage.capabilities.scan:
+                return Preview(matches=min(matches, MATCHED), capped=True, samples=samples)
+            await asyncio.sleep(0)
+        unknown: Sequence[str] = ()
+        if self.ids:
+            found = await storage.get(self.ids)
+            unknown = [id for id, row in zip(self.ids, found, strict=True) if row is None or not self._may(row)]
+        return Preview(matches=matches, capped=False, samples=samples, unknown=unknown)
+
+    def _bounded(self) -> Query:
+        before = self.before if self.query.before is None else min(self.before, self.query.before)
+        found = replace(self.query, before=before, order="oldest", limit=STEP, scan=LOOKED)
+        if self.group is None:
+            return found
+        return replace(found, queue=self.group.queue, task=self.group.task, state=(State.FAILED,))
+
+    def _queries(self) -> Iterator[Query]:
+        """One query, or one for each queue of the caller."""
+        query = self._bounded()
+        if query.queue is not None or not self.queues:
+            yield query
+        else:
+            yield from (replace(query, queue=queue) for queue in self.queues)
+
+    async def _page(self, storage: Storage, query: Query) -> Any:
+        search: Search | None = self.search
+        return await (storage.find(query) if search is None else job_search.find(storage, query, search))
+
+    def _may(self, row: Record) -> bool:
+        return bool(row.job.task) and not is_entry(row) and in_reach(self.queues, row.job.queue)
+
+    def _in_group(self, row: Record) -> bool:
+        return self.group is None or key_of(row) == self.group

@@ -1,0 +1,262 @@
+"""The graph of a workflow: which job leads to which, with many equal jobs folded into one node. Pure.
+
+Rows of the task `treadle.flow` have no function; they are drawn as joints. A job that continued as other jobs leads to
+them, and whatever waits for that job waits for the last of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from treadle.admin import stored_values
+from treadle.admin.layered_layout import Edge, layout, order_of, reduced
+from treadle.core.model import Record, State
+from treadle.errors import error_line
+from treadle.workflow.plan import CONCLUDED, FLOW
+from treadle.workflow.signals import signal_name
+
+FOLD: Final = 12  # equal siblings that are shown one by one
+SHOWN: Final = 500  # nodes of one drawing: more cannot be read, and slow a browser down
+ENDS: Final = 50  # last jobs below a job that lead to what waits for it; with more, the job itself leads there
+JOB: Final = (184.0, 44.0)  # width and height
+JOINT: Final = (12.0, 12.0)
+OPENED: Final = 1_000  # groups that one call unfolds
+
+Kind = Literal["job", "joint", "fold"]
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """One box of the drawing.
+
+    id      the id of a job; for a fold, the name of the group, which `open` unfolds
+    kind    joint: a row without a function, where jobs meet; fold: several jobs of one task and state
+    note    the progress of a running job, the error of a failed one, or the signal that a job waits for
+    """
+
+    id: str
+    task: str
+    state: State
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: Kind
+    jobs: int = 1
+    states: Mapping[str, int]
+    note: str | None = None
+    workflow_value: bool = False
+
+
+class Arrow(Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """One edge, and the points it passes."""
+
+    start: str
+    end: str
+    path: Sequence[tuple[float, float]]
+
+
+class Graph(Struct, frozen=True, kw_only=True):
+    """A workflow, drawn from left to right.
+
+    total   jobs of the workflow that were read; shown: those in the drawing, also inside folds
+    capped  some jobs are not shown, or the workflow has more than were read
+    """
+
+    width: float
+    height: float
+    nodes: Sequence[Node]
+    edges: Sequence[Arrow]
+    total: int
+    shown: int
+    capped: bool
+
+
+def graph(rows: Sequence[Record], *, fold: int = FOLD, open: Collection[str] = (), more: bool = False) -> Graph:
+    """The drawing of these rows of one workflow.
+
+    fold  siblings of the same task and state are one node if there are more than so many
+    open  folds to show job by job
+    more  the workflow has further rows
+    """
+    jobs = {row.id: row for row in rows if row.job.task}
+    ids, downs = _arrows(jobs)
+    for most in (fold, 1):
+        drawn = _folded(jobs, ids, downs, most, open)
+        if len(drawn) <= SHOWN:
+            break
+    names = list(drawn)[:SHOWN]
+    shown = {name: drawn[name] for name in names}
+    node_of = {id: name for name, members in shown.items() for id in members}
+    edges = dict.fromkeys(
+        (node_of[id], node_of[down])
+        for id in ids
+        if id in node_of
+        for down in downs[id]
+        if down in node_of and node_of[down] != node_of[id]
+    )
+    order, below = order_of(names, list(edges))
+    kept = [(id, down) for id, downs in reduced(order, below).items() for down in downs]
+    return _drawing(rows, jobs, shown, kept, more)
+
+
+# --- what leads to what
+
+
+def _arrows(jobs: Mapping[str, Record]) -> tuple[list[str], dict[str, list[str]]]:
+    """The ids in an order in which arrows lead forward, and what each job leads to."""
+    edges: list[Edge] = []
+    children = {id: _children(row, jobs) for id, row in jobs.items()}
+    continued = {id for id, found in children.items() if found and jobs[id].job.task != FLOW}
+    for id, row in jobs.items():
+        for up in _ups(row):
+            if up in continued and id not in children[up]:
+                edges += [(end, id) for end in _ends(up, children, jobs)]
+            edges.append((up, id))
+        if id in continued:
+            edges += [(id, child) for child in children[id]]
+    led = {end for _, end in edges}
+    for id, row in jobs.items():  # such as the parts of a flow that is itself a child
+        if id not in led and row.job.parent in continued:
+            edges.append((row.job.parent or "", id))
+    return order_of(list(jobs), edges)
+
+
+def _ups(row: Record) -> Sequence[str]:
+    """The jobs that a job waited for before it ran; those that a joint waits for."""
+    return row.after if row.job.task == FLOW or not row.function_done else row.job.after
+
+
+def _children(row: Record, jobs: Mapping[str, Record]) -> list[str]:
+    """The jobs that a run continued as."""
+    if not row.function_done or row.job.task == FLOW:
+        return []
+    return [id for id in dict.fromkeys(row.after) if id in jobs and jobs[id].job.parent == row.id]
+
+
+def _ends(id: str, children: Mapping[str, Sequence[str]], jobs: Mapping[str, Record]) -> list[str]:
+    """The last jobs below a job: children that no other child waits for, and so on below them."""
+    found: list[str] = []
+    left, seen = list(children[id]), {id}
+    while left:
+        one = left.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        below = children[one]
+        waited = {up for each in below for up in _ups(jobs[each])}
+        if below:
+            left += [each for each in below if each not in waited]
+        else:
+            found.append(one)
+        if len(found) > ENDS:
+            return []
+    return found
+
+
+# --- folding
+
+
+def _folded(
+    jobs: Mapping[str, Record],
+    ids: Sequence[str],
+    downs: Mapping[str, Sequence[str]],
+    most: int,
+    open: Collection[str],
+) -> dict[str, list[str]]:
+    """The nodes of the drawing, and the jobs of each. Jobs are equal if they have the same task, state and parent, and
+    the same nodes lead to them; so what follows folded jobs, one by one, is folded too."""
+    ups: dict[str, list[str]] = {id: [] for id in ids}
+    depth = dict.fromkeys(ids, 0)
+    for id in ids:
+        for down in downs[id]:
+            ups[down].append(id)
+            depth[down] = max(depth[down], depth[id] + 1)
+    levels: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for id in ids:
+        levels[depth[id]].append(id)
+    node_of: dict[str, str] = {}
+    nodes: dict[str, list[str]] = {}
+    opened = {_stem(name) for name in list(open)[:OPENED]}
+    for level in levels:
+        groups: dict[tuple[str, State], list[str]] = {}
+        for id in level:
+            stem = "" if jobs[id].job.task == FLOW else _name(jobs[id], {node_of[up] for up in ups[id]})
+            groups.setdefault((stem or id, jobs[id].state), []).append(id)
+        for (stem, state), members in groups.items():
+            folds = len(members) > most and stem not in opened
+            for name, part in ((f"{stem}:{state}", members),) if folds else ((id, [id]) for id in members):
+                nodes[name] = part
+                node_of.update(dict.fromkeys(part, name))
+    return nodes
+
+
+def _name(row: Record, ups: set[str]) -> str:
+    parts = "\x1f".join((row.job.task, row.job.parent or "", *sorted(ups)))
+    return f"fold:{hashlib.blake2b(parts.encode(errors='backslashreplace'), digest_size=8).hexdigest()}"
+
+
+def _stem(name: str) -> str:
+    """The name of a fold without its state: jobs that change their state meanwhile stay unfolded."""
+    return ":".join(name.split(":")[:2])
+
+
+# --- the drawing
+
+
+def _drawing(
+    rows: Sequence[Record],
+    jobs: Mapping[str, Record],
+    shown: Mapping[str, Sequence[str]],
+    edges: Sequence[Edge],
+    more: bool,
+) -> Graph:
+    waits = {row.job.parent: name for row in rows if not row.state.final and (name := signal_name(row)) is not None}
+    sizes = {name: JOINT if len(ids) == 1 and jobs[ids[0]].job.task == FLOW else JOB for name, ids in shown.items()}
+    drawn = layout(sizes, edges)
+    nodes = []
+    for name, ids in shown.items():
+        box, (width, height), first = drawn.boxes[name], sizes[name], jobs[ids[0]]
+        kind: Kind = "joint" if sizes[name] == JOINT else "fold" if name not in jobs else "job"
+        nodes.append(
+            Node(
+                id=name,
+                task=first.job.task,
+                state=first.state,
+                x=round(box.x, 1),
+                y=round(box.y, 1),
+                width=width,
+                height=height,
+                kind=kind,
+                jobs=len(ids),
+                states=dict(Counter(str(jobs[id].state) for id in ids)),
+                note=_note(first, waits.get(first.id)) if kind == "job" else None,
+                workflow_value=first.job.root is None or first.reason == CONCLUDED,
+            )
+        )
+    arrows = [Arrow(a, b, [(round(x, 1), round(y, 1)) for x, y in path]) for (a, b), path in drawn.paths.items()]
+    count = sum(len(ids) for ids in shown.values())
+    return Graph(
+        width=round(drawn.width, 1),
+        height=round(drawn.height, 1),
+        nodes=nodes,
+        edges=arrows,
+        total=len(jobs),
+        shown=count,
+        capped=more or count < len(jobs),
+    )
+
+
+def _note(row: Record, signal: str | None) -> str | None:
+    if signal is not None:
+        return f"waits for the signal {signal}"
+    if row.state is State.FAILED:
+        return error_line(row.error) or row.reason
+    if row.state is State.READY and row.queue_position is None and row.blocked_on is not None:
+        return f"blocked by {row.blocked_on}"
+    share, text = stored_values.progress(row.note) if row.state is State.RUNNING else (None, None)
+    return text if share is None else f"{share:.0%} {text or ''}".strip()

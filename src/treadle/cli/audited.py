@@ -1,0 +1,26 @@
+"""Records the acts of operator commands in the audit log, as user@host."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treadle.admin.audit import Receipt
+    from treadle.app import App
+
+
+@asynccontextmanager
+async def audited(app: App, act: str, target: str = "", details: str | None = None) -> AsyncIterator[Receipt]:
+    """Record the act in the block."""
+    async with app.audit.record(act, target, filter=details, source="cli") as receipt:
+        yield receipt
+
+
+def words_of(filters: Mapping[str, Any]) -> str:
+    """The filter options of a command in words."""
+    from treadle.admin.filter_words import words_of as in_words
+    from treadle.admin.job_filters import query_of, text_of
+
+    return in_words(query_of(filters), text_of(filters))

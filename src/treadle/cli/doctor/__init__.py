@@ -1,1 +1,0 @@
-"""`treadle doctor`: one module per storage, and the checks that all storages share."""

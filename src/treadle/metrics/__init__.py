@@ -1,0 +1,34 @@
+"""The numbers that workers measure of their jobs: counts and a sample of times for each minute, queue and task.
+
+Metrics are telemetry, never truth: a killed worker loses the last seconds of them, and no decision reads them.
+"""
+
+from treadle.metrics.cells import OTHER, Cell, Cells, count, decode, encode, waited
+from treadle.metrics.folding import AGES, KEPT, Folded, fold, windows
+from treadle.metrics.recorder import MINUTE, Recorder
+from treadle.metrics.series import POINTS, Count, Metrics, Percentiles, QuantileSeries, SeriesBuilder, Totals, step_for
+
+__all__ = [
+    "AGES",
+    "KEPT",
+    "MINUTE",
+    "OTHER",
+    "POINTS",
+    "Cell",
+    "Cells",
+    "Count",
+    "Folded",
+    "Metrics",
+    "Percentiles",
+    "QuantileSeries",
+    "Recorder",
+    "SeriesBuilder",
+    "Totals",
+    "count",
+    "decode",
+    "encode",
+    "fold",
+    "step_for",
+    "waited",
+    "windows",
+]

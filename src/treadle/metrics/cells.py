@@ -1,0 +1,139 @@
+"""Cells: the counts and times of one queue and task. And the bytes in which a row of metrics stores its cells.
+
+The bytes are a version and packed MessagePack. A reader ignores data of a version that it does not know.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from treadle.core.model import EXPIRED, Outcome, Record, State
+from treadle.errors import UNREADABLE
+from treadle.metrics.histogram import add, bucket_of
+
+VERSION: Final = b"\x01"
+OTHER: Final = ""  # the task of a cell for all tasks that have none of their own; also the queue of such a cell
+LARGEST_DATA: Final = (
+    4 * 1024 * 1024
+)  # bytes of unpacked cells: packed data of a hostile worker must not fill the memory
+
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class Cell(Struct, array_like=True, gc=False):
+    """One queue and task.
+
+    succeeded, failed  jobs that ended so
+    retried            attempts that failed and are tried again, and leases that expired
+    other              runs that ended in any other way: deferred, released, cancelled, expired, or waiting for jobs
+    run                a sample of the durations of runs
+    wait               a sample of the times from the queue to the start, by the storage's clock
+    """
+
+    queue: str
+    task: str
+    succeeded: Natural = 0
+    failed: Natural = 0
+    retried: Natural = 0
+    other: Natural = 0
+    run: dict[Natural, Natural] = {}
+    wait: dict[Natural, Natural] = {}
+
+    def add(self, more: Cell) -> None:
+        """Add the counts and samples of another cell."""
+        self.succeeded += more.succeeded
+        self.failed += more.failed
+        self.retried += more.retried
+        self.other += more.other
+        add(self.run, more.run)
+        add(self.wait, more.wait)
+
+    def time(self, run: float | None, wait: float | None) -> None:
+        """Add a run to the sample: how long it took, and how long its job was queued before, where that is known."""
+        if run is not None:
+            bucket = bucket_of(run)
+            self.run[bucket] = self.run.get(bucket, 0) + 1
+        if wait is not None:
+            bucket = bucket_of(wait)
+            self.wait[bucket] = self.wait.get(bucket, 0) + 1
+
+
+def count(cell: Cell, record: Record, outcome: Outcome) -> None:
+    """Count an outcome that the storage has applied to this claimed job."""
+    state = outcome.state
+    if state is State.SUCCEEDED:
+        cell.succeeded += 1
+    elif state is State.FAILED and outcome.reason != EXPIRED:
+        cell.failed += 1
+    elif state is State.READY and outcome.attempt > record.attempt:
+        cell.retried += 1
+    else:
+        cell.other += 1
+
+
+def waited(record: Record) -> float | None:
+    """How long a claimed job was queued, in seconds by the storage's clock. Known for the first run only: later the job
+    may have its old queue position again. Of a job with a lane, the position is no instant."""
+    job, started_at, queued_at = record.job, record.started_at, record.return_position
+    if record.version != 1 or started_at is None or queued_at is None:
+        return None
+    if job.lane is not None:
+        return None if job.after else started_at - record.created_at - job.delay
+    return started_at - queued_at - job.aging * job.priority
+
+
+class Cells:
+    """Cells by queue and task, of a bounded number.
+
+    most  tasks with a cell of their own. Jobs of other tasks count in the cell (queue, OTHER), for `most` queues, then
+          in the cell (OTHER, OTHER)
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._others = most, 0
+        self.by_name: dict[tuple[str, str], Cell] = {}
+
+    def of(self, queue: str, task: str) -> Cell:
+        """The cell in which a job of this queue and task counts."""
+        found = self.by_name.get((queue, task))
+        if found is not None:
+            return found
+        if task != OTHER and len(self.by_name) - self._others >= self._most:
+            return self.of(queue, OTHER)
+        if task == OTHER:
+            if queue != OTHER and self._others >= self._most:
+                return self.of(OTHER, OTHER)
+            self._others += 1
+        cell = self.by_name[queue, task] = Cell(queue, task)
+        return cell
+
+    def add(self, cells: Iterable[Cell]) -> None:
+        """Add each of these cells to the one in which its jobs count."""
+        for cell in cells:
+            self.of(cell.queue, cell.task).add(cell)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Cell]).decode
+
+
+def encode(cells: Iterable[Cell]) -> bytes:
+    """The bytes of these cells, about 1 KB for 20 of them."""
+    return VERSION + zlib.compress(_encode(list(cells)), 1)
+
+
+def decode(data: bytes) -> list[Cell] | None:
+    """The cells; None if the data cannot be read, for example because a newer Treadle has written it."""
+    if data[:1] != VERSION:
+        return None
+    try:
+        unpacking = zlib.decompressobj()
+        packed = unpacking.decompress(data[1:], LARGEST_DATA)
+        return _decode(packed) if unpacking.eof else None
+    except (zlib.error, *UNREADABLE):
+        return None

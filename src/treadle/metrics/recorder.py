@@ -1,0 +1,77 @@
+"""The recorder of one source, a worker or a server: the cells of the current minute, and the rows to store.
+
+A row has the whole current minute, so storing it again replaces it, and a repeated call changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from treadle.core.model import MetricsRow
+from treadle.metrics.cells import Cell, Cells, encode
+
+MINUTE: Final = 60.0  # s
+TASKS: Final = 50  # tasks with a cell of their own: bounds a row to some KB
+PENDING: Final = 60  # minutes that are kept while the storage is away. Rows are folded when they are two hours old.
+
+
+class Recorder:
+    """Counts in cells by minute.
+
+    source  the name of the worker, which no other source has
+    now     the clock of this process; `synchronize` corrects it to the storage's
+    """
+
+    def __init__(self, source: str, now: Callable[[], float]) -> None:
+        self._source, self._now, self._ahead = source, now, 0.0
+        self._minute, self._cells = int(now() // MINUTE), Cells(TASKS)
+        self.changed = False  # a cell may have changed since the last `take`
+        self._pending: dict[float, MetricsRow] = {}
+
+    def synchronize(self, moment: float) -> None:
+        """The storage's clock shows `moment` now."""
+        self._ahead = moment - self._now()
+
+    def cell(self, queue: str, task: str) -> Cell:
+        """The cell in which a job of this queue and task counts now. It is valid until the next call of `begin`."""
+        self.changed = True
+        return self._cells.of(queue, task)
+
+    def begin(self) -> bool:
+        """Begin a new minute if the last one is over. Returns whether it was: the cells of before count no more."""
+        minute = int((self._now() + self._ahead) // MINUTE)
+        if minute == self._minute:
+            return False
+        if self.changed:
+            row = self._row()
+            self._pending[row.at] = row
+            while len(self._pending) > PENDING:
+                del self._pending[next(iter(self._pending))]
+        self._minute, self._cells, self.changed = minute, Cells(TASKS), False
+        return True
+
+    def take(self) -> list[MetricsRow]:
+        """The rows to store: those of ended minutes, and the one of the current minute if it has changed. If they
+        cannot be stored, call `put_back`."""
+        self.begin()
+        rows = list(self._pending.values())
+        self._pending.clear()
+        if self.changed:
+            rows.append(self._row())
+            self.changed = False
+        return rows
+
+    def put_back(self, rows: list[MetricsRow]) -> None:
+        """Store these rows with the next ones, unless there are newer ones of their minutes."""
+        newer, self._pending = self._pending, {}
+        for row in rows:
+            if row.at == self._minute * MINUTE:
+                self.changed = True
+            else:
+                self._pending[row.at] = row
+        self._pending |= newer
+
+    def _row(self) -> MetricsRow:
+        data = encode(self._cells.by_name.values())
+        return MetricsRow(at=self._minute * MINUTE, span=MINUTE, source=self._source, data=data)

@@ -1,0 +1,178 @@
+"""The last attempts of a job, kept as checkpoints of its row. Pure.
+
+A run that does not succeed adds one checkpoint to the outcome that is settled anyway; the next run of a job adds one
+for a lease that expired. A job that succeeds at its first attempt stores nothing. The last run is derived from the row.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core.model import EXPIRED, LOST, LOST_BY, Outcome, Pairs, Record, State
+from treadle.errors import UNREADABLE
+
+KEPT: Final = 10  # attempts of a job; a claim reads all of them
+ERROR: Final = 2_000  # characters of the error of one attempt
+ATTEMPT: Final = "treadle:attempt:"  # prefix of the checkpoints; their number modulo KEPT follows
+RELEASED: Final = "released"  # reason of a run that its worker handed back when it stopped
+
+Ended = Literal["succeeded", "failed", "retrying", "deferred", "lost", "expired", "cancelled", "running"]
+
+
+class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One run of a job.
+
+    number      the number of the attempt, from 1. A run that was not counted has the number of the next attempt.
+    reopening   how often the job had been reopened before
+    started_at  by the storage's clock; None: unknown, because a later claim has replaced it
+    ended_at    None: it runs, or its lease expired
+    outcome     "deferred": it ended without being counted, for example to run again later or to wait for other jobs
+    error       shortened to 2,000 characters
+    delay       seconds until the next run: retrying, deferred
+    run         the number of the run among those that were kept, from 1
+    """
+
+    number: int
+    reopening: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    worker: str | None = None
+    outcome: Ended = "running"
+    error: str | None = None
+    reason: str | None = None
+    delay: float | None = None
+    run: int = 0
+
+
+_read = msgspec.json.Decoder(Attempt).decode
+
+
+def stored(record: Record) -> list[Attempt]:
+    """The attempts among the checkpoints of a row, in order. Entries that cannot be read are left out."""
+    found = []
+    for name, text in record.checkpoints:
+        if name.startswith(ATTEMPT):
+            try:
+                found.append(_read(text))
+            except UNREADABLE:  # another program has stored it
+                continue
+    return sorted(found, key=lambda attempt: attempt.run)
+
+
+def losses(record: Record) -> Pairs:
+    """The checkpoints for leases of this claimed job that expired since the last settle.
+
+    The row names only the worker that lost the last one, and no longer knows when it claimed the job.
+    """
+    known = stored(record)
+    run = known[-1].run if known else 0
+    noted = sum(each.outcome == "lost" and each.reopening == record.reopenings for each in known)
+    new = max(1, record.lost - noted) if run < KEPT else 1  # of more, some may have been replaced
+    lost = Attempt(number=record.attempt + 1, reopening=record.reopenings, outcome="lost")
+    each = [replace(lost, run=run + number) for number in range(1, min(new, KEPT) + 1)]
+    worker = (record.reason or "").removeprefix(LOST_BY)
+    each[-1] = replace(each[-1], worker=worker or None)
+    return tuple(_pair(attempt) for attempt in each)
+
+
+def noted(
+    record: Record,
+    outcome: Outcome,
+    worker: str | None,
+    ended_at: float,
+    carried: Pairs = (),
+    reason: str | None = None,
+) -> Outcome:
+    """The outcome of a run that did not succeed, with the checkpoint of its attempt.
+
+    carried  further checkpoints, such as those of `losses`
+    reason   None: that of the outcome
+    """
+    counted, known = outcome.attempt > record.attempt, stored(record)
+    lost = sum(name.startswith(ATTEMPT) for name, _ in carried)
+    error = outcome.error if counted else None  # of an uncounted run, it is an earlier error
+    attempt = Attempt(
+        number=record.attempt + 1,
+        reopening=record.reopenings,
+        started_at=record.started_at,
+        ended_at=ended_at,
+        worker=worker,
+        outcome=_name(record, outcome),
+        error=None if error is None else shortened(error),
+        reason=reason or outcome.reason,
+        delay=outcome.delay if outcome.state is State.READY else None,
+        run=(known[-1].run if known else 0) + lost + 1,
+    )
+    return replace(outcome, checkpoints=(*outcome.checkpoints, *carried, _pair(attempt)))
+
+
+def _pair(attempt: Attempt) -> tuple[str, str]:
+    return f"{ATTEMPT}{attempt.run % KEPT}", msgspec.json.encode(attempt).decode()
+
+
+def _name(record: Record, outcome: Outcome) -> Ended:
+    if outcome.state is State.FAILED:
+        return "expired" if outcome.reason == EXPIRED else "failed"
+    return "retrying" if outcome.attempt > record.attempt else "deferred"
+
+
+def shortened(text: str) -> str:
+    """The text, shortened in the middle to 2,000 characters: the first line names the error, the last its place."""
+    if len(text) <= ERROR:
+        return text
+    half = ERROR // 2 - 10
+    return f"{text[:half]}\n... (shortened) ...\n{text[-half:]}"[:ERROR]
+
+
+def of(row: Record) -> list[Attempt]:
+    """The last attempts of a job, oldest first, at most `KEPT`. The present or last run is derived from the row."""
+    found, last = stored(row), _last(row)
+    if last is not None and not _is_noted(row, found):
+        found.append(replace(last, run=(found[-1].run if found else 0) + 1))
+    return found[-KEPT:]
+
+
+def _is_noted(row: Record, found: list[Attempt]) -> bool:
+    """Whether the last run that the row knows is among the stored attempts."""
+    if not found or row.state is State.RUNNING or found[-1].started_at != row.started_at:
+        return False
+    # A clock of a test may stand still: a later attempt then began at the same time, and raised the count.
+    return row.attempt == found[-1].number - (found[-1].outcome == "deferred")
+
+
+def _last(row: Record) -> Attempt | None:
+    """The run that the last claim of a job began; None: it never ran, or it lost its worker too often to run again."""
+    if row.started_at is None or (row.state is State.FAILED and row.reason == LOST):
+        return None
+    worker = (row.worker or "").rpartition("#")[0] or None
+    found = Attempt(
+        number=row.attempt + 1,
+        reopening=row.reopenings,
+        started_at=row.started_at,
+        worker=worker,
+    )
+    if row.state is State.RUNNING:
+        return found
+    if row.state.final:
+        counted = row.state is not State.CANCELLED and row.attempt > 0
+        return replace(
+            found,
+            number=max(1, row.attempt) if counted else row.attempt + 1,
+            ended_at=row.ended_at,
+            outcome=_ending(row),
+            error=None if row.error is None else shortened(row.error),
+            reason=row.reason,
+        )
+    if row.reason is not None and row.reason.startswith(LOST_BY):
+        return replace(found, outcome="lost", worker=row.reason.removeprefix(LOST_BY) or worker)
+    return replace(found, outcome="deferred", ended_at=row.updated_at, reason=row.reason)
+
+
+def _ending(row: Record) -> Ended:
+    if row.state is State.FAILED:
+        return "expired" if row.reason == EXPIRED else "failed"
+    return "succeeded" if row.state is State.SUCCEEDED else "cancelled"

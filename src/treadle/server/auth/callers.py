@@ -1,0 +1,78 @@
+"""Finds the rights of a request: by the host application, by its token, or by its session's cookie."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Literal, NamedTuple
+
+from starlette.requests import Request
+from starlette.types import Scope
+
+from treadle.core.clock import moment, wall
+from treadle.server.auth import session
+from treadle.server.auth.tokens import ANYBODY, Token, holder
+from treadle.server.errors import Refused
+from treadle.server.origins import Heads, OriginCheck
+
+Auth = Callable[[Request], Awaitable[Token | None]]
+"""Returns the rights of a request as a Token, whose digest is ignored; None: the request has none."""
+
+How = Literal["none", "token", "session", "host"]
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
+
+
+class Caller(NamedTuple):
+    """The rights of a request, and what proved them; "none": the server has no tokens."""
+
+    token: Token
+    how: How
+
+
+class Callers:
+    """The callers of one server: those of the host application if there is `auth`, otherwise the holders of tokens."""
+
+    def __init__(self, tokens: Sequence[Token], auth: Auth | None, origins: OriginCheck) -> None:
+        self._tokens, self._auth, self._origins = tokens, auth, origins
+
+    async def of(self, scope: Scope, heads: Heads) -> Caller:
+        """The caller of a request. Raises Refused (401) for one without rights, with a wrong or with an expired
+        token."""
+        if self._auth is not None:
+            token = await self._auth(Request(scope))
+            if token is None:
+                raise _unauthorized("sign in to the application that this dashboard is part of")
+            return Caller(token, "host")
+        if not self._tokens:
+            return Caller(ANYBODY, "none")
+        if b"authorization" in heads:
+            return Caller(self._by_token(heads[b"authorization"]), "token")
+        token = session.holder_of(heads.get(b"cookie", ""), self._tokens)
+        if token is None:
+            raise _unauthorized("send a token: Authorization: Bearer ...")
+        if token.ended(wall()):
+            raise _unauthorized("the session has ended: sign in again", "expired")
+        if not self._sent_by_own_page(scope, heads):
+            raise Refused(403, "cross_site", "a session is valid for pages of this server only: send a token")
+        return Caller(token, "session")
+
+    def _by_token(self, header: str) -> Token:
+        kind, _, secret = header.partition(" ")
+        token = holder(secret.strip(), self._tokens) if kind.lower() == "bearer" else None
+        if token is None:
+            raise _unauthorized("unknown token")
+        if token.ended(wall()):
+            at = f"{moment(token.expires or 0.0):%Y-%m-%d %H:%M} UTC"
+            words = f"the token {token.name!r} expired on {at}: request a new one"
+            raise Refused(401, "expired", words, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
+        return token
+
+    def _sent_by_own_page(self, scope: Scope, heads: Heads) -> bool:
+        """Whether a cookie may authorise the request. Browsers send cookies by themselves, also for pages of --origin;
+        for an unsafe method they name the page, so a request that names none is refused."""
+        if b"origin" not in heads and b"sec-fetch-site" not in heads:
+            return scope["method"] in SAFE
+        return self._origins.is_own(scope, heads)
+
+
+def _unauthorized(words: str, error: str = "unauthorized") -> Refused:
+    return Refused(401, error, words, {"WWW-Authenticate": "Bearer"})

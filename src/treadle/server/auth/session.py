@@ -1,0 +1,91 @@
+"""Sessions of a browser: a signed cookie in place of the token, so that no page has to keep the token itself.
+
+Nothing is stored. The key of the signature is made of the digest of the token, so removing or replacing the token in
+its file ends all of its sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import quote, unquote
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.server.auth.tokens import Token
+
+NAME: Final = "treadle"
+LASTS: Final = 12 * 3_600.0  # s
+MOST: Final = 8  # cookies of this name that are tried: a browser sends one for each path above the request's
+VALUE: Final = re.compile(r"([A-Za-z0-9._~%-]{1,800})\.(\d{1,12})\.([0-9a-f]{64})", re.ASCII)
+
+
+class Mount(Struct, frozen=True):
+    """Where the cookie is valid: the path of the server, "/" or "/ops/jobs", and whether the page came over TLS."""
+
+    path: str
+    secure: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the cookie. Browsers accept the two prefixes only over TLS, and `__Host-` only for the path /."""
+        if not self.secure:
+            return NAME
+        return f"__Host-{NAME}" if self.path == "/" else f"__Secure-{NAME}"
+
+
+NAMES: Final = (f"__Host-{NAME}", f"__Secure-{NAME}", NAME)  # what only TLS can set comes first
+
+
+def mount_of(root_path: str, secure: bool) -> Mount:
+    """The place of a site below this path of its host."""
+    return Mount(quote(root_path.rstrip("/"), safe="/~!$&'()*+,=:@") or "/", secure)
+
+
+def issue(token: Token, now: float) -> tuple[str, int]:
+    """The value of a new session's cookie, and its whole seconds. A session does not outlast its token."""
+    ends = int(now + LASTS if token.expires is None else min(now + LASTS, token.expires))
+    head = f"{quote(token.name, safe='')}.{ends}"
+    return f"{head}.{_signature(token, head)}", max(0, ends - int(now))
+
+
+def set_cookie(mount: Mount, value: str, seconds: int) -> str:
+    """The Set-Cookie header of a session; with an empty value it removes the cookie."""
+    secure = "; Secure" if mount.secure else ""
+    return f"{mount.name}={value}; Path={mount.path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+
+
+def holder_of(cookies: str, tokens: Sequence[Token]) -> Token | None:
+    """The token of the first valid session among the cookies of a request; None if there is none.
+
+    Its `expires` is the end of the session, which may have passed.
+    """
+    for value in _values(cookies):
+        parts = VALUE.fullmatch(value)
+        if parts is None:
+            continue
+        name, given = unquote(parts[1]), parts[3]
+        for token in tokens:  # names are no secret: their comparison may take any time
+            if token.name == name and hmac.compare_digest(given, _signature(token, f"{parts[1]}.{parts[2]}")):
+                ends = float(parts[2])
+                return replace(token, expires=ends if token.expires is None else min(ends, token.expires))
+    return None
+
+
+def _values(cookies: str) -> Iterator[str]:
+    found: dict[str, list[str]] = {name: [] for name in NAMES}
+    for each in cookies.split(";"):
+        name, equals, value = each.strip().partition("=")
+        if equals and name in found and len(found[name]) < MOST:
+            found[name].append(value)
+    for values in found.values():
+        yield from values
+
+
+def _signature(token: Token, head: str) -> str:
+    key = hashlib.sha256(f"session{token.digest}".encode()).digest()
+    return hmac.new(key, head.encode(), hashlib.sha256).hexdigest()

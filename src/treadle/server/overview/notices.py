@@ -1,0 +1,127 @@
+"""The notices of an overview: what keeps jobs from running, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from treadle.admin.known_names import near
+from treadle.core.model import LimitUse, Presence
+from treadle.server.overview.views import Notice, QueueOverview
+
+MOST: Final = 50  # notices; a screen does not show more
+SLOW: Final = 1.0  # s of a look from which on the storage is slow
+MISSED: Final = 1 / 3  # share of a worker's ttl without a heartbeat: three heartbeats of a Treadle worker
+LEVELS: Final = ("error", "warning", "info")
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What the notices are made of: everything that the caller may see. For the fields see `Look`."""
+
+    queues: Sequence[QueueOverview] = ()
+    workers: Sequence[Presence] = ()
+    limits: Sequence[LimitUse] = ()
+    failing: Sequence[str] = ()
+    cost: float = 0.0
+    every: float = 2.0
+    outage: float | None = None
+    moved: str | None = None
+
+
+def notices(facts: Facts) -> list[Notice]:
+    """The notices, errors first. Of more than MOST, the first ones."""
+    found = [*_storage(facts), *_queues(facts), *_workers(facts), *_limits(facts), *_schedules(facts)]
+    return sorted(found, key=lambda each: LEVELS.index(each.level))[:MOST]
+
+
+def _storage(facts: Facts) -> Iterator[Notice]:
+    if facts.moved is not None:
+        yield Notice(level="error", text=f"{facts.moved}.", advice="Start the server with that URL.", href="doctor")
+    if facts.outage is not None:
+        yield Notice(
+            level="error",
+            text=f"The storage has not answered for {_lasts(facts.outage)}.",
+            advice="The numbers are those of the last answer. The log of the server has the error.",
+            href="doctor",
+        )
+    elif facts.cost >= SLOW:
+        yield Notice(
+            level="warning",
+            text=f"The storage took {_lasts(facts.cost)} to answer.",
+            advice=f"These numbers are read every {_lasts(facts.every)} only. The doctor checks the storage.",
+            href="doctor",
+        )
+
+
+def _queues(facts: Facts) -> Iterator[Notice]:
+    served = [queue for worker in facts.workers for queue in worker.queues]
+    for queue in facts.queues:
+        jobs = f"{_count(queue.queued, 'queued job', queue.queued_capped)}"
+        href = f"queues/{quote(queue.name, safe='')}"
+        if not queue.queued:
+            continue
+        if queue.paused:
+            rest = next((each.until for each in queue.pauses if each.why == "held"), None)
+            is_rest = rest is not None and len(queue.pauses) == 1
+            yield Notice(
+                level="info" if is_rest else "warning",
+                text=f"Queue {queue.name!r} {'rests, as a job asked,' if is_rest else 'is paused'} with {jobs}.",
+                advice="It resumes by itself." if is_rest else "Resume the queue to run them.",
+                href=href,
+            )
+        elif not queue.workers:
+            yield Notice(
+                level="warning",
+                text=f"No worker serves queue {queue.name!r}, which has {jobs}{near(queue.name, served)}.",
+                advice=f"Start one: treadle worker module:app --queues {shlex.quote(queue.name)}",
+                href=href,
+            )
+
+
+def _workers(facts: Facts) -> Iterator[Notice]:
+    for worker in facts.workers:
+        if worker.age > worker.ttl * MISSED:
+            yield Notice(
+                level="warning",
+                text=f"Worker {worker.worker!r} sent its last heartbeat {_lasts(worker.age)} ago.",
+                advice="If it is gone, its jobs start again when their leases have expired.",
+                href=f"workers/{quote(worker.worker, safe='')}",
+            )
+
+
+def _limits(facts: Facts) -> Iterator[Notice]:
+    for use in facts.limits:
+        if use.rule.slots != 0 or not use.blocked or use.key.startswith("queue:"):
+            continue
+        is_rest = bool(use.pauses) and all(pause.why == "held" for pause in use.pauses)
+        what = "rests, as a job asked," if is_rest else "is paused" if use.pauses else "has 0 slots"
+        yield Notice(
+            level="info" if is_rest else "warning",
+            text=f"Limit {use.key!r} {what} and blocks {_count(use.blocked, 'job')}.",
+            advice="It resumes by itself." if is_rest else "Resume the limit, or give it slots.",
+            href="limits",
+        )
+
+
+def _schedules(facts: Facts) -> Iterator[Notice]:
+    for name in facts.failing:
+        yield Notice(
+            level="error",
+            text=f"Schedule {name!r} could not enqueue its last job.",
+            advice="Its page has the error.",
+            href=f"schedules/{quote(name, safe='')}",
+        )
+
+
+def _count(number: int, what: str, capped: bool = False) -> str:
+    return f"{number:,}{'+' if capped else ''} {what}{'' if number == 1 else 's'}"
+
+
+def _lasts(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

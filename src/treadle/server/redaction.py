@@ -1,0 +1,193 @@
+"""Hides secrets in answers: values by their keys, and all payloads from tokens without a right to them.
+
+It works on the JSON of an answer, after all other decoding, so no type of a value escapes it. The worker protocol is
+exempt: a worker needs the arguments as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from treadle.core.redaction import HIDDEN, WORDS, in_text, masked
+from treadle.errors import error_line
+
+LARGEST: Final = 256 * 2**10  # bytes of a value that are decoded to hide parts of it: 3 ms
+HITS: Final = 1_000  # words in a larger value that are looked at before the whole value is hidden
+ESCAPED: Final = re.compile(rb"\\u00[4-7]")  # an escaped letter, which no encoder writes: a key could be hidden by it
+AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
+PLAIN_KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,63}", re.ASCII)
+SHOWN: Final = 10  # items of a list in a shape
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_NAMED: Final = Raw(b'"***"')
+
+
+class Redaction:
+    """What the readers of one server do not see.
+
+    extra   more keys that are hidden, whole; compared without case
+    reveal  keys that are shown although they contain one of WORDS, whole; compared without case
+    shapes  whether nothing but the shape of each payload is shown: for tokens without a right to payloads
+    """
+
+    __slots__ = ("_extra", "_foreign", "_pattern", "_reveal", "_text", "_words", "shapes")
+
+    def __init__(self, extra: Iterable[str] = (), reveal: Iterable[str] = (), shapes: bool = False) -> None:
+        self._extra = frozenset(each.casefold() for each in extra)
+        self._reveal = frozenset(each.casefold() for each in reveal)
+        self.shapes = shapes
+        self._pattern = re.compile("|".join(WORDS), re.IGNORECASE | re.ASCII)
+        self._words = tuple(each.encode() for each in (*WORDS, *self._extra))
+        self._foreign = not all(map(str.isascii, self._extra))  # JSON may escape the letters of such a key
+        self._text = in_text([*WORDS, *sorted(self._extra)])
+
+    def as_shapes(self) -> Redaction:
+        """The same for a token without a right to payloads."""
+        return Redaction(self._extra, self._reveal, True)
+
+    def hides(self, key: str) -> bool:
+        """Whether the values of this key are hidden."""
+        folded = key.casefold()
+        if folded in self._reveal:
+            return False
+        return folded in self._extra or self._pattern.search(key) is not None
+
+    # --- JSON
+
+    def json(self, value: Any) -> Raw:
+        """A value of an answer as JSON, without secrets; or its shape. `value` is anything that msgspec encodes, also
+        JSON text in a Raw."""
+        raw = value if isinstance(value, Raw) else Raw(_encode(value))
+        text = bytes(raw)
+        if self.shapes:
+            return Raw(_encode(self._shape_of(text)))
+        if not self._may_have(text):
+            return raw
+        if len(text) > LARGEST:
+            return Raw(_encode(f"{HIDDEN} ({len(text):,} bytes of JSON with a hidden key)"))
+        try:
+            return Raw(_encode(self._without(_decode(text))))
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return _NAMED
+
+    def stored(self, text: str) -> str:
+        """The stored text of a value that cannot be shown as JSON."""
+        return f"text({len(text)})" if self.shapes else bytes(self.json(Raw(text.encode(errors="replace")))).decode()
+
+    def args(self, values: Any) -> list[Raw]:
+        """The arguments by position. `values`: a sequence, or its JSON."""
+        return [self.json(each) for each in _items(values, list[Raw])]
+
+    def kwargs(self, values: Any) -> dict[str, Raw]:
+        """The arguments by name. `values`: a mapping, or its JSON."""
+        return {
+            _key(name) if self.shapes else name: self.named(name, each)
+            for name, each in _items(values, dict[str, Raw]).items()
+        }
+
+    def named(self, name: str, value: Any) -> Raw:
+        """The value of a step, a signal or another thing with a name."""
+        return _NAMED if not self.shapes and self.hides(name) else self.json(value)
+
+    def headers(self, headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
+        """The headers of a job."""
+        return {
+            _key(name) if self.shapes else name: HIDDEN if self.hides(name) else self.text(value) or ""
+            for name, value in dict(headers).items()
+        }
+
+    def _may_have(self, text: bytes) -> bool:
+        """Whether a hidden key may occur in JSON: a look for its letters, 20 times as fast as decoding."""
+        if ESCAPED.search(text) is not None:
+            return True
+        folded = text.lower()
+        if self._foreign and not text.isascii():
+            folded = text.decode(errors="replace").casefold().encode()
+        found = [word for word in self._words if word in folded]
+        if self._foreign and b"\\u" in text:
+            return True
+        return bool(found) and (len(text) <= LARGEST or _as_key(found, folded))
+
+    def _without(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: self._value(name, each) for name, each in value.items()}
+        if isinstance(value, list):
+            if len(value) == 2 and isinstance(value[0], str):  # an item of a mapping that JSON cannot represent
+                return [self._without(value[0]), self._value(value[0], value[1])]
+            return [self._without(each) for each in value]
+        return self._text.sub(masked, value) if isinstance(value, str) else value
+
+    def _value(self, key: str, value: Any) -> Any:
+        return HIDDEN if self.hides(key) and value is not None else self._without(value)
+
+    def _shape_of(self, text: bytes) -> Any:
+        """`{"to": "text(17)"}`; of a value too large to decode, its size."""
+        if len(text) > LARGEST:
+            return f"JSON({len(text)})"
+        try:
+            return _shape(_decode(text))
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return f"text({len(text)})"
+
+    # --- texts
+
+    def text(self, text: str | None) -> str | None:
+        """A line of a log, the text of a progress, or another text of a job."""
+        if text is None:
+            return None
+        return f"text({len(text)})" if self.shapes else self._text.sub(masked, text)
+
+    def error(self, text: str | None) -> str | None:
+        """An error with its traceback; of a token without a right to payloads, the class of the error."""
+        if text is None or not self.shapes:
+            return self.text(text)
+        found = re.match(r"[A-Za-z_][\w.]{0,200}(?=:|\Z)", error_line(text), re.ASCII)
+        return found[0] if found else "error"
+
+    def within(self, sentence: str, error: str | None) -> str:
+        """A sentence of ours that may quote the last line of this error."""
+        line = error_line(error)
+        hidden = self.error(error) if self.shapes else self.text(line)
+        return sentence.replace(line, hidden or "") if line else sentence
+
+
+def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
+    """Whether one of these words occurs in a key of this JSON; also True after HITS other places."""
+    hits = 0
+    for word in words:
+        at = folded.find(word)
+        while at >= 0:
+            hits += 1
+            if hits > HITS or AS_KEY.match(folded, at + len(word)):
+                return True
+            at = folded.find(word, at + len(word))
+    return False
+
+
+def _items(values: Any, kind: Any) -> Any:
+    """The parts of a list or a mapping that is given as such, or as JSON."""
+    return msgspec.json.decode(values, type=kind) if isinstance(values, Raw) else values
+
+
+def _shape(value: Any) -> Any:
+    """The types and lengths of a JSON value. Keys stay if they look like names."""
+    if isinstance(value, dict):
+        return {_key(name): _shape(each) for name, each in value.items()}
+    if isinstance(value, list):
+        more = [f"{len(value) - SHOWN:,} more"] if len(value) > SHOWN else []
+        return [_shape(each) for each in value[:SHOWN]] + more
+    if isinstance(value, str):
+        return f"text({len(value)})"
+    if value is None:
+        return None
+    return "boolean" if isinstance(value, bool) else "number"
+
+
+def _key(name: str) -> str:
+    return name if PLAIN_KEY.fullmatch(name) else f"text({len(name)})"

@@ -1,0 +1,230 @@
+"""The operations that act on many jobs in the background: begin, show and stop them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
+
+from treadle.admin.error_signature import signature
+from treadle.admin.failure_groups import read_key
+from treadle.admin.filter_words import ENDED, UNFINISHED
+from treadle.admin.job_filters import query_of, text_of
+from treadle.admin.job_search import Search, near_id
+from treadle.admin.operations import AT_ONCE, TooManyOperations, Verb
+from treadle.admin.operations import Operation as Progress
+from treadle.admin.selection import Selection
+from treadle.core.model import Query, State
+from treadle.core.redaction import without_secrets
+from treadle.server.audited import who
+from treadle.server.errors import Refused, json
+from treadle.server.operation import Call, Operation
+from treadle.server.routes.job_messages import JobFilter
+from treadle.server.routes.shown import hidden_by, only_one
+from treadle.server.views import JobView, view
+from treadle.storage import messages
+from treadle.tasks.json_options import Id
+
+if TYPE_CHECKING:
+    from treadle.app_core import AppCore
+
+MOST_IDS: Final = 1_000
+NAMED: Final = 3  # unknown ids for which a similar one is looked for
+STATES: Final[dict[Verb, tuple[State, ...]]] = {
+    "retry": (State.FAILED,),
+    "cancel": UNFINISHED,
+    "run_now": (State.READY,),
+    "delete": ENDED,
+}
+
+
+class FilterAsked(JobFilter, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The filter of an operation; the same names as in GET /v1/jobs."""
+
+
+class GroupAsked(Struct, frozen=True, forbid_unknown_fields=True):
+    """A group of GET /v1/failures."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=2_000)]
+
+
+class OperationAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An act, and the jobs to act on: exactly one of `ids`, `filter` and `group`.
+
+    A filter without a state means failed jobs for "retry", unfinished ones for "cancel", ready ones for "run_now" and
+    ended ones for "delete".
+
+    tree            "cancel" includes the children
+    created_before  jobs created at this instant or later are left alone: the time at which the person saw the list
+    dry             only show what it would do
+    """
+
+    act: Verb
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_IDS)] | UnsetType = UNSET
+    filter: FilterAsked | UnsetType = UNSET
+    group: GroupAsked | UnsetType = UNSET
+    tree: bool = True
+    created_before: Annotated[float, Meta(ge=0)]
+    dry: bool = False
+
+
+class PreviewView(Struct, frozen=True, kw_only=True):
+    """The jobs that an operation would act on now.
+
+    matches  how many jobs; capped: there are at least so many
+    samples  the first five; none for a token without the scope `read`
+    words    the jobs in words
+    """
+
+    matches: int
+    capped: bool
+    samples: Sequence[JobView]
+    words: str
+    warning: str | UnsetType = UNSET
+
+
+class ProgressList(Struct, frozen=True):
+    """The operations that run, and those that ended within the last hour, the newest first."""
+
+    operations: Sequence[Progress]
+
+
+class BulkRoutes:
+    """The operations of one app. They run in this process, and a token sees those within its queues."""
+
+    def __init__(self, core: AppCore) -> None:
+        self._core = core
+
+    def operations(self) -> list[Operation]:
+        made, one = Operation, "/v1/operations/{id}"
+        return [
+            made(
+                method="POST",
+                path="/v1/operations",
+                run=self.start,
+                summary="Retry, cancel, queue or delete many jobs in the background; or show which (`dry`)",
+                tag="operations",
+                scope="operate",
+                takes=OperationAsked,
+                gives=Progress,
+                instead=PreviewView,
+                status=202,
+                others=(200, 404),
+            ),
+            made(
+                method="GET",
+                path="/v1/operations",
+                run=self.list,
+                summary="List the operations of this server process",
+                tag="operations",
+                scope="operate",
+                gives=ProgressList,
+            ),
+            made(
+                method="GET",
+                path=one,
+                run=self.get,
+                summary="Show the progress of an operation",
+                tag="operations",
+                scope="operate",
+                gives=Progress,
+                others=(404,),
+            ),
+            made(
+                method="DELETE",
+                path=one,
+                run=self.stop,
+                summary="Stop an operation; what it has done stays done",
+                tag="operations",
+                scope="operate",
+                gives=Progress,
+                others=(404,),
+            ),
+        ]
+
+    async def start(self, call: Call[OperationAsked, messages.Nothing]) -> object:
+        chosen = await self._signed(self._selection(call))
+        if call.body.dry:
+            return json(await self._preview(call, chosen))
+        try:
+            return await self._core.operations.start(
+                call.body.act, chosen, tree=call.body.tree, by=who(call), source="api"
+            )
+        except TooManyOperations:
+            words = f"{AT_ONCE} operations run already: wait for one to end, or stop one"
+            raise Refused(429, "too_many", words, {"Retry-After": "5"}) from None
+
+    async def list(self, call: Call[None, messages.Nothing]) -> ProgressList:
+        return ProgressList(self._core.operations.all(call.token.queues))
+
+    async def get(self, call: Call[None, messages.Nothing]) -> Progress:
+        return self._known(call, self._core.operations.get(call.part("id"), call.token.queues))
+
+    async def stop(self, call: Call[None, messages.Nothing]) -> Progress:
+        return self._known(call, self._core.operations.stop(call.part("id"), call.token.queues))
+
+    def _known(self, call: Call[Any, Any], found: Progress | None) -> Progress:
+        if found is None:
+            words = f"this server process has no operation {call.part('id')!r}; ended ones are listed for an hour"
+            raise Refused(404, "unknown_operation", words)
+        return found
+
+    # --- what to act on
+
+    def _selection(self, call: Call[OperationAsked, messages.Nothing]) -> Selection:
+        """The jobs that a request is about. Raises Refused and BadOption."""
+        asked, token = call.body, call.token
+        only_one(ids=asked.ids or None, filter=asked.filter or None, group=asked.group or None)
+        found = Selection(query=Query(), before=asked.created_before, queues=token.queues)
+        if asked.ids is not UNSET:
+            return replace(found, ids=tuple(dict.fromkeys(asked.ids)))
+        if asked.group is not UNSET:
+            key = read_key(asked.group.key)
+            if asked.act not in ("retry", "delete"):
+                raise Refused(422, "wrong_shape", f"failed jobs can be retried and deleted, found act {asked.act!r}")
+            if not token.sees(key.queue):
+                raise Refused(404, "unknown_group", "there is no such group of failures")
+            return replace(found, group=key)
+        filters = asked.filter.filters() if asked.filter is not UNSET else {}
+        if not filters:
+            raise Refused(422, "wrong_shape", "expected at least one field in the filter, such as state or queue")
+        if (queue := filters.get("queue")) is not None:
+            call.allowed([queue])
+        query, text = query_of(filters), text_of(filters)
+        if not query.state and query.ready is None:
+            query = replace(query, state=STATES[asked.act])
+        search = None if text is None else Search(text, hidden_by(call.redaction), not call.redaction.shapes)
+        return replace(found, query=query, search=search)
+
+    async def _signed(self, chosen: Selection) -> Selection:
+        """The selection with the signature of its group, which its words have. Raises Refused (404)."""
+        if chosen.group is None:
+            return chosen
+        preview = await chosen.preview(self._core.storage)
+        if not preview.samples:
+            raise Refused(404, "unknown_group", "no job of this group is left, or there never was such a group")
+        return replace(chosen, signature=signature(preview.samples[0].error))
+
+    async def _preview(self, call: Call[OperationAsked, messages.Nothing], chosen: Selection) -> PreviewView:
+        storage = self._core.storage
+        found = await chosen.preview(storage)
+        with call.heard() as said:
+            if not found.matches and not chosen.ids:
+                await self._core.jobs.nothing_found(chosen.query)
+        unknown = [await near_id(storage, id, chosen.queues) for id in found.unknown[:NAMED]]
+        words = [
+            *said.words,
+            *(f"there is no job {id!r}{like}" for id, like in zip(found.unknown, unknown, strict=False)),
+        ]
+        if len(found.unknown) > NAMED:
+            words.append(f"{len(found.unknown) - NAMED:,} more ids are unknown")
+        shown = [view(row, call.redaction) for row in found.samples] if call.token.may("read") else []
+        return PreviewView(
+            matches=found.matches,
+            capped=found.capped,
+            samples=shown,
+            words=without_secrets(chosen.words),
+            warning="; ".join(words) or UNSET,
+        )

@@ -1,0 +1,60 @@
+"""The operation on groups of failed jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from treadle.admin import failure_groups
+from treadle.admin.failure_groups import FailureGroup, FailureGroups
+from treadle.server.operation import Call, Operation
+from treadle.server.redaction import Redaction
+from treadle.server.routes.shown import queue_of
+from treadle.tasks.json_options import Name
+
+if TYPE_CHECKING:
+    from treadle.app_core import AppCore
+
+
+class FailuresAsked(Struct, frozen=True, kw_only=True):
+    """Which failed jobs to group. `scan`: how many to look at, the newest first."""
+
+    scan: Annotated[int, Meta(ge=1, le=failure_groups.MOST)] = failure_groups.SCAN
+    queue: Name | None = None
+    task: Name | None = None
+    cursor: str | None = None
+
+
+class FailureRoutes:
+    """The operation on the failed jobs of one app."""
+
+    def __init__(self, core: AppCore) -> None:
+        self._core = core
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                method="GET",
+                path="/v1/failures",
+                run=self.groups,
+                summary="Group the newest failed jobs by task, queue and error",
+                tag="jobs",
+                scope="read",
+                query=FailuresAsked,
+                gives=FailureGroups,
+            )
+        ]
+
+    async def groups(self, call: Call[None, FailuresAsked]) -> FailureGroups:
+        asked = call.query
+        found = await self._core.dead.within(call.token.queues).groups(
+            scan=asked.scan, queue=queue_of(call, asked.queue), task=asked.task, cursor=asked.cursor
+        )
+        return replace(found, groups=[shown(group, call.redaction) for group in found.groups])
+
+
+def shown(group: FailureGroup, redaction: Redaction) -> FailureGroup:
+    """The group without secrets. Its key stays, because operations name it."""
+    return replace(group, signature=redaction.error(group.signature) or "", error=redaction.error(group.error) or "")

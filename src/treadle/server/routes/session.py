@@ -1,0 +1,148 @@
+"""The operations on the caller itself: what it may do, and a browser's session in place of a token."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from treadle.core.clock import wall
+from treadle.core.redaction import shown
+from treadle.server.auth import session
+from treadle.server.auth.callers import How
+from treadle.server.auth.tokens import Token, holder
+from treadle.server.errors import Refused
+from treadle.server.middleware import Rate
+from treadle.server.openapi import version
+from treadle.server.operation import Call, Operation
+from treadle.server.settings import Settings
+from treadle.storage import messages
+
+if TYPE_CHECKING:
+    from treadle.app_core import AppCore
+
+LONGEST: Final = 1_000  # characters of a token
+WRONG_RATE: Final = 0.5  # wrong tokens a second of one address, after WRONG_BURST of them
+WRONG_BURST: Final = 10
+
+
+class Features(Struct, frozen=True):
+    """What this server has. logs: lines of jobs may be stored; metrics: rates and times of the past are stored."""
+
+    logs: bool
+    metrics: bool
+
+
+class Me(Struct, frozen=True, kw_only=True):
+    """The caller and the server.
+
+    queues    the queues of its token; empty: all
+    payloads  false: answers have only the shapes of arguments, results, errors and logs
+    auth      none: the server has no tokens; token; session: a cookie; host: the application around the server
+    storage   the URL of the storage without secrets; its kind only for a caller that may not read all queues
+    app       the name of the app whose tasks the server has; null: none
+    now       the server's time
+    """
+
+    name: str
+    scopes: tuple[str, ...]
+    queues: tuple[str, ...]
+    payloads: bool
+    auth: How
+    version: str
+    storage: str
+    app: str | None
+    now: float
+    features: Features
+
+
+class SignIn(Struct, frozen=True, forbid_unknown_fields=True):
+    """The token to exchange for a session."""
+
+    token: Annotated[str, Meta(max_length=LONGEST)]
+
+
+class SessionRoutes:
+    """The operations on the caller of one server."""
+
+    def __init__(self, core: AppCore, settings: Settings) -> None:
+        self._core, self._settings = core, settings
+        self._wrong: Rate | None = None
+
+    def operations(self) -> list[Operation]:
+        made = Operation
+        return [
+            made(method="GET", path="/v1/me", run=self.me, summary="Show the caller's rights", tag="session", gives=Me),
+            made(
+                method="POST",
+                path="/v1/session",
+                run=self.sign_in,
+                summary="Exchange a token for a cookie that is valid for 12 hours. Needs no other token",
+                tag="session",
+                takes=SignIn,
+                most=2 * LONGEST,
+                status=204,
+            ),
+            made(
+                method="DELETE",
+                path="/v1/session",
+                run=self.sign_out,
+                summary="Remove the cookie. Needs no token",
+                tag="session",
+                status=204,
+            ),
+        ]
+
+    async def me(self, call: Call[None, messages.Nothing]) -> Me:
+        token = call.token
+        return Me(
+            name=token.name,
+            scopes=token.scopes,
+            queues=token.queues,
+            payloads=token.payloads,
+            auth=call.request.scope["treadle.auth"],
+            version=version(),
+            storage=self._storage(token),
+            app=self._settings.app,
+            now=wall(),
+            features=Features(logs=True, metrics=True),
+        )
+
+    def _storage(self, token: Token) -> str:
+        url = self._core.url
+        if url is None:
+            return "a storage of the app"
+        return shown(url) if token.may("read", "operate") and not token.queues else shown(url).partition(":")[0]
+
+    async def sign_in(self, call: Call[SignIn, messages.Nothing]) -> Response:
+        """Check the token and set the cookie. Without tokens there is nothing to sign in to, so it sets none."""
+        if not self._settings.tokens:
+            return Response(status_code=204)
+        if self._wrong is None:
+            self._wrong = Rate(WRONG_RATE, asyncio.get_running_loop().time, WRONG_BURST)
+        address = call.request.scope["treadle.caller"]
+        if wait := self._wrong.wait(address):
+            words = f"{WRONG_BURST} wrong tokens came from this address: wait before the next try"
+            raise Refused(429, "too_many", words, {"Retry-After": str(int(wait) + 1)})
+        token = holder(call.body.token.strip(), self._settings.tokens)
+        if token is None or token.ended(wall()):
+            self._wrong.delay(address)
+            words = "unknown token" if token is None else f"the token {token.name!r} has expired: request a new one"
+            raise Refused(401, "unauthorized" if token is None else "expired", words, {"WWW-Authenticate": "Bearer"})
+        call.request.scope["treadle.token"] = token  # for the access log
+        value, seconds = session.issue(token, wall())
+        return _answer(call.request, value, seconds)
+
+    async def sign_out(self, call: Call[None, messages.Nothing]) -> Response:
+        return _answer(call.request, "", 0)
+
+
+def _answer(request: Request, value: str, seconds: int) -> Response:
+    """An empty answer that sets or removes the cookie. Behind a proxy that ends TLS only the page's origin says so."""
+    secure = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+    mount = session.mount_of(request.scope.get("root_path", ""), secure)
+    headers = {"Set-Cookie": session.set_cookie(mount, value, seconds), "Cache-Control": "no-store"}
+    return Response(status_code=204, headers=headers)

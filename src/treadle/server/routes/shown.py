@@ -1,0 +1,51 @@
+"""Shared by several routes: searches that skip secrets, and the queues that a caller's request is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from treadle.admin.job_search import Hide
+from treadle.server.errors import Refused
+from treadle.server.operation import Call
+from treadle.server.redaction import Redaction
+from treadle.server.views import ENCODE
+
+
+def hidden_by(redaction: Redaction) -> Hide:
+    """Replaces what this redaction hides in decoded arguments and in texts, before a search looks at them."""
+
+    def hide(value: Any) -> Any:
+        if isinstance(value, str):
+            return redaction.text(value)
+        try:
+            return msgspec.json.decode(redaction.json(Raw(ENCODE(value))))
+        except Exception:  # as in stored_values: values of users may raise anything when they are encoded
+            return []
+
+    return hide
+
+
+def queue_of(call: Call[Any, Any], queue: str | None) -> str | None:
+    """The queue of a request: the one that it names, else the only one of the token; None: all that the token may read.
+
+    Raises Refused (403) for a queue that the token has no right to.
+    """
+    if queue is not None:
+        call.allowed([queue])
+        return queue
+    return call.token.queues[0] if len(call.token.queues) == 1 else None
+
+
+def names_of(text: str | None) -> Sequence[str]:
+    """The parts of a parameter, which commas separate."""
+    return tuple(part for each in (text or "").split(",") if (part := each.strip()))
+
+
+def only_one(**given: object) -> None:
+    """Raise Refused (422) unless exactly one of these fields is given."""
+    if sum(each is not None for each in given.values()) != 1:
+        raise Refused(422, "wrong_shape", f"expected exactly one of {', '.join(given)}")

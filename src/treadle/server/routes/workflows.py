@@ -1,0 +1,94 @@
+"""The operations on workflows: list them, and draw one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from treadle.admin.workflow_graph import FOLD, Graph
+from treadle.admin.workflows import MOST, WorkflowPage
+from treadle.core.model import State
+from treadle.server.operation import Call, Operation
+from treadle.server.routes.shown import names_of, queue_of
+from treadle.tasks.json_options import Name
+
+if TYPE_CHECKING:
+    from treadle.app_core import AppCore
+
+
+class WorkflowsAsked(Struct, frozen=True, kw_only=True):
+    """Which workflows to list. `state`: of the first job, one or several, separated by commas.
+
+    `scan`: the jobs to look at; 100,000 by default, on Redis and similar storages 10,000.
+    """
+
+    state: str | None = None
+    queue: Name | None = None
+    scan: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=MOST)] = 20
+
+
+class GraphAsked(Struct, frozen=True):
+    """How to draw. `fold`: more siblings of one task and state than this become one node. `open`: folded nodes to show
+    job by job, separated by commas."""
+
+    fold: Annotated[int, Meta(ge=1, le=1_000)] = FOLD
+    open: str | None = None
+
+
+class WorkflowRoutes:
+    """The operations on the workflows of one app."""
+
+    def __init__(self, core: AppCore) -> None:
+        self._core = core
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                method="GET",
+                path="/v1/workflows",
+                run=self.list,
+                summary="List workflows, the newest first",
+                tag="workflows",
+                scope="read",
+                query=WorkflowsAsked,
+                gives=WorkflowPage,
+            ),
+            Operation(
+                method="GET",
+                path="/v1/workflows/{id}/graph",
+                run=self.graph,
+                summary="Draw the workflow of a job, with positions of all nodes",
+                tag="workflows",
+                scope="read",
+                query=GraphAsked,
+                gives=Graph,
+                others=(404,),
+            ),
+        ]
+
+    async def list(self, call: Call[None, WorkflowsAsked]) -> WorkflowPage:
+        asked = call.query
+        return await self._core.workflows.within(call.token.queues).list(
+            cursor=asked.cursor,
+            limit=asked.limit,
+            state=names_of(asked.state) or None,
+            queue=queue_of(call, asked.queue),
+            scan=asked.scan,
+        )
+
+    async def graph(self, call: Call[None, GraphAsked]) -> Graph:
+        found = await self._core.workflows.within(call.token.queues).graph(
+            call.part("id"), fold=call.query.fold, open=names_of(call.query.open)
+        )
+        nodes = [
+            replace(
+                node,
+                note=call.redaction.error(node.note) if node.state is State.FAILED else call.redaction.text(node.note),
+            )
+            for node in found.nodes
+        ]
+        return replace(found, nodes=nodes)

@@ -1,0 +1,9 @@
+-- ARGV: now, then the rows to remove and those to store, as metrics.lua reads them.
+do
+  local mark = away(CLOSING)
+  if mark then return mark end
+end
+drop_metrics(2)
+store_metrics(3 + 3 * ARGV[2])
+expire_metrics()
+return 1

@@ -1,0 +1,105 @@
+"""Chooses which sorted sets a query reads. Pure.
+
+Jobs of every kind but succeeded and cancelled are in sets by kind and queue (`lua/kinds.lua`, the lines of queues);
+system jobs have a set of their own. Their sizes are known without reading rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from treadle.core import defaults
+from treadle.core.model import Query, State
+from treadle.core.ranges import OWN
+from treadle.storage.redis.counting import Sizes
+
+FEW: Final = 5_000  # rows that are all read and sorted in Python, where no set has the order of the query: some 50 ms
+LISTS: Final = 64  # sets that one step merges
+OTHER: Final = "other"  # succeeded and cancelled jobs, which have no set of their kind
+
+READY: Final = frozenset({"queued", "scheduled", "blocked"})
+_BY_STATE: Final = {
+    State.READY: READY,
+    State.RUNNING: frozenset({"running"}),
+    State.WAITING: frozenset({"waiting"}),
+    State.FAILED: frozenset({"failed"}),
+}
+_IN_ORDER: Final = {
+    "ended": frozenset({"failed", OTHER}),
+    "queue": frozenset({"queued"}),
+    "due": READY | {"running", "waiting"},
+    "started": frozenset({"running"}),
+}
+_HAVE_DUE: Final = frozenset({"running", "scheduled"})  # kinds of which each job has a due time
+CREATED: Final = ("newest", "oldest")
+
+
+def kinds_of(query: Query) -> frozenset[str]:
+    """The kinds of jobs that can match."""
+    only = frozenset[str]()
+    for state in query.state or State:
+        only |= _BY_STATE.get(state, {OTHER})
+    if query.ready is not None:
+        only &= {query.ready}
+    return only & _IN_ORDER.get(query.order, only)
+
+
+def is_system(query: Query) -> bool:
+    """Whether only system jobs can match."""
+    return query.queue == defaults.SYSTEM_QUEUE or (query.task is not None and query.task.startswith(OWN))
+
+
+def is_simple(query: Query) -> bool:
+    """Whether the query filters by kind and queue only, so that it matches all jobs of these."""
+    return not (
+        query.task is not None
+        or query.root is not None
+        or query.parent is not None
+        or query.label is not None
+        or query.before is not None
+        or query.since is not None
+    )
+
+
+def has_all(kinds: frozenset[str], order: str) -> bool:
+    """Whether every job of these kinds has a place in this order, so that their number is that of the jobs."""
+    return OTHER not in kinds and (order != "due" or kinds <= _HAVE_DUE)
+
+
+def names_of(kinds: Iterable[str], queue: str) -> list[str]:
+    """The names of these kinds in one queue, as `glance.lua` reads them."""
+    return [f"{kind}:{queue}" for kind in sorted(kinds)]
+
+
+def lists_of(query: Query, kinds: frozenset[str], queues: Sequence[str]) -> tuple[str, ...]:
+    """The sorted sets that have all rows which can match, in the order of the query; `queues`: those with such rows.
+
+    Not for the order "queue", which reads the lines, and not for "started", of which there is no set."""
+    serves = {"ended": {"failed"}, "due": {"scheduled"}}.get(query.order, {"waiting", "blocked"})
+    by_kind = tuple(f"of:{kind}:{queue}" for kind in sorted(kinds) for queue in queues) if kinds <= serves else ()
+    if 0 < len(by_kind) <= LISTS:
+        return by_kind
+    if query.order in ("ended", "due"):
+        return (query.order,)
+    return ("system",) if is_system(query) else ("made",)
+
+
+def has_kind_only(query: Query, lists: Sequence[str]) -> bool:
+    """Whether these sets have no rows of other states or queues than the query asks for."""
+    return lists[0].startswith("of:") or not (query.state or query.ready or query.queue)
+
+
+def jobs_in(sizes: Iterable[Sizes], kinds: frozenset[str], queue: str | None) -> int:
+    """The number of jobs of these kinds, in one queue or in all."""
+    return sum(
+        jobs
+        for each in sizes
+        for (kind, name), jobs in each.kinds.items()
+        if kind in kinds and (queue is None or name == queue)
+    )
+
+
+def queues_in(sizes: Iterable[Sizes], kinds: frozenset[str], queue: str | None) -> list[str]:
+    """The queues with jobs of these kinds."""
+    return sorted({name for each in sizes for kind, name in each.kinds if kind in kinds and queue in (None, name)})

@@ -1,0 +1,79 @@
+"""Reads rows from one storage in steps: by id, along sorted sets, and the running ones. Changes nothing.
+
+Each step is one short script, so that other calls do not wait long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, Protocol
+
+from treadle.core.model import Record
+from treadle.storage.redis.rows import pairs, record
+
+STEP: Final = 200  # rows of one trip: some 2 ms of the server's time
+DUE_STEP: Final = 1_000  # due times of one trip; of most, 120 bytes are read
+
+
+class Reader(Protocol):
+    """The methods of a storage that queries need."""
+
+    async def call(self, verb: str, *words: Any) -> Any:
+        """Run a script."""
+        ...
+
+    async def read(self, *words: Any) -> Any:
+        """Run a command that changes nothing; the second word is a key, without the namespace."""
+        ...
+
+
+async def by_ids(db: Reader, ids: Sequence[str | bytes]) -> dict[str, Record]:
+    found: dict[str, Record] = {}
+    for at in range(0, len(ids), STEP):
+        some = await db.call("look", *ids[at : at + STEP])
+        found.update((row.job.id, row) for row in pairs(_present(some)))
+    return found
+
+
+def _present(answer: list[bytes]) -> list[bytes]:
+    kept: list[bytes] = []
+    for at in range(0, len(answer), 2):
+        if answer[at]:
+            kept += answer[at : at + 2]
+    return kept
+
+
+async def walk(
+    db: Reader, lists: Sequence[str], backwards: bool, spot: tuple[float, str] | None, most: int | None = None
+) -> AsyncIterator[tuple[Record, float]]:
+    """The rows of these sorted sets as of one, with their scores, after a spot. `ended`: also those in packs.
+
+    most   the number of rows that the caller probably takes
+    """
+    left = STEP if most is None else most
+    while True:
+        size = min(STEP, left) if left > 0 else STEP
+        at, id = ("", "") if spot is None else (repr(spot[0]), spot[1])
+        if lists == ("ended",):
+            answer = await db.call("ended", size, at, id)
+        else:
+            answer = await db.call("walk", "1" if backwards else "", size, at, id, *lists)
+        for n in range(0, len(answer), 4):
+            if answer[n + 2]:
+                left -= most is not None
+                yield record(answer[n + 2], answer[n + 3]), float(answer[n + 1])
+        if len(answer) < 4 * size:
+            return
+        spot = float(answer[-3]), answer[-4].decode()
+
+
+async def running(db: Reader, queue: str | None, jobs: int) -> AsyncIterator[Record]:
+    """The running rows in the order in which their leases end, until there were as many as `jobs`."""
+    at, id, found = b"", b"", 0
+    while found < jobs:
+        at, id, *words = await db.call("running", DUE_STEP, at, id, queue or "")
+        for row in pairs(words):
+            found += 1
+            yield row
+        if not at:
+            return

@@ -1,0 +1,131 @@
+"""Counts what a worker's jobs end with, and times a sample of them, for the rows of metrics that the worker stores.
+
+Nothing here may fail or delay a job. The rows are stored by a loop of their own, and a call that fails is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from treadle.core import defaults
+from treadle.core.model import Outcome, Record, State
+from treadle.errors import StorageUnavailable, TreadleError
+from treadle.metrics import Cell, Recorder, count, waited
+from treadle.storage.contract import Storage
+from treadle.worker.outbox import Ended
+from treadle.worker.running_job import RunningJob
+
+log = logging.getLogger("treadle")
+
+OWN: Final = "treadle."  # prefix of Treadle's own tasks, which are not counted
+EACH: Final = 8  # of the jobs that are started together, as many are timed at most
+A_SECOND: Final = 64  # and as many in one second: timing costs 0.5 us a job
+LONGEST: Final = 600.0  # s between two tries while the storage refuses the rows
+
+_UNSEEN: Final = object()  # no task
+
+
+class JobMetrics:
+    """The metrics of one worker. Its methods run on the worker's event loop.
+
+    now  the clock of this process
+    """
+
+    def __init__(self, worker: str, now: Callable[[], float]) -> None:
+        self._recorder, self._now = Recorder(worker, now), now
+        self._second, self._left = 0, A_SECOND
+        self._cells: dict[object, tuple[str, Cell]] = {}  # task -> queue and cell of its last job in this minute
+        self._uncounted = Cell("", "")  # for Treadle's own jobs
+        self._failing = False
+
+    def starts(self, records: Sequence[Record]) -> int:
+        """These claimed jobs are about to start. Returns how many of the first of them to time."""
+        now, claimed = self._now(), records[0].started_at
+        if claimed is not None:
+            self._recorder.synchronize(claimed)
+        if int(now) != self._second:
+            self._second, self._left = int(now), A_SECOND
+        number = min(EACH, len(records), self._left)
+        self._left -= number
+        return number
+
+    def timed(self, run: RunningJob, outcome: Outcome | None) -> None:
+        """A run that is part of the sample has ended with this outcome; None: another worker has its job."""
+        record, began = run.record, run.job_run.began
+        if began and outcome is not None:
+            counts = outcome.state is State.SUCCEEDED or outcome.attempt > record.attempt
+            self._recorder.begin()
+            self._of(record).time(self._now() - began if counts else None, waited(record))
+
+    def lost(self, record: Record) -> None:
+        """The lease of another worker on this job expired."""
+        self._recorder.begin()
+        self._of(record).retried += 1
+
+    def settled(self, ended: Sequence[Ended]) -> None:
+        """The storage has applied these outcomes."""
+        if self._recorder.begin():
+            self._cells.clear()
+        task: object = _UNSEEN
+        queue, cell, succeeded = "", self._uncounted, 0
+        for run, outcome in ended:  # 0.06 us a job, of 13 us
+            job = run.record.job
+            if run.task is not task or job.queue != queue:
+                cell.succeeded += succeeded
+                succeeded, queue, cell = 0, job.queue, self._cell_of(run)
+                task = _UNSEEN if run.task is None else run.task
+            if outcome.state is State.SUCCEEDED:
+                succeeded += 1
+            else:
+                count(cell, run.record, outcome)
+        cell.succeeded += succeeded
+
+    def _cell_of(self, run: RunningJob) -> Cell:
+        queue, task = run.record.job.queue, run.task
+        known = self._cells.get(task)
+        if known is not None and known[0] == queue and task is not None:
+            self._recorder.changed = True
+            return known[1]
+        cell = self._of(run.record)
+        if task is not None:
+            self._cells[task] = queue, cell
+        return cell
+
+    def _of(self, record: Record) -> Cell:
+        job = record.job
+        if job.queue == defaults.SYSTEM_QUEUE or job.task.startswith(OWN):
+            return self._uncounted
+        return self._recorder.cell(job.queue, job.task)
+
+    # --- storing
+
+    async def run(self, storage: Storage) -> None:
+        """Store the rows that changed, every `defaults.METRICS_EVERY` s."""
+        pause = defaults.METRICS_EVERY
+        while True:
+            await asyncio.sleep(pause)
+            pause = defaults.METRICS_EVERY if await self.store(storage) else min(2 * pause, LONGEST)
+
+    async def store(self, storage: Storage) -> bool:
+        """Store the rows that changed since the last call, if there are any. Returns whether that worked; if not, they
+        are stored with the next call, and the first failure is logged."""
+        rows = self._recorder.take()
+        if not rows:
+            return True
+        try:
+            await storage.store_metrics(rows)
+        except Exception as error:  # also of a storage of the user's own, which may lack the method
+            self._recorder.put_back(rows)
+            if not self._failing and not isinstance(error, StorageUnavailable):  # other loops log an outage
+                trace = None if isinstance(error, TreadleError) else error
+                log.warning("could not store metrics (%s); retrying. Jobs are not affected", error, exc_info=trace)
+            self._failing = True
+            return False
+        except BaseException:
+            self._recorder.put_back(rows)
+            raise
+        self._failing = False
+        return True
