@@ -285,6 +285,15 @@ NATIVE: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/jobs/a/cancel", {"tree": True}),
     ("GET", "/v1/jobs?limit=1000", None),
     ("GET", "/v1/schedules", None),
+    ("POST", "/v1/session", {"token": "t"}),
+    ("POST", "/v1/schedules/preview", {"cron": "*/5 3 * * *", "tz": "UTC"}),
+    ("POST", "/v1/schedules/preview", {"every": 60.0}),
+    ("POST", "/v1/limits/l/pause", None),
+    ("POST", "/v1/limits/l/resume", None),
+    ("GET", "/v1/me", None),
+    ("GET", "/v1/overview", None),
+    ("GET", "/v1/metrics?from=1&to=1e9&step=60&task=t", None),
+    ("GET", "/v1/tasks", None),
 )
 QUEUE: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/jobs/create", {"binary_addr": "b", "input_addr": "i", "priority": 0, "delay": 0.0}),

@@ -63,6 +63,11 @@ PATHS: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/v1/stats", None),
     ("GET", "/v1/workers", None),
     ("GET", "/v1/limits", None),
+    ("GET", "/v1/overview", None),
+    ("GET", "/v1/metrics?queue=far", None),
+    ("GET", "/v1/tasks", None),
+    ("GET", "/v1/doctor", None),
+    ("POST", "/v1/limits/far-limit/pause", None),
 )
 
 

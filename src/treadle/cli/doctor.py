@@ -11,7 +11,7 @@ from treadle.cli.output import FAILED, OK, Stop, as_json, document, verdict
 from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
-    from treadle.server.doctor import Check
+    from treadle.server.doctor.common import Check
 
 
 @click.command()

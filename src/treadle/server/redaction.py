@@ -39,12 +39,13 @@ class Redaction:
     __slots__ = ("_extra", "_foreign", "_pattern", "_reveal", "_text", "_words", "shapes")
 
     def __init__(self, extra: Iterable[str] = (), reveal: Iterable[str] = (), shapes: bool = False) -> None:
+        extra = tuple(extra)
         self._extra = frozenset(each.casefold() for each in extra)
         self._reveal = frozenset(each.casefold() for each in reveal)
         self.shapes = shapes
         self._pattern = re.compile("|".join(WORDS), re.IGNORECASE | re.ASCII)
         self._words = tuple(each.encode() for each in (*WORDS, *self._extra))
-        self._foreign = not all(map(str.isascii, self._extra))  # JSON may escape the letters of such a key
+        self._foreign = not all(map(str.isascii, extra))  # JSON may escape the letters of such a key
         self._text = in_text([*WORDS, *sorted(self._extra)])
 
     def as_shapes(self) -> Redaction:

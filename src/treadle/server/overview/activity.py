@@ -6,7 +6,7 @@ count in the periods since then, so a spark is finer than the minutes of the row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from math import floor
 from typing import Final
 
@@ -42,7 +42,7 @@ class Activity(Struct, frozen=True):
     def spark(self, queue: str) -> tuple[float, ...]:
         return self.sparks.get(queue, NONE)
 
-    def rates(self, queues: Iterable[str] = ()) -> Rates:
+    def rates(self, queues: Collection[str] = ()) -> Rates:
         """The rates of these queues together; (): of all."""
         whole = Cell("", "")
         for name in queues or self.minute:

@@ -194,8 +194,13 @@ class Looks:
                 log.warning("overview: storage available again")
             self._outage = None
         cost = loop.time() - began
-        every = min(LONGEST, max(LEAST, SHARE * cost))
-        self._seen, self._at = _Seen(msgspec.structs.replace(look, cost=cost, every=every)), loop.time()
+        self._seen = _Seen(msgspec.structs.replace(look, cost=cost, every=self.pace(cost)))
+        self._at = loop.time()
+
+    @staticmethod
+    def pace(cost: float) -> float:
+        """Seconds between two looks of this duration."""
+        return min(LONGEST, max(LEAST, SHARE * cost))
 
     async def _read(self) -> Look:
         storage, is_bound = self._core.storage, bool(self._core.storage.capabilities.queues)

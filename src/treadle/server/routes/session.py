@@ -105,13 +105,14 @@ class SessionRoutes:
             payloads=token.payloads,
             auth=call.request.scope["treadle.auth"],
             version=version(),
-            storage=self._storage(token),
+            storage=self.storage_for(token),
             app=self._settings.app,
             now=wall(),
             features=Features(logs=True, metrics=True),
         )
 
-    def _storage(self, token: Token) -> str:
+    def storage_for(self, token: Token) -> str:
+        """Where the jobs live, as far as this token may know."""
         url = self._core.url
         if url is None:
             return "a storage of the app"

@@ -1,0 +1,237 @@
+"""Sign-in by token to a cookie: what the cookie allows, what it does not, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.served import memory_url
+from tests.server.raw import Answer, ask
+from tests.server.test_api import token
+from treadle import App
+from treadle.core.clock import wall
+from treadle.server import Settings, Token
+from treadle.server.auth import session
+from treadle.server.auth.tokens import SCOPES, digest
+from treadle.server.middleware import Rate
+from treadle.server.routes.session import WRONG_BURST, SessionRoutes
+from treadle.storage.memory import MemoryStorage
+from treadle.testing.shows import shows
+
+ALL = token("all", *SCOPES)
+BOUND = Token(name="bound", digest=digest("bound"), scopes=("read",), queues=("mail",), payloads=False)
+OWN = {"origin": "{url}", "sec_fetch_site": "same-origin"}
+JOB = b'{"task": "t"}'
+
+
+class Site:
+    """A server with tokens, and requests with or without a cookie."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.url = memory_url(None, Settings(**{"tokens": (ALL, BOUND), **settings}))
+        self.origin = self.url.rpartition("/site")[0]
+
+    async def __call__(self, method: str, path: str, body: bytes | None = None, **headers: str | None) -> Answer:
+        named: dict[str, str | None] = {"content_type": None if body is None else "application/json"}
+        named |= {name: value and value.replace("{url}", self.origin) for name, value in headers.items()}
+        return await asyncio.to_thread(ask, self.url, method, path, body, **named)
+
+    async def sign_in(self, secret: str = "all", **headers: str | None) -> str:
+        answer = await self("POST", "/v1/session", b'{"token": "%s"}' % secret.encode(), **{**OWN, **headers})
+        assert answer.status == 204, answer
+        return answer.headers["set-cookie"]
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def pair(cookie: str) -> str:
+    return cookie.partition(";")[0]
+
+
+async def test_a_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(site: Site) -> None:
+    cookie = await site.sign_in()
+    name, _, attributes = cookie.partition("; ")
+    path = site.url.removeprefix(site.origin)
+    assert attributes.split("; ") == [f"Path={path}", "Max-Age=43200", "HttpOnly", "SameSite=Strict"]
+    assert name.startswith("treadle=all.")
+    assert digest("all") not in cookie
+    me = await site("GET", "/v1/me", cookie=name)
+    assert (me.status, me.body["name"], me.body["auth"], me.body["scopes"]) == (200, "all", "session", list(SCOPES))
+    stored = await site("POST", "/v1/jobs", JOB, cookie=name, **OWN)
+    assert stored.status == 201
+
+
+async def test_a_session_has_the_rights_of_its_token(site: Site) -> None:
+    cookie = pair(await site.sign_in("bound"))
+    me = (await site("GET", "/v1/me", cookie=cookie)).body
+    assert (me["queues"], me["payloads"]) == (["mail"], False)
+    assert (await site("POST", "/v1/jobs", JOB, cookie=cookie, **OWN)).status == 403
+    assert (await site("GET", "/v1/jobs?queue=other", cookie=cookie)).status == 403
+
+
+async def test_the_header_is_read_before_the_cookie(site: Site) -> None:
+    cookie = pair(await site.sign_in("bound"))
+    assert (await site("GET", "/v1/me", cookie=cookie, authorization="Bearer all")).body["name"] == "all"
+    wrong = await site("GET", "/v1/me", cookie=cookie, authorization="Bearer guess")
+    assert (wrong.status, wrong.body["error"]) == (401, "unauthorized")
+
+
+async def test_a_wrong_token_gets_no_cookie(site: Site) -> None:
+    for body in (b'{"token": "guess"}', b'{"token": ""}'):
+        answer = await site("POST", "/v1/session", body, **OWN)
+        assert (answer.status, answer.body["error"]) == (401, "unauthorized")
+        assert "set-cookie" not in answer.headers
+    assert (await site("POST", "/v1/session", b'{"token": 1}', **OWN)).status == 422
+    assert (await site("POST", "/v1/session", b'{"token": "%s"}' % (b"x" * 5_000), **OWN)).status == 413
+
+
+async def test_wrong_tokens_of_one_address_are_bounded(site: Site) -> None:
+    answers = [await site("POST", "/v1/session", b'{"token": "guess"}', **OWN) for _ in range(WRONG_BURST + 1)]
+    assert {each.status for each in answers[:WRONG_BURST]} == {401}
+    assert answers[-1].status == 429
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    assert (await site("POST", "/v1/session", b'{"token": "all"}', **OWN)).status == 429  # also of a right one
+    assert (await site("GET", "/v1/me", authorization="Bearer all")).status == 200
+
+
+def test_a_rate_says_how_long_to_wait_without_counting() -> None:
+    now = 0.0
+    rate = Rate(0.5, lambda: now, 2)
+    assert [rate.wait("a"), rate.wait("a"), rate.delay("a"), rate.delay("a")] == [0.0] * 4
+    assert (rate.wait("a"), rate.wait("b")) == (2.0, 0.0)
+    now = 2.0
+    assert rate.wait("a") == 0.0
+
+
+@shows("a page of another site can do nothing with the session of a signed-in browser")
+async def test_a_cookie_never_authorises_a_page_of_another_site() -> None:
+    other = "http://localhost:3000"  # the same site in the eyes of SameSite, and even named by --origin
+    site = Site(origins=(other,))
+    cookie = pair(await site.sign_in())
+    for headers in (
+        {"origin": "https://evil.example", "sec_fetch_site": "cross-site"},
+        {"origin": "https://evil.example"},
+        {"sec_fetch_site": "same-site"},
+        {"origin": "null"},
+        {"origin": other, "sec_fetch_site": "same-site"},
+        {"origin": other},
+        {},  # no browser sends an unsafe method without naming the page
+    ):
+        for method, path, body in (
+            ("POST", "/v1/jobs", JOB),
+            ("POST", "/v1/queues/default/pause", None),
+            ("DELETE", "/v1/limits/a", None),
+        ):
+            answer = await site(method, path, body, cookie=cookie, **headers)
+            assert (answer.status, answer.body["error"]) == (403, "cross_site"), (headers, method, path)
+    assert (await site("GET", "/v1/me", cookie=cookie, origin=other)).status == 403
+    assert (await site("GET", "/v1/me", cookie=cookie, host="evil.example")).body["error"] == "foreign_host"
+    assert (await site("GET", "/v1/jobs", cookie=cookie)).body["jobs"] == []
+    by_token = await site("POST", "/v1/jobs", JOB, origin=other, authorization="Bearer all")
+    assert by_token.status == 201  # --origin lets its pages act with a token
+
+
+async def test_another_site_can_neither_sign_in_nor_sign_out(site: Site) -> None:
+    for method, body in (("POST", b'{"token": "all"}'), ("DELETE", None)):
+        answer = await site(method, "/v1/session", body, origin="https://evil.example")
+        assert (answer.status, answer.body["error"]) == (403, "cross_site")
+        assert "set-cookie" not in answer.headers
+
+
+async def test_signing_out_removes_the_cookie(site: Site) -> None:
+    answer = await site("DELETE", "/v1/session", cookie="treadle=anything", **OWN)
+    assert answer.status == 204
+    assert answer.headers["set-cookie"].startswith("treadle=; ")
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+
+
+async def test_over_tls_the_cookie_is_never_sent_in_plain(site: Site) -> None:
+    """Behind a proxy that ends TLS, the origin of the page says so."""
+    cookie = await site.sign_in(origin=None, sec_fetch_site=None)
+    assert "Secure" not in cookie
+    secure = await site.sign_in(origin=site.origin.replace("http:", "https:"))
+    assert secure.startswith("__Secure-treadle=all.")
+    assert secure.endswith("; Secure")
+    assert (await site("GET", "/v1/me", cookie=pair(secure))).body["name"] == "all"
+
+
+def test_the_name_of_the_cookie_is_bound_to_the_host_where_it_can_be() -> None:
+    assert [session.mount_of(path, True).name for path in ("", "/", "/ops")] == [
+        "__Host-treadle",
+        "__Host-treadle",
+        "__Secure-treadle",
+    ]
+    assert session.mount_of("/a;b c", False) == session.Mount("/a%3Bb%20c", False)
+    assert session.set_cookie(session.mount_of("", True), "v", 9) == (
+        "__Host-treadle=v; Path=/; Max-Age=9; HttpOnly; SameSite=Strict; Secure"
+    )
+
+
+async def test_without_tokens_there_is_nothing_to_sign_in_to() -> None:
+    site = Site(tokens=())
+    answer = await site("POST", "/v1/session", b'{"token": "any"}', **OWN)
+    assert answer.status == 204
+    assert "set-cookie" not in answer.headers
+    me = (await site("GET", "/v1/me")).body
+    assert (me["name"], me["auth"], me["queues"], me["payloads"]) == ("anybody", "none", [], True)
+
+
+async def test_only_a_token_that_reads_every_queue_learns_where_the_jobs_live() -> None:
+    app = App("postgresql://user:hunter2@db.example/jobs")  # not opened
+    routes = SessionRoutes(app._core, Settings(tokens=(ALL, BOUND)))
+    shown = {each.name: routes.storage_for(each) for each in (ALL, BOUND, token("sender", "enqueue"))}
+    assert shown == {"all": "postgresql://user:***@db.example/jobs", "bound": "postgresql", "sender": "postgresql"}
+    assert SessionRoutes(App(storage=MemoryStorage())._core, Settings()).storage_for(ALL) == "a storage of the app"
+
+
+async def test_an_expired_session_says_so() -> None:
+    site = Site()
+    value, _ = session.issue(ALL, wall() - session.LASTS - 1)
+    answer = await site("GET", "/v1/me", cookie=f"treadle={value}")
+    assert (answer.status, answer.body["error"]) == (401, "expired")
+
+
+def test_a_session_does_not_outlast_its_token() -> None:
+    ends = wall() + 100.5
+    brief = Token(name="brief", digest=digest("brief"), scopes=("read",), expires=ends)
+    value, seconds = session.issue(brief, wall())
+    assert seconds in (100, 101)
+    found = session.holder_of(f"treadle={value}", [brief])
+    assert found is not None
+    assert found.expires == int(ends)
+
+
+def test_removing_or_replacing_a_token_ends_its_sessions() -> None:
+    value, _ = session.issue(ALL, wall())
+    assert session.holder_of(f"a=b; treadle={value}", [BOUND, ALL]) is not None
+    assert session.holder_of(f"treadle={value}", [BOUND]) is None
+    replaced = Token(name="all", digest=digest("new"), scopes=ALL.scopes)
+    assert session.holder_of(f"treadle={value}", [replaced]) is None
+
+
+@given(st.data())
+def test_no_other_text_is_a_session(data: st.DataObject) -> None:
+    """Neither a changed cookie, nor one of another name, nor anything else."""
+    value, _ = session.issue(ALL, 1e9)
+    assert session.holder_of(f"treadle={value}", [ALL]) is not None
+    at = data.draw(st.integers(0, len(value) - 1))
+    other = data.draw(st.characters(codec="latin-1").filter(lambda one: one != value[at]))
+    assert session.holder_of(f"treadle={value[:at]}{other}{value[at + 1 :]}", [ALL, BOUND]) is None
+    assert session.holder_of(data.draw(st.text(max_size=200)), [ALL, BOUND]) is None
+
+
+def test_of_several_cookies_the_first_valid_one_counts() -> None:
+    """A browser sends one for each path above the request's; another port of the host may have set one."""
+    value, _ = session.issue(ALL, wall())
+    found = session.holder_of(f"treadle=x.1.{'0' * 64}; treadle={value}", [ALL])
+    assert found is not None
+    assert found.name == "all"
+    many = "; ".join([f"treadle=x.1.{'0' * 64}"] * 50)
+    assert session.holder_of(f"{many}; treadle={value}", [ALL]) is None
