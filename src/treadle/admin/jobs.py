@@ -22,7 +22,7 @@ from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults, ids
 from treadle.core.job import Job
-from treadle.core.model import Order, Page, Query, Record, State, Stats
+from treadle.core.model import Count, Glance, Order, Page, Query, Record, State, Stats
 from treadle.core.must_await import Awaited
 from treadle.durable.checkpoints import check_name
 from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
@@ -219,9 +219,9 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             )
         ups = [self._visible(up) for up in await storage.get(row.after)] if row.state is State.WAITING else []
         ahead = await self.position(row.job.id) if row.queue_position is not None else None
-        stats = Stats()  # counts every row, so read only if the sentence needs it
+        stats = Stats()
         if row.state is State.RUNNING or row.queue_position is not None:
-            stats = await storage.stats()
+            stats = _running(await storage.glance())
         elif row.state is State.READY and row.blocked_on is not None:
             stats = Stats(limits=await storage.limits())
         parent = None
@@ -376,6 +376,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
                 progress(looked)
             if cursor is None:
                 return
+
+
+def _running(glance: Glance) -> Stats:
+    """The workers, the limits and the running jobs of each queue."""
+    counts = [
+        Count(queue=each.name, task="", state=State.RUNNING, jobs=each.running) for each in glance.queues if each.running
+    ]
+    return Stats(counts=tuple(counts), workers=glance.workers, limits=glance.limits)
 
 
 def _reopens(row: Record) -> bool:

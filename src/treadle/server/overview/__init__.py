@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.server.overview.activity import Recent
 from treadle.server.overview.compose import Look, compose
-from treadle.server.overview.notices import Notice
-from treadle.server.overview.views import Overview, QueueOverview, WorkerView
+from treadle.server.overview.views import Notice, Overview, QueueOverview, WorkerView
 
 if TYPE_CHECKING:
     from treadle.server.overview.looks import Looks
