@@ -27,16 +27,18 @@ PYTHON, UV = str(BIN / f"python{EXE}"), str(BIN / f"uv{EXE}")
 BASE = getattr(sys, "_base_executable", None) or sys.executable  # the interpreter itself, also when .venv runs us
 PIN = "pip compile --quiet --universal --python-version 3.11 --generate-hashes --only-binary :all: --no-emit-index-url"
 PIN += " --no-header --output-file "
-PIN_DEV = PIN + "requirements/dev.txt requirements/dev.in pyproject.toml"
-PIN_IMAGE = PIN + "requirements/image.txt requirements/image.in pyproject.toml --constraints requirements/dev.txt"
+PIN_DEV = "requirements/dev.txt requirements/dev.in pyproject.toml"
+PIN_IMAGE = "requirements/image.txt requirements/image.in pyproject.toml --constraints requirements/dev.txt"
 PIN_IMAGE += " --extra server --extra http --extra redis --extra postgres"
+PIN_NODE = "requirements/browser/node.txt requirements/browser/node.in"
 FEW = 5  # failed tests that `--retry` runs once more
 WORKERS = "3"  # test processes for two cores: a third of their time they wait for servers and clocks
 KEEP = {"PATH", "HOME", "TERM", "LANG", "TMPDIR", "TREADLE_EXAMPLES"}  # what a step may see, besides KEEP_PREFIXES
 KEEP |= {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
 KEEP |= {f"{scheme}_PROXY" for scheme in ("HTTP", "HTTPS", "ALL", "NO")}
 KEEP |= {"SYSTEMROOT", "COMSPEC", "PATHEXT", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "TEMP", "TMP"}  # Windows
-KEEP_PREFIXES = ("TEST_", "PIP_", "UV_")
+KEEP |= {"NODE_EXTRA_CA_CERTS"}
+KEEP_PREFIXES = ("TEST_", "PIP_", "UV_", "NPM_CONFIG_")
 DRAFT = ["--draft", "--version", "next"]
 Row = tuple[str, bool, str]  # name of the step, whether it went well, what the summary says of it
 
@@ -161,6 +163,7 @@ def checks() -> list[Row]:
         "format": tool("ruff", "format", "--check", "--output-format=concise", "."),
         "types": tool("mypy"),
         "layers": [str(BIN / f"lint-imports{EXE}")],
+        "dashboard": tool("tools.ui", "--check", "--hash"),
     }
     if any((ROOT / "tests/types").glob("**/*.py")):
         steps |= {"users' types: mypy": tool("mypy", "tests/types"), "... basedpyright": tool("basedpyright")}
@@ -227,6 +230,10 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     ),
     "check": (lambda args: summary(checks()), "style, types and layers only"),
     "lint": (lint, "repair style and format in place"),
+    "ui": (
+        lambda args: call(tool("tools.ui", *args))[0],
+        "build the dashboard from ui/; `ui --check`: compare with what is committed; `ui --watch`: after each change",
+    ),
     "docs": (docs, "build the documentation into site/, with the reference from the docstrings"),
     "bench": (
         lambda args: call(tool("benchmarks", *args), inherit=True)[0],
@@ -243,7 +250,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         "print what changes/ adds to CHANGELOG.md",
     ),
     "pins": (
-        lambda args: call([UV, *PIN_DEV.split(), *args])[0] or call([UV, *PIN_IMAGE.split(), *args])[0],
+        lambda args: max(call([UV, *PIN.split(), *pin.split(), *args])[0] for pin in (PIN_DEV, PIN_IMAGE, PIN_NODE)),
         "compile requirements/*.txt anew; `--upgrade` for newer",
     ),
 }

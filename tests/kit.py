@@ -15,7 +15,7 @@ from treadle.storage.proxy import StorageProxy
 
 T = TypeVar("T")
 
-READS = frozenset({"get", "find", "stats", "limits"})
+READS = frozenset({"get", "find", "stats", "glance", "limits", "read_metrics"})
 UNHEARD = ["queue:nobody sends to it"]  # a topic
 
 

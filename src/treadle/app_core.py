@@ -9,7 +9,7 @@ import asyncio
 import difflib
 import logging
 import random as _random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Unpack
 
@@ -110,6 +110,7 @@ class AppCore:
         self.layers: list[middleware.Middleware] = []
         self.retry, self.on_error, self.codec, self.sizes = retry or Retry(), on_error, codec, sizes or Sizes()
         self.when_forked: list[Callable[[], None]] = []  # called in a forked child
+        self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
         self.inline = InlineWorker(self)
         self.life = self.new_life(choice)
         self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)
@@ -274,6 +275,8 @@ class AppCore:
 
     async def _stop_inline(self) -> None:
         await self.inline.stop()
+        for close in self.when_closing:
+            await close()
 
     # --- declarations
 

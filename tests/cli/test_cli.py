@@ -632,7 +632,7 @@ def test_top(cli: Run, here: Path) -> None:
     assert cli("enqueue", "send", '"a@x.org"')[0] == 0
     code, out, _ = cli("top", "--times", "2", "--every", "0.01")
     assert code == 0
-    assert out.count("DONE/S") == 2
+    assert out.count("FIRST WAITS") == 2
     assert "default" in out
     assert "0 workers" in out
 

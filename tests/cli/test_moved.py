@@ -92,6 +92,7 @@ LOOKS = {
     "jobs.explain",
     "jobs.signals_of",
     "dead.list",
+    "queues.glance",
     "queues.stats",
     "limits.list",
     "limits.is_stored",

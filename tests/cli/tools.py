@@ -21,10 +21,10 @@ PATIENCE = 40.0  # s until something that must happen counts as never happening
 class Command:
     """`python -m treadle ARGS` in a folder, in a session of its own. It is killed at the end of the `with`."""
 
-    def __init__(self, *args: str, cwd: Path, **environment: str) -> None:
+    def __init__(self, *args: str, cwd: Path, program: str = sys.executable, **environment: str) -> None:
         inherited = {name: value for name, value in os.environ.items() if name != "TREADLE_URL"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "treadle", *args],
+            [program, "-m", "treadle", *args],
             cwd=cwd,
             env={**inherited, **environment},
             text=True,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import aiohttp
 import pytest
-from msgspec.structs import replace
 
 from tests.served import host, memory_url
 from treadle import Abort, App
 from treadle.compat.delayed.app import delayed_routes, read
 from treadle.compat.delayed.ids import shown
 from treadle.core.ids import UuidV7
-from treadle.core.model import NewJob, Stats
+from treadle.core.model import NewJob
 from treadle.server.errors import Refused
 from treadle.server.settings import Settings
 from treadle.storage.memory import MemoryStorage
@@ -129,24 +127,6 @@ async def test_posting_may_be_repeated(call: Delayed) -> None:
     assert await call("POST", "/", body, Idempotency_Key="k") == first
     assert (await call("POST", "/", {**body, "payload": "y"}, Idempotency_Key="k"))[0] == 400
     assert (await call("GET", "/stats"))[1]["backlog"] == 1
-
-
-class InParts(MemoryStorage):
-    """Counts the jobs of a queue and task in several parts, as a user's own storage may."""
-
-    async def stats(self) -> Stats:
-        found = await super().stats()
-        parts = (count for count in found.counts for _ in range(3))
-        ages = itertools.cycle([5.0, 9.0, 7.0])
-        return replace(found, counts=tuple(replace(count, oldest=next(ages)) for count in parts))
-
-
-async def test_the_oldest_of_all_counts_is_reported(clock: HandClock) -> None:
-    app = App(storage=InParts(clock), clock=clock)
-    async with aiohttp.ClientSession() as session:
-        call = Delayed(session, host().add(app, Settings(max_wait=5), [delayed_routes()]))
-        await call("POST", "/", {"payload": "x", "dueTime": NOW + 10})
-        assert (await call("GET", "/stats"))[1]["oldestDueAgeSec"] == 9
 
 
 @shows("`GET /stats` counts the stored jobs, and `DELETE` removes one")

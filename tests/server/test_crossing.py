@@ -275,6 +275,11 @@ TABLE: dict[str, list[Probe]] = {
         )
     ],
     "POST /v1/work/stats": [("/v1/work/stats", {})],
+    "POST /v1/work/glance": [("/v1/work/glance", {}), ("/v1/work/glance", {"most": 1})],
+    "POST /v1/work/store_metrics": [
+        ("/v1/work/store_metrics", {"rows": [{"at": 0.0, "span": 60.0, "source": source}]}) for source in ("theirs", "")
+    ],
+    "POST /v1/work/read_metrics": [("/v1/work/read_metrics", {"since": 0.0, "until": 4e9})],
     "POST /v1/work/limits": [("/v1/work/limits", {}), ("/v1/work/limits", {"use": False})],
     "POST /v1/work/set_limits": [
         ("/v1/work/set_limits", {"changes": [each]})

@@ -1,4 +1,4 @@
-"""What operators read and do over HTTP: metrics, tasks, timings, limits, the doctor's checks."""
+"""Metrics, tasks, timings, limits and the doctor's checks over HTTP."""
 
 from __future__ import annotations
 

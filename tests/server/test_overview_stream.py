@@ -15,7 +15,7 @@ from tests.kit import Spy
 from tests.served import host
 from tests.server.test_api import Client, session
 from tests.server.test_crossing import token
-from tests.waiting import Signal, patient, turn
+from tests.waiting import Signal, patient
 from treadle import App
 from treadle.core.clock import wall
 from treadle.core.model import Limit, NewJob
@@ -240,10 +240,8 @@ async def test_a_fault_of_ours_is_logged_and_the_stream_goes_on(
 async def test_a_stopping_server_says_bye(stage: Stage) -> None:
     async with stage.reader() as read:
         await read()
-        waiting = asyncio.ensure_future(read())
-        await turn(1)
         stage.waiting.send_home()
-        assert await waiting == ("bye", {})
+        assert await read() == ("bye", {})
         with pytest.raises(StopAsyncIteration):
             await read()
 
@@ -280,6 +278,18 @@ async def test_schedules_that_failed_are_noticed(stage: Stage) -> None:
             await stage.another()
     assert stage.spy.calls["find"] - finds == first
     assert first <= 2
+
+
+async def test_a_server_over_a_bound_token_reads_what_the_token_may_read() -> None:
+    """Its storage is another server, which answers 403 for rows of all queues."""
+    inner = App(storage=MemoryStorage())
+    url = host().add(inner, Settings(tokens=(token("mine", *SCOPES, queues=("mine",)), token("all", *SCOPES))))
+    async with App(url, token="mine") as app:
+        await app._core.storage.enqueue([NewJob(id="a", task="t", queue="mine")])
+        found = await Looks(app._core, LongPoll(lambda: app._core.storage)).overview(ANYBODY)
+        assert [(queue.name, queue.queued) for queue in found.queues] == [("mine", 1)]
+        assert [notice.level for notice in found.notices] == ["warning"]  # no worker
+    host().run(inner.close())
 
 
 async def test_pauses_are_in_the_next_look(stage: Stage) -> None:

@@ -16,6 +16,9 @@ from tests.served import host, memory_url
 from tests.server.test_api import Client, session
 from tests.server.test_crossing import token
 from treadle import App, Retry, Worker, current
+from treadle.compat.delayed.app import delayed_routes
+from treadle.compat.queuey.app import queue_routes
+from treadle.compat.queuey.jobs import Rules
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import SCOPES, digest
 from treadle.server.redaction import HITS, LARGEST, Redaction
@@ -259,3 +262,19 @@ async def test_the_worker_protocol_is_closed_to_a_token_without_payloads(session
 
 
 SCOPES_ALL = tuple(SCOPES)
+
+
+async def test_the_compatible_protocols_are_closed_to_it_too(session: aiohttp.ClientSession) -> None:
+    app = App("memory://")
+    settings = Settings(tokens=(BLIND,))
+    queuey = Client(host().add(app, settings, [queue_routes(Rules())]), session)
+    delayed = Client(host().add(app, settings, [delayed_routes()]), session)
+    for call, path in (
+        (queuey, "/jobs"),
+        (queuey, "/jobs/00000000-0000-0000-0000-000000000001/output"),
+        (delayed, "/stats"),
+    ):
+        status, answer = await call("GET", path, None, "blind")
+        assert status == 403, (path, answer)
+    assert (await queuey("GET", "/v1/openapi.json", None, "blind"))[0] == 200
+    host().run(app.close())

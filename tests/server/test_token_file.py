@@ -36,6 +36,8 @@ GOOD = f'[[token]]\nname = "web"\ndigest = "{digest("s")}"\nscopes = ["read"]\n'
         ('queues = ["treadle"]', "is Treadle's own queue"),
         ('expires = "2030-01-01"', "expires: expected a day or a time"),
         ("expires = 5", "expires: expected a day or a time"),
+        ('payloads = "false"', "payloads: expected true or false"),
+        ("payload = false", "unknown field 'payload'; did you mean 'payloads'?"),
     ],
 )
 def test_a_word_or_value_that_is_not_known_is_an_error(line: str, said: str) -> None:
@@ -132,3 +134,26 @@ def test_a_file_that_others_can_read_or_write_is_named(tmp_path: Path, mode: int
     assert found is None if said is None else said in (found or "")
     output = run("--file", str(file)).output
     assert ("chmod 600" in output) is (said is not None)
+
+
+def test_a_token_without_payloads() -> None:
+    [found] = read(GOOD + "payloads = false\n")
+    assert not found.payloads
+    assert read(as_toml(found)) == (found,)
+    assert rights(found) == "list and show jobs; without payloads"
+    [plain] = read(GOOD + "payloads = true\n")
+    assert plain.payloads
+    assert "payloads" not in as_toml(plain)
+    with pytest.raises(BadTokens, match="contradicts the scope 'work'"):
+        read(GOOD.replace('["read"]', '["read", "work"]') + "payloads = false\n")
+
+
+def test_the_command_makes_a_token_without_payloads(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    made = CliRunner().invoke(command, ["support", "--no-payloads", "--file", str(file)])
+    assert made.exit_code == 0, made.output
+    [found] = read(file.read_text())
+    assert (found.payloads, "work" in found.scopes) == (False, False)
+    refused = CliRunner().invoke(command, ["w", "--scope", "work", "--no-payloads", "--file", str(file)])
+    assert refused.exit_code != 0
+    assert "contradicts the scope 'work'" in str(refused.exception)

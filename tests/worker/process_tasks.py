@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -182,3 +183,8 @@ def branches(n: int) -> Flow[int]:
 
 def takes_a_step() -> object:
     return current().step("a", double, 1)
+
+
+@app.task(kind="process")
+def logged() -> None:
+    logging.getLogger("shop").info("in a process")

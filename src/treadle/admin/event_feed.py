@@ -11,13 +11,14 @@ from typing import Final
 
 from treadle.core import defaults
 from treadle.core.clock import Clock
-from treadle.core.events import Event, lease_expired
+from treadle.core.events import Event, reaped
 from treadle.core.model import EXPIRED, Query, Record, State
 from treadle.storage.contract import Storage
 
 TRACKED: Final = 10_000  # unfinished jobs that are polled; beyond that the oldest are dropped
 LISTENED: Final = 500  # the newest of them, whose endings wake the feed; the others are found by the next poll
 PAGE: Final = 500
+COUNTED: Final = 1_000  # jobs of each kind that a poll counts to find the queues in use
 AHEAD: Final = 60.0  # s that clocks may differ; a row created further in the future came from a wrong clock
 UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 
@@ -37,8 +38,9 @@ class EventFeed:
         storage = await self._storage()
         await self._begin(storage)
         while True:
-            queues = {count.queue for count in (await storage.stats()).counts if count.queue != defaults.SYSTEM_QUEUE}
-            topics = [f"queue:{queue}" for queue in sorted(queues)]
+            seen = await storage.glance(COUNTED)
+            queues = {each.name for each in seen.queues} | {queue for each in seen.workers for queue in each.queues}
+            topics = [f"queue:{queue}" for queue in sorted(queues - {defaults.SYSTEM_QUEUE})]
             topics += [f"job:{id}" for id in islice(reversed(self._told), LISTENED)]
             await storage.watch(topics, defaults.RESULT_POLL)
             for event in await self._look(storage):
@@ -124,7 +126,7 @@ def _events(row: Record, before: Record) -> list[Event]:
     if row.lost <= before.lost:
         return [_event(row, before)]
     back_in_line = row.state is State.READY and row.version == before.version
-    return [lease_expired(row)] if back_in_line else [lease_expired(row), _event(row, before)]
+    return [reaped(row)] if back_in_line else [reaped(row), _event(row, before)]
 
 
 def _event(row: Record, before: Record | None) -> Event:

@@ -1,4 +1,4 @@
-"""Explains in one sentence why a job is not running, from its row and the statistics.
+"""Explains in one sentence why a job is not running, from its row and a glance at the storage.
 
 The figures of workers are as old as their last heartbeat.
 """
@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from treadle.core import ids
 from treadle.core.clock import moment_text
-from treadle.core.model import DECLINED, Limit, LimitUse, Presence, Record, State, Stats
+from treadle.core.model import DECLINED, Glance, Limit, LimitUse, Presence, Record, State
 from treadle.errors import error_line
 from treadle.storage.row_rules import costs
 from treadle.workflow.signals import signal_name
 
 _FULL = "all slots of the"
+MOST_AHEAD = 10_000  # queued jobs ahead of a job that are counted
 NEAR = 0.25  # s by which a job may have been claimed before the batch that it opens
 
 
@@ -24,46 +25,46 @@ def explain(
     row: Record,
     upstreams: Mapping[str, Record | None],
     ahead: int | None,
-    stats: Stats,
+    glance: Glance,
     now: float,
     parent: Record | None = None,
 ) -> str:
     """Explain the state of a job in one sentence.
 
     upstreams  the rows that it waits for
-    ahead      the number of queued jobs before it
+    ahead      the number of queued jobs before it, counted up to MOST_AHEAD
     parent     the running job whose function enqueued it
     """
     if row.state.final:
         return _ended(row)
     if row.state is State.RUNNING:
-        return _running(row, stats, now)
+        return _running(row, glance, now)
     if row.state is State.WAITING:
         return _waiting(row, upstreams)
     if row.blocked_on is not None and row.queue_position is None:
-        return _by_parent(row.blocked_on, row, stats, parent) or _blocked(row.blocked_on, stats, now)
+        return _by_parent(row.blocked_on, row, glance, parent) or _blocked(row.blocked_on, glance, now)
     if row.queue_position is None:
         why = f"attempt {row.attempt} failed and the next one is due" if row.attempt else "it is due"
         if (worker := declined_by(row)) is not None:
             why = f"worker {worker!r} declined it (accept=), and it is offered again"
         return f"It is not queued yet: {why} at {_at(row.due_at)}, in {max(0.0, (row.due_at or now) - now):.1f} s."
-    of_queue = _by_parent(f"queue:{row.job.queue}", row, stats, parent) or _by_parent("queue", row, stats, parent)
-    found = of_queue or _queue_blocks(row.job.queue, ahead, stats, now) or _in_line(row, ahead, stats, now)
+    of_queue = _by_parent(f"queue:{row.job.queue}", row, glance, parent) or _by_parent("queue", row, glance, parent)
+    found = of_queue or _queue_blocks(row.job.queue, ahead, glance, now) or _in_line(row, ahead, glance, now)
     if parent is not None and not of_queue and _FULL in found:
         return f"{found[:-1]}, one of them by {_parent(parent)}."
     return found
 
 
-def limits_within(stats: Stats, reach: Sequence[str]) -> Stats:
-    """The statistics for a caller whose rights cover these queues; (): all queues.
+def limits_within(glance: Glance, reach: Sequence[str]) -> Glance:
+    """The glance for a caller whose rights cover these queues; (): all queues.
 
-    They contain the limits of these queues, and the rule for every queue without its use.
+    It contains the limits of these queues, and the rule for every queue without its use.
     """
     if not reach:
-        return stats
+        return glance
     own = {f"queue:{queue}" for queue in reach}
-    common = [replace(use, used=0, blocked=0, starts=0, next_start=None) for use in stats.limits if use.key == "queue"]
-    return replace(stats, limits=(*[use for use in stats.limits if use.key in own], *common))
+    common = [replace(use, used=0, blocked=0, starts=0, next_start=None) for use in glance.limits if use.key == "queue"]
+    return replace(glance, limits=(*[use for use in glance.limits if use.key in own], *common))
 
 
 def made_by(rows: Sequence[Record], id: str) -> Record | None:
@@ -72,9 +73,9 @@ def made_by(rows: Sequence[Record], id: str) -> Record | None:
     return next((row for row in rows if ids.derived(row.job.id, row.version) == stem), None) if stem else None
 
 
-def _by_parent(key: str, row: Record, stats: Stats, parent: Record | None) -> str | None:
+def _by_parent(key: str, row: Record, glance: Glance, parent: Record | None) -> str | None:
     """The sentence for a full limit that the job's own parent holds a slot of; None if that is not the case."""
-    use = next((use for use in stats.limits if use.key == key), None)
+    use = next((use for use in glance.limits if use.key == key), None)
     if parent is None or use is None or not use.rule.slots or key not in dict(costs(parent.job)):
         return None
     if use.used + dict(costs(row.job)).get(key, 1) <= use.rule.slots:
@@ -98,10 +99,10 @@ def declined_by(row: Record) -> str | None:
 # --- running
 
 
-def _running(row: Record, stats: Stats, now: float) -> str:
+def _running(row: Record, glance: Glance, now: float) -> str:
     left = (row.due_at or now) - now
     name = (row.worker or "?").rpartition("#")[0] or row.worker
-    worker = next((each for each in stats.workers if each.worker == name), None)
+    worker = next((each for each in glance.workers if each.worker == name), None)
     if worker is not None and (ends := _gathered(row, worker, now)) is not None:
         return (
             f"Worker {name!r} gathers it with other jobs of {row.job.task!r} for one call, which begins when the batch "
@@ -122,8 +123,8 @@ def _gathered(row: Record, worker: Presence, now: float) -> float | None:
 # --- blocked by a limit
 
 
-def _blocked(key: str, stats: Stats, now: float) -> str:
-    use = next((use for use in stats.limits if use.key == key), None)
+def _blocked(key: str, glance: Glance, now: float) -> str:
+    use = next((use for use in glance.limits if use.key == key), None)
     if use is None:
         return f"It is blocked until the limit {key!r} has room (its rule was removed, or this token does not show it)."
     if use.rule.slots == 0:
@@ -138,9 +139,9 @@ def _blocked(key: str, stats: Stats, now: float) -> str:
     return f"It is blocked until the limit {key!r} has room ({', '.join([*facts, others])})."
 
 
-def _queue_blocks(queue: str, ahead: int | None, stats: Stats, now: float) -> str | None:
+def _queue_blocks(queue: str, ahead: int | None, glance: Glance, now: float) -> str | None:
     """The sentence for a queue whose own limit is reached or paused; None if the limit has room."""
-    uses = {use.key: use for use in stats.limits}
+    uses = {use.key: use for use in glance.limits}
     use = uses.get(f"queue:{queue}") or uses.get("queue")
     if use is None:
         return None
@@ -151,7 +152,7 @@ def _queue_blocks(queue: str, ahead: int | None, stats: Stats, now: float) -> st
     if use.rule.slots is not None and use.used >= use.rule.slots:
         return f"Its queue {queue!r} runs {use.used} of at most {use.rule.slots} jobs at once."
     if use.next_start is not None:
-        behind = f"; {_count(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead of it" if ahead else ""
+        behind = f"; {_jobs(ahead)} {'is' if ahead == 1 else 'are'} ahead of it" if ahead else ""
         return f"It is queued, and {_rate_used_up(f'the rate of its queue {queue!r}', use, now)}{behind}."
     return None
 
@@ -191,9 +192,9 @@ def _resume(name: str) -> str:
 # --- queued
 
 
-def _in_line(row: Record, ahead: int | None, stats: Stats, now: float) -> str:
+def _in_line(row: Record, ahead: int | None, glance: Glance, now: float) -> str:
     queue = row.job.queue
-    serving = [worker for worker in stats.workers if queue in worker.queues]
+    serving = [worker for worker in glance.workers if queue in worker.queues]
     if not serving:
         return f"It is queued, and no worker serves its queue {queue!r}."
     able = [worker for worker in serving if row.job.task in worker.tasks]
@@ -205,13 +206,13 @@ def _in_line(row: Record, ahead: int | None, stats: Stats, now: float) -> str:
         return f"It is queued, but {held_up}."
     able = [worker for worker in able if not _is_silent(worker) and not _pauses(worker)]
     # The workers' figures are as old as their heartbeats; the rows are current.
-    runs = sum(count.jobs for count in stats.counts if count.queue == queue and count.state is State.RUNNING)
+    runs = sum(each.running for each in glance.queues if each.name == queue)
     free = sum(worker.slots for worker in able) - max(runs, sum(worker.running for worker in able))
     if ahead:
         if free <= 0:
-            return f"It is queued behind {_count(ahead, 'job')} in queue {queue!r}; {_full(able)} are taken."
+            return f"It is queued behind {_jobs(ahead)} in queue {queue!r}; {_full(able)} are taken."
         workers = f"{_count(len(able), 'worker')} can run it, with {_count(max(0, free), 'free slot')}"
-        return f"It is queued behind {_count(ahead, 'job')} in queue {queue!r}; {workers}."
+        return f"It is queued behind {_jobs(ahead)} in queue {queue!r}; {workers}."
     if free <= 0:
         return f"It is next in its queue; {_full(able)} that can run it are taken."
     again = "" if (worker := declined_by(row)) is None else f" again, after worker {worker!r} declined it (accept=)"
@@ -276,6 +277,10 @@ def _ended(row: Record) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _jobs(ahead: int) -> str:
+    return f"{ahead:,}+ jobs" if ahead >= MOST_AHEAD else _count(ahead, "job")
 
 
 def _at(seconds: float | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from treadle.admin import acts, stored_values
 from treadle.admin.audit import is_entry, without_entries
-from treadle.admin.explain import explain, limits_within, made_by
+from treadle.admin.explain import MOST_AHEAD, explain, limits_within, made_by
 from treadle.admin.job_filters import id_of, query_of, rows_of, text_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_search import Hide, Search
@@ -22,7 +22,7 @@ from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults, ids
 from treadle.core.job import Job
-from treadle.core.model import Count, Glance, Order, Page, Query, Record, State, Stats
+from treadle.core.model import Glance, Order, Page, Query, Record, State
 from treadle.core.must_await import Awaited
 from treadle.durable.checkpoints import check_name
 from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
@@ -195,13 +195,16 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         row = await self.get(job)
         return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)))
 
-    async def position(self, job: HasId | str) -> int | None:
-        """The number of queued jobs before this one in its queue; None if it is not queued. Raises UnknownJob."""
+    async def position(self, job: HasId | str, *, most: int = MOST_AHEAD) -> int | None:
+        """The number of queued jobs before this one in its queue, counted up to `most`; None if it is not queued.
+        Raises UnknownJob, and BadOption for `most` below 1."""
+        if most < 1:
+            raise BadOption("most", f"expected at least 1, found {most!r}")
         row = await self.get(job)
         if row.queue_position is None:
             return None
         # The query names the queue because a token that is bound to queues must name one over HTTP.
-        query = Query(queue=row.job.queue, order="queue", ahead_of=row.job.id, limit=0, count=True)
+        query = Query(queue=row.job.queue, order="queue", ahead_of=row.job.id, limit=0, count=True, scan=most)
         page = await (await self._storage()).find(query)
         return page.total
 
@@ -219,18 +222,18 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             )
         ups = [self._visible(up) for up in await storage.get(row.after)] if row.state is State.WAITING else []
         ahead = await self.position(row.job.id) if row.queue_position is not None else None
-        stats = Stats()
+        seen = Glance(at=self._now())
         if row.state is State.RUNNING or row.queue_position is not None:
-            stats = _running(await storage.glance())
+            seen = await storage.glance()
         elif row.state is State.READY and row.blocked_on is not None:
-            stats = Stats(limits=await storage.limits())
+            seen = Glance(at=self._now(), limits=await storage.limits())
         parent = None
         if row.state is State.READY and ids.stem(row.job.id) is not None:  # a run enqueued it, and may hold its slot
             queue = row.job.queue if storage.capabilities.queues else None  # a bound token must name one
-            running = await storage.find(Query(state=(State.RUNNING,), queue=queue, limit=RUNS_READ))
+            running = await storage.find(Query(order="started", queue=queue, limit=RUNS_READ, scan=RUNS_READ))
             parent = made_by([each for each in running.records if self._visible(each)], row.job.id)
-        stats = limits_within(stats, self._reach)
-        return explain(row, dict(zip(row.after, ups, strict=False)), ahead, stats, self._now(), parent)
+        seen = limits_within(seen, self._reach)
+        return explain(row, dict(zip(row.after, ups, strict=False)), ahead, seen, self._now(), parent)
 
     def _visible(self, row: Record | None) -> Record | None:
         return row if row is not None and in_reach(self._reach, row.job.queue) else None
@@ -376,14 +379,6 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
                 progress(looked)
             if cursor is None:
                 return
-
-
-def _running(glance: Glance) -> Stats:
-    """The workers, the limits and the running jobs of each queue."""
-    counts = [
-        Count(queue=each.name, task="", state=State.RUNNING, jobs=each.running) for each in glance.queues if each.running
-    ]
-    return Stats(counts=tuple(counts), workers=glance.workers, limits=glance.limits)
 
 
 def _reopens(row: Record) -> bool:

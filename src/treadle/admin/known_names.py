@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
+from treadle.admin import names_in_use
 from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.core.model import LimitUse, NewJob, Query, Stats
@@ -200,7 +201,9 @@ class Names:
             return
         unknown = (each for each in sorted(strange) if not known.has(*each))
         for kind, name in list(itertools.islice(unknown, WARNED)):
-            warn(self._mistyped(known, kind, name))
+            words = self._mistyped(known, kind, name)
+            if words is not None and not await _soon(self._occurs(kind, name)):
+                warn(words)
             await asyncio.sleep(0)
         for job in jobs:
             known.add(job)
@@ -230,7 +233,7 @@ class Names:
             if name is None or (kind, name) in self._met:
                 continue
             known = await self._all_known(STALE)
-            if not known.has(kind, name) and not (kind == "queue" and await self._has_jobs(name)):
+            if not known.has(kind, name) and not await self._occurs(kind, name):
                 return known.unused(kind, name)
             self._met.add((kind, name))
         return None if label is None else await self._no_label(queue, task, label)
@@ -243,8 +246,8 @@ class Names:
         like = near(label, {each for row in newest.records for each in row.job.labels})
         return f"no job has the label {label!r}{like}" if like else None  # a label that no job has yet may be correct
 
-    async def _has_jobs(self, queue: str) -> bool:
-        return bool((await (await self._storage()).find(Query(queue=queue, limit=1))).records)
+    async def _occurs(self, kind: str, name: str) -> bool:
+        return await names_in_use.occurs(await self._storage(), kind, name)
 
     # --- pausing
 
@@ -275,8 +278,8 @@ class Names:
         storage = await self._storage()
         if (await storage.find(Query(queue=name, order="queue", limit=1))).records:
             return None
-        known = used(self._tasks, await storage.stats())
-        return None if name in known.queues else known.unused("queue", name)
+        known = used(self._tasks, await names_in_use.read(storage))
+        return None if name in known.queues or await self._occurs("queue", name) else known.unused("queue", name)
 
     async def _unused_limit(self, name: str) -> str | None:
         known = used(self._tasks, Stats(limits=await self._rules()))
@@ -298,7 +301,7 @@ class Names:
     async def _all_known(self, age: float) -> Known:
         """The names in use, at most `age` seconds old."""
         if self._known is None or monotonic() - self._known.at > age:
-            self._known = used(self._tasks, await (await self._storage()).stats())
+            self._known = used(self._tasks, await names_in_use.read(await self._storage()))
         return self._known
 
     async def _new_rule(self, name: str) -> str | None:
@@ -311,7 +314,7 @@ class Names:
             holds = any(each.partition(":")[0] == name for each in known.limits)  # a rule applies to all partitions
             return None if holds else self._mistyped(known, "limit", name)
         known = await self._all_known(FRESH)
-        return None if await self._has_jobs(queue) else self._mistyped(known, "queue", queue)
+        return None if await self._occurs("queue", queue) else self._mistyped(known, "queue", queue)
 
     async def _rules(self) -> tuple[LimitUse, ...]:
         return await (await self._storage()).limits(use=False)

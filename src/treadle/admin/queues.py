@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from msgspec.structs import replace
 
 from treadle.admin.known_names import warn
 from treadle.admin.limits import Limits
 from treadle.admin.moved_looks import Moved
-from treadle.core.model import Stats
+from treadle.core.model import Glance, LimitUse, Stats
 from treadle.core.must_await import Awaited
 from treadle.core.ranges import OWN
 from treadle.storage.contract import Storage
@@ -44,4 +44,15 @@ class Queues(Awaited, call="app.queues", sync="app.sync.queues.{name}(...)"):
         """The counts by queue, task and state, the workers, and the limits."""
         found = await (await self._storage()).stats()
         await self._moved.looked("app.queues.stats")
-        return replace(found, limits=tuple(use for use in found.limits if not use.key.startswith(OWN)))
+        return replace(found, limits=_of_users(found.limits))
+
+    async def glance(self, most: int = 10_000) -> Glance:
+        """The queues with unfinished or failed jobs, the workers, and the limits, for repeated calls: up to `most`
+        queued jobs are counted in each queue, and up to `most` jobs of each other kind."""
+        found = await (await self._storage()).glance(most)
+        await self._moved.looked("app.queues.glance")
+        return replace(found, limits=_of_users(found.limits))
+
+
+def _of_users(limits: Iterable[LimitUse]) -> tuple[LimitUse, ...]:
+    return tuple(use for use in limits if not use.key.startswith(OWN))

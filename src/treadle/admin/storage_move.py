@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from treadle.admin.limits import MARK
 from treadle.core.clock import monotonic
-from treadle.core.model import State
 from treadle.errors import MoveFailed
 from treadle.storage.capabilities import movable
 from treadle.storage.contract import Movable, Storage
@@ -275,7 +274,7 @@ async def _settled(storage: Storage, wait: float, told: Told) -> None:
 
 
 async def _running(storage: Storage) -> int:
-    return sum(count.jobs for count in (await storage.stats()).counts if count.state is State.RUNNING)
+    return sum(each.running for each in (await storage.glance()).queues)
 
 
 async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> None:

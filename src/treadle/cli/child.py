@@ -58,6 +58,8 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
         worker = Worker(
             app,
             ordered=orders.ordered,
+            metrics=orders.metrics,
+            capture_logs=orders.capture_logs,
             name=orders.name and f"{orders.name}-{orders.number}:{os.urandom(3).hex()}",
             **given,
         )

@@ -30,6 +30,8 @@ class Orders(Struct, kw_only=True):
     loop: str = "auto"  # one of event_loop.LOOPS
     log_level: str = "info"
     log_json: bool = False
+    metrics: bool = True
+    capture_logs: str | None = None  # a level; None: log lines are not kept
 
 
 class Hello(Struct, kw_only=True):

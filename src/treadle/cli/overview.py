@@ -11,7 +11,7 @@ from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.model import Stats
+    from treadle.core.model import Glance
 
 STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 
@@ -22,11 +22,11 @@ STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 def workers(target: Target, json_: bool) -> None:
     """List the workers that have sent a heartbeat recently."""
 
-    async def look(app: App) -> tuple[Stats, str | None]:
+    async def look(app: App) -> tuple[Glance, str | None]:
         from treadle.worker.leader import ID, leader_of
 
         [row] = await app.storage.get([ID])
-        return await app.queues.stats(), leader_of(row)
+        return await app.queues.glance(), leader_of(row)
 
     seen, leader = target.run(look)
     found = seen.workers

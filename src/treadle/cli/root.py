@@ -18,6 +18,7 @@ COMMANDS = {
     "worker": ("treadle.cli.worker", "Run the jobs of an app, in one or more processes."),
     "server": ("treadle.cli.server", "Serve jobs over HTTP, to programs in any language."),
     "up": ("treadle.cli.up", "Run the server and workers with one command."),
+    "dashboard": ("treadle.cli.dashboard", "Show queues and jobs in a browser, on this machine."),
     "submit-jobs": ("treadle.cli.submit", "Post delayed jobs and see how late they are."),
     "token": ("treadle.cli.tokens", "Make a token for the server, or list the tokens."),
     "wasi": ("treadle.cli.wasi", "Send sandboxed modules to a queue and get their output."),

@@ -84,6 +84,18 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
             "--timeout", type=seconds, metavar="SECONDS", help="Seconds that one response may take. [default: 30]"
         ),
         click.option(
+            "--dashboard", is_flag=True, help="Serve the dashboard at /dashboard/, and the API that it needs."
+        ),
+        click.option(
+            "--proxy",
+            "proxies",
+            multiple=True,
+            metavar="ADDRESS",
+            envvar="TREADLE_PROXY",
+            help="Address or network of a proxy whose X-Forwarded-For, -Proto and -Prefix headers are believed; may be "
+            "repeated.",
+        ),
+        click.option(
             "--redact",
             multiple=True,
             metavar="NAME",
@@ -180,7 +192,7 @@ class Company(AbstractAsyncContextManager[Any], Protocol):
     code: int
 
 
-Beside = Callable[[Stopping, int], Company]  # called with the port once the server listens
+Beside = Callable[[Stopping, "Serving"], Company]  # called once the server listens
 
 
 class Tending:
@@ -219,6 +231,8 @@ def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
 
         listening(options)
     has_tokens = options["tokens"] is not None
+    if options["dashboard"]:
+        options["api"] = True
     options["host"] = options["host"] or ("0.0.0.0" if protocols and has_tokens else "127.0.0.1")
     settings = _settings(options)
     is_open = options["open_"] or not options.get("api", True)  # clients of the protocols alone may know no tokens
@@ -228,7 +242,7 @@ def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
         words = "give --tokens FILE (`treadle token` makes it), or --open to let everybody there do anything"
         raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {words}")
     _log(options["quiet"])
-    target.check_there(make=True)
+    target.check_there(make=options.get("make", True))
     return event_loop.run(_serve(target.app, settings, options, beside))
 
 
@@ -244,10 +258,12 @@ def _settings(options: dict[str, Any]) -> Settings:
     hosts = tuple(each.lower() for each in options["hosts"])
     if not _is_address(options["host"]):
         hosts += (options["host"].lower(),)  # accept requests for the name that it listens on
+    given |= {name: options[name] for name in ("link", "app") if options.get(name) is not None}
     return Settings(
         tokens=tokens,
         hosts=hosts,
         origins=options["origins"],
+        proxies=options["proxies"],
         redact=options["redact"],
         reveal=options["reveal"],
         docs=not options["no_docs"],
@@ -256,16 +272,18 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: Beside) -> int:
+    from treadle.dashboard import OPEN_PATHS
     from treadle.server import Bounds, Serving, make_site
     from treadle.server.settings import PORT, PORTS
     from treadle.worker.os_signals import Signals
 
     stopping, named, kinds = Stopping(), options.get("protocols", ()), kinds_of(options)
-    first, tries = PORTS[named[0]] if named else (PORT, 1)
+    first, tries = PORTS[named[0]] if named else (PORT, options.get("tries", 1))
     if options["port"] is not None:
         first, tries = options["port"], 1
     blobs = _blobs(options, "queuey" in named)
-    site = make_site(app, settings, _protocols(named, options, blobs), options.get("api", True))
+    routes = _protocols(named, options, blobs)
+    site = make_site(app, settings, routes, options.get("api", True), OPEN_PATHS if options["dashboard"] else ())
     with Signals(asyncio.get_running_loop(), stopping):
         async with app:  # before the socket, so that an unreachable storage ends the command with an error
             serving = Serving(
@@ -282,7 +300,9 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
                 note(f"treadle: {serving.url} ({_who(settings, serving)}); jobs live in {where}")
                 if (moved := await move_of(app)) is not None:
                     note(f"treadle: {moved}")
-                company = beside(stopping, serving.port)
+                if options["dashboard"]:
+                    note(f"treadle: the dashboard is at {serving.url}/dashboard/")
+                company = beside(stopping, serving)
                 async with company:
                     await stopping.asked.wait()
                     note("treadle: stopping")
@@ -306,6 +326,10 @@ def _who(settings: Settings, serving: Serving) -> str:
 def _protocols(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -> list[ProtocolRoutes]:
     """The routes of the protocols that are served with the API, or instead of it."""
     found: list[ProtocolRoutes] = []
+    if options["dashboard"]:
+        from treadle.dashboard import dashboard_routes
+
+        found.append(dashboard_routes())
     if "queuey" in named:
         from treadle.compat.queuey import Rules, queue_routes
 

@@ -23,6 +23,7 @@ from treadle.cli.wasi_runner import needs_wasmtime
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.cli.fleet import Fleet
+    from treadle.server import Serving
     from treadle.worker import Worker
 
 
@@ -71,14 +72,14 @@ def up(
     )
     options |= {"protocols": protocols, "api": options["api"] or not protocols}
 
-    def company(stopping: Stopping, port: int) -> Company:
+    def company(stopping: Stopping, serving: Serving) -> Company:
         made: list[Company] = []
         if named:
             made.append(Beside(orders, named, stopping))
         elif app is not None or is_delayed:
             made.append(Inside(target.app, slots, is_delayed))
         if "queuey" in protocols:
-            made.append(Modules(options, port, concurrency or 1, stopping))
+            made.append(Modules(options, serving.port, concurrency or 1, stopping))
         return Together(made)
 
     return run_server(target, options, company)

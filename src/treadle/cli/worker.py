@@ -90,6 +90,12 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
+@click.option(
+    "--capture-logs",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
+)
+@click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
 @delivering
 def worker(
     app: str | None,
@@ -107,6 +113,8 @@ def worker(
     name: str | None,
     log_level: str,
     log_json: bool,
+    capture_logs: str | None,
+    no_metrics: bool,
     **options: Any,
 ) -> int:
     """Run the jobs of MODULE:APP (or path/to/file.py:APP; without :APP, the only app of the module).
@@ -144,6 +152,8 @@ def worker(
         loop=loop,
         log_level=log_level,
         log_json=log_json,
+        metrics=not no_metrics,
+        capture_logs=capture_logs,
     )
     if sys.platform == "win32":
         # Windows has no process groups and no signals to forward: run one worker in this process.

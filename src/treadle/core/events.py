@@ -29,7 +29,7 @@ NAMES: Final = (
     "cancelled",
     "lost",
     "waiting",
-    "lease.expired",
+    "reaped",
     "workflow.ended",
     "workflow.orphaned",
     "worker.started",
@@ -42,7 +42,7 @@ NAMES: Final = (
 
 class Event(Struct, frozen=True, kw_only=True):
     """An event of a job or a worker. `record` is the row as the emitting process knew it; `error` a text or an
-    exception. `worker` is the worker that emits the event; for "lease.expired", the worker that held the lease."""
+    exception. `worker` is the worker that emits the event; for "reaped", the worker that held the lease."""
 
     name: str
     id: str = ""
@@ -61,11 +61,11 @@ def was_lost(record: Record) -> bool:
     return record.reason is not None and record.reason.startswith(LOST_BY)
 
 
-def lease_expired(record: Record) -> Event:
+def reaped(record: Record) -> Event:
     """The event of a job whose lease expired; `worker` is empty if the job was settled since."""
     job, worker = record.job, (record.reason or "").removeprefix(LOST_BY) if was_lost(record) else ""
     return Event(
-        name="lease.expired",
+        name="reaped",
         id=job.id,
         task=job.task,
         queue=job.queue,

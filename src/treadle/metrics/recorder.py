@@ -19,7 +19,7 @@ PENDING: Final = 60  # minutes that are kept while the storage is away. Rows are
 class Recorder:
     """Counts in cells by minute.
 
-    source  the name of the worker, which no other source has
+    source  which no other recorder has, also not one that was started under the same name later
     now     the clock of this process; `synchronize` corrects it to the storage's
     """
 
@@ -41,7 +41,8 @@ class Recorder:
     def begin(self) -> bool:
         """Begin a new minute if the last one is over. Returns whether it was: the cells of before count no more."""
         minute = int((self._now() + self._ahead) // MINUTE)
-        if minute == self._minute:
+        if self._minute - PENDING <= minute <= self._minute:
+            # Also if the clock goes back: a row of a minute that was stored must not be replaced by an empty one.
             return False
         if self.changed:
             row = self._row()

@@ -27,6 +27,7 @@ from treadle.server.openapi import description
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
 from treadle.server.overview import Looks
+from treadle.server.proxies import Proxied
 from treadle.server.redaction import Redaction
 from treadle.server.routes.audit import AuditRoutes
 from treadle.server.routes.bulk import BulkRoutes
@@ -83,11 +84,18 @@ def _operator(queues: tuple[str, ...]) -> Callable[[Token], bool]:
     )
 
 
-def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] = (), api: bool = True) -> Starlette:
+def make_site(
+    app: App,
+    settings: Settings,
+    protocols: Sequence[ProtocolRoutes] = (),
+    api: bool = True,
+    open_paths: Sequence[str] = (),
+) -> Starlette:
     """The ASGI application of a server over an app's storage.
 
-    protocols  protocols of other systems to serve, too
-    api        whether to serve the native API and the worker protocol
+    protocols   protocols of other systems to serve, too
+    api         whether to serve the native API and the worker protocol
+    open_paths  paths that anyone may read without a token; one that ends with "/" includes all paths below it
     """
     core = app._core
     waiting = LongPoll(lambda: core.storage)
@@ -132,12 +140,14 @@ def make_site(app: App, settings: Settings, protocols: Sequence[ProtocolRoutes] 
             routes += description(operations, bool(settings.tokens))
     for protocol in protocols:  # last, because one of them answers every other path
         routes += protocol(core, settings, waiting)
-    layers = [Middleware(RequestGuard, settings=settings)]
+    layers = [Middleware(RequestGuard, settings=settings, open_paths=open_paths)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]
         layers.insert(
             0, Middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=headers)
         )
+    if settings.proxies:
+        layers.insert(0, Middleware(Proxied, proxies=settings.proxies))
     site = Starlette(routes=routes, middleware=layers, lifespan=life, exception_handlers={HTTPException: _http})
     site.router.redirect_slashes = False  # a redirect would go to the host that the Host header names
     site.state.waiting = waiting

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -56,7 +56,7 @@ class Rate:
         return wait
 
     def wait(self, who: str) -> float:
-        """What `delay` would return; counts nothing."""
+        """The same, without counting a request."""
         left = self._left_for(who)
         return 0.0 if left >= 1 else (1 - left) / self._rate
 
@@ -69,11 +69,13 @@ class Rate:
 class RequestGuard:
     """The outermost ASGI layer of a server."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, open_paths: Sequence[str] = ()) -> None:
         self._app, self._settings = app, settings
+        self._open_paths = frozenset(open_paths)
+        self._open_folders = tuple(path for path in open_paths if path.endswith("/"))
         self._limit = settings.timeout + settings.max_wait
         self._border = OriginCheck(settings.hosts, settings.origins)
-        self._callers = Callers(settings.tokens, settings.auth, self._border)
+        self._callers = Callers(settings.accepted, settings.auth, self._border)
         self._bodies = Bodies(settings.max_body)
         self._under_way: dict[str, int] = {}  # requests in progress by caller
         self._rate: Rate | None = None
@@ -159,7 +161,7 @@ class RequestGuard:
         """Check the request -> the name under which its caller is counted, or None. Raises Refused."""
         self._border.check(scope, heads)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path in OPEN or scope["method"] == "OPTIONS":
+        if self._is_open(path, scope["method"]):
             return None
         client = scope.get("client")
         caller = network_of(client[0]) if client else ""
@@ -181,6 +183,12 @@ class RequestGuard:
         self._under_way[caller] = count + 1
         return caller
 
+    def _is_open(self, path: str, method: str) -> bool:
+        """Whether a request needs no token."""
+        if path in OPEN or method == "OPTIONS":
+            return True
+        return method in ("GET", "HEAD") and (path in self._open_paths or path.startswith(self._open_folders))
+
     def _let_go(self, caller: str | None) -> None:
         if caller is not None:
             left = self._under_way[caller] - 1
@@ -197,9 +205,15 @@ def path_of(scope: Scope) -> str:
     return ODD.sub(lambda found: ascii(found[0])[1:-1] if found[0] != " " else "%20", text)
 
 
-def caller(request: Request, scope: str = "") -> Token:
-    """The token of a request. Raises Refused (403) if it lacks the scope; "a|b" means one of the two."""
+def caller(request: Request, scope: str = "", bare: bool = True) -> Token:
+    """The token of a request. Raises Refused (403) if it lacks the scope; "a|b" means one of the two.
+
+    bare  whether the answer has payloads as they are stored: then also for a token without a right to payloads
+    """
     token: Token = request.scope.get("treadle.token", ANYBODY)
+    if bare and not token.payloads:
+        words = f"the token {token.name!r} may not read payloads, and the answers of this call may have some"
+        raise Refused(403, "forbidden", words)
     if scope and not token.may(*scope.split("|")):
         words = f"the token {token.name!r} has no scope {' or '.join(map(repr, scope.split('|')))}"
         raise Refused(403, "forbidden", words, scope=scope)

@@ -49,7 +49,7 @@ def description(operations: Sequence[Operation], tokens: bool) -> list[Route]:
         return msgspec.json.encode(describe(operations, version(), tokens))
 
     async def openapi(request: Request) -> Response:
-        caller(request)
+        caller(request, bare=False)
         return Response(document(), media_type="application/json")
 
     async def page(request: Request) -> Response:

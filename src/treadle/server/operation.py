@@ -125,10 +125,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         operation = self._methods["GET" if request.method == "HEAD" else request.method]
-        token = caller(request, operation.scope)
-        if operation.bare and not token.payloads:
-            why = f"the token {token.name!r} may not read payloads, which the answers of this call have"
-            raise Refused(403, "forbidden", why)
+        token = caller(request, operation.scope, operation.bare)
         query = _query(request, operation.query)
         given: object = None
         if operation.takes is not NO_BODY:

@@ -62,8 +62,7 @@ def check_origins(origins: Iterable[str], is_open: bool) -> None:
                     "origins", "expected a list of origins: without tokens, '*' lets every web page do everything"
                 )
             continue
-        parts = ORIGIN.fullmatch(origin)
-        if parts is None or AUTHORITY.fullmatch(parts[2]) is None:
+        if not is_origin(origin):
             raise BadOption("origins", f"expected scheme://host[:port] in lower case, found {origin!r}")
 
 
@@ -78,6 +77,12 @@ def check_hosts(hosts: Iterable[str], is_open: bool) -> None:
         elif re.fullmatch(r"\.?[a-z0-9_-]+(\.[a-z0-9_-]+)*", host) is None and _address(host) is None:
             words = "expected a name such as jobs.example.org, or .example.org for all names below it"
             raise BadOption("hosts", f"{words}, in lower case and without a port, found {host!r}")
+
+
+def is_origin(text: str) -> bool:
+    """Whether the text is an origin as browsers write it: scheme://host[:port] in lower case."""
+    parts = ORIGIN.fullmatch(text)
+    return parts is not None and AUTHORITY.fullmatch(parts[2]) is not None
 
 
 class OriginCheck:

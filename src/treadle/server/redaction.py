@@ -29,11 +29,11 @@ _NAMED: Final = Raw(b'"***"')
 
 
 class Redaction:
-    """What the readers of one server do not see.
+    """The keys that one server hides from its readers.
 
     extra   more keys that are hidden, whole; compared without case
     reveal  keys that are shown although they contain one of WORDS, whole; compared without case
-    shapes  whether nothing but the shape of each payload is shown: for tokens without a right to payloads
+    shapes  whether only the shape of each payload is shown: for tokens without a right to payloads
     """
 
     __slots__ = ("_extra", "_foreign", "_pattern", "_reveal", "_text", "_words", "shapes")
@@ -45,7 +45,7 @@ class Redaction:
         self.shapes = shapes
         self._pattern = re.compile("|".join(WORDS), re.IGNORECASE | re.ASCII)
         self._words = tuple(each.encode() for each in (*WORDS, *self._extra))
-        self._foreign = not all(map(str.isascii, extra))  # JSON may escape the letters of such a key
+        self._foreign = not all(map(str.isascii, self._extra))  # JSON may escape the letters of such a key
         self._text = in_text([*WORDS, *sorted(self._extra)])
 
     def as_shapes(self) -> Redaction:

@@ -22,7 +22,7 @@ class Backlog(Struct, frozen=True, kw_only=True):
     worker: str
     seconds: float  # how long the worker has been behind
     running: int
-    queued: int  # queued jobs in its queues
+    queued: int  # queued jobs in its queues; of each queue at most 10,000 are counted
 
 
 class BacklogMonitor:
@@ -58,9 +58,9 @@ class BacklogMonitor:
         reported = self._reported_at is not None and (self._every is None or now - self._reported_at < self._every)
         if now - since < self._after or reported:
             return
-        counts = (await self._storage.stats()).counts
+        found = (await self._storage.glance()).queues
         self._answered("backlog")
-        queued = sum(count.queued for count in counts if count.queue in self._queues)
+        queued = sum(each.queued for each in found if each.name in self._queues)
         if not queued:
             self._state.demand.is_not_behind()  # all slots are busy, but no job is queued
             return

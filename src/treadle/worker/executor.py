@@ -83,7 +83,7 @@ class Executor:
         state, job = self._state, record.job
         lost: Pairs = ()
         if record.lost and was_lost(record):
-            self._settler.lease_expired(record)
+            self._settler.reaped(record)
             lost = attempts.losses(record)
         task = self._tasks.get(job.task) or self._system_tasks.get(job.task)
         if record.function_done:

@@ -26,7 +26,7 @@ LEVELS: Final = {
     "cancelled": logging.INFO,
     "retrying": logging.WARNING,
     "lost": logging.WARNING,
-    "lease.expired": logging.WARNING,
+    "reaped": logging.WARNING,
     "failed": logging.ERROR,
     "expired": logging.ERROR,
 }

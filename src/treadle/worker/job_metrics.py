@@ -31,11 +31,12 @@ _UNSEEN: Final = object()  # no task
 class JobMetrics:
     """The metrics of one worker. Its methods run on the worker's event loop.
 
-    now  the clock of this process
+    source  the name of its rows, which no other start of a worker has
+    now     the clock of this process
     """
 
-    def __init__(self, worker: str, now: Callable[[], float]) -> None:
-        self._recorder, self._now = Recorder(worker, now), now
+    def __init__(self, source: str, now: Callable[[], float]) -> None:
+        self._recorder, self._now = Recorder(source, now), now
         self._second, self._left = 0, A_SECOND
         self._cells: dict[object, tuple[str, Cell]] = {}  # task -> queue and cell of its last job in this minute
         self._uncounted = Cell("", "")  # for Treadle's own jobs
@@ -57,18 +58,26 @@ class JobMetrics:
         record, began = run.record, run.job_run.began
         if began and outcome is not None:
             counts = outcome.state is State.SUCCEEDED or outcome.attempt > record.attempt
-            self._recorder.begin()
+            self._begin()
             self._of(record).time(self._now() - began if counts else None, waited(record))
+
+    def reported(self, record: Record, outcome: Outcome) -> None:
+        """The storage has applied an outcome that a runner in another language reported."""
+        if record.started_at is not None:
+            self._begin()
+            cell = self._of(record)
+            count(cell, record, outcome)
+            counts = outcome.state is State.SUCCEEDED or outcome.attempt > record.attempt
+            cell.time(max(0.0, self._now() - record.started_at) if counts else None, waited(record))
 
     def lost(self, record: Record) -> None:
         """The lease of another worker on this job expired."""
-        self._recorder.begin()
+        self._begin()
         self._of(record).retried += 1
 
     def settled(self, ended: Sequence[Ended]) -> None:
         """The storage has applied these outcomes."""
-        if self._recorder.begin():
-            self._cells.clear()
+        self._begin()
         task: object = _UNSEEN
         queue, cell, succeeded = "", self._uncounted, 0
         for run, outcome in ended:  # 0.06 us a job, of 13 us
@@ -76,17 +85,22 @@ class JobMetrics:
             if run.task is not task or job.queue != queue:
                 cell.succeeded += succeeded
                 succeeded, queue, cell = 0, job.queue, self._cell_of(run)
-                task = _UNSEEN if run.task is None else run.task
+                task = _task_of(run) or _UNSEEN
             if outcome.state is State.SUCCEEDED:
                 succeeded += 1
             else:
                 count(cell, run.record, outcome)
         cell.succeeded += succeeded
 
+    def _begin(self) -> None:
+        """Forget the cells of the last minute if it is over."""
+        if self._recorder.begin():
+            self._cells.clear()
+
     def _cell_of(self, run: RunningJob) -> Cell:
-        queue, task = run.record.job.queue, run.task
+        queue, task = run.record.job.queue, _task_of(run)
         known = self._cells.get(task)
-        if known is not None and known[0] == queue and task is not None:
+        if known is not None and known[0] == queue:
             self._recorder.changed = True
             return known[1]
         cell = self._of(run.record)
@@ -112,6 +126,7 @@ class JobMetrics:
     async def store(self, storage: Storage) -> bool:
         """Store the rows that changed since the last call, if there are any. Returns whether that worked; if not, they
         are stored with the next call, and the first failure is logged."""
+        self._cells.clear()
         rows = self._recorder.take()
         if not rows:
             return True
@@ -129,3 +144,8 @@ class JobMetrics:
             raise
         self._failing = False
         return True
+
+
+def _task_of(run: RunningJob) -> object | None:
+    """The task of a run; None if its function is not run here, because it has returned before."""
+    return run.task

@@ -51,7 +51,7 @@ class LogCapture(logging.Handler):
         return log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the line, if it belongs to a run of this worker."""
+        """Keep the text of a record that a run of this worker has emitted."""
         run = running_here()
         log = None if run is None else run.log
         if log is not None and log.owner is self:

@@ -88,7 +88,7 @@ class WorkerSession:
             self.on_leader_change,
         )
         self.maintains = not storage.capabilities.queues
-        self.metrics = JobMetrics(config.name, app.now) if config.metrics else None
+        self.metrics = JobMetrics(self.state.claim_id()[-defaults.MAX_NAME :], app.now) if config.metrics else None
         self.capture = None if config.capture_logs is None else LogCapture(config.capture_logs)
         parts = WorkerParts(
             app=app,

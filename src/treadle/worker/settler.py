@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from treadle.core.events import lease_expired
+from treadle.core.events import reaped
 from treadle.core.model import APPLIED, Outcome, Record, Settled
 from treadle.errors import StorageError
 from treadle.policy import attempts, judge
@@ -114,11 +114,11 @@ class Settler:
         if final and run.record.job.root is None and emitter.wants("workflow.ended"):
             emitter.emit(event_of("workflow.ended", run, self._state.name, outcome))
 
-    def lease_expired(self, record: Record) -> None:
+    def reaped(self, record: Record) -> None:
         """Log and emit that this job came from a worker whose lease had expired."""
         if self._metrics is not None:
             self._metrics.lost(record)
-        event = lease_expired(record)
+        event = reaped(record)
         if job_log.wanted(event.name, event.task):
             job_log.write(event)
         if self._emitter.wants(event.name):

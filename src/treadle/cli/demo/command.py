@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -26,9 +27,36 @@ PATIENCE = 8.0  # s to retry deleting a folder that a worker still writes to: lo
 @click.option("--url", metavar="URL", help="Storage URL. [default: a SQLite file that is deleted at the end]")
 @click.option("--kill", is_flag=True, help="Kill -9 a worker half-way, and watch its jobs run again.")
 @click.option("--keep", is_flag=True, help="Keep the SQLite file, for `treadle jobs`.")
+@click.option("--dashboard", is_flag=True, help="Run a busy shop instead, with its dashboard, until Ctrl-C.")
+@click.option(
+    "--open/--no-open", "open_browser", default=True, help="With --dashboard: open it in a browser. [default: open]"
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="With --dashboard: its port. [default: the first free one from 7373]"
+)
 @as_json
-def demo(processes: int, url: str | None, kill: bool, keep: bool, json_: bool) -> int:
-    """Index the standard library of this Python: one job per module, and a last one that joins the results."""
+def demo(url: str | None, keep: bool, dashboard: bool, open_browser: bool, port: int | None, **options: Any) -> int:
+    """Index the standard library of this Python: one job per module, and a last one that joins the results.
+
+    With --dashboard, run a shop whose jobs fail, wait and depend on each other, and watch them in a browser.
+    """
+    if dashboard:
+        if options["kill"] or options["json_"]:
+            raise Stop(USAGE, "--dashboard runs until Ctrl-C and prints no report: leave out --kill and --json")
+        return _live(url, keep, port, open_browser)
+    return _index(url, keep, **options)
+
+
+def _live(url: str | None, keep: bool, port: int | None, open_browser: bool) -> int:
+    with _place(url, keep) as where:
+        os.environ["TREADLE_URL"] = where  # read by the demo's app
+        from treadle.cli.demo.live import run
+
+        return run(port, open_browser)
+
+
+def _index(url: str | None, keep: bool, processes: int, kill: bool, json_: bool) -> int:
+    """The demo without a dashboard."""
     if sys.platform == "win32":
         raise Stop(USAGE, "the demo needs signals that Windows does not have; `treadle worker` works there")
     if url is not None and url.startswith("memory:"):

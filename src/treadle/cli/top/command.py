@@ -30,7 +30,8 @@ def top(target: Target, every_: float, times: int | None, once: bool) -> None:
     """Show queues, failures, limits and workers on a live screen, with keys to act; q quits.
 
     If there is no terminal, or with --once or --times, the command prints plain tables of queues and workers. The live
-    screen needs Textual: pip install 'treadle[top]'.
+    screen needs Textual: pip install 'treadle[top]'. Jobs are counted up to 10,000: "10,000+" means at least as many.
+    `treadle queues list` counts all of them.
     """
     if once and times is not None:
         raise Stop(USAGE, "give --once or --times, not both")
@@ -50,14 +51,9 @@ def _has_terminal() -> bool:
 
 def _plain(target: Target, every_: float, times: int | None) -> None:
     from treadle.cli.top import plain
-    from treadle.cli.top.reader import Reader
-
-    readers: list[Reader] = []
 
     async def look(app: App) -> None:
-        if not readers:
-            readers.append(Reader(app))
-        plain.show(await readers[0].overview())
+        plain.show(await app.queues.glance())
 
     again(target, look, every_, times)
 

@@ -164,7 +164,7 @@ class Listing(Widget, can_focus=True):
             used += len(gap) + wide
         parts.append(Content(" " * max(0, width - used)))
         line = Content.assemble(*parts)
-        return line.stylize_before("on $boost") if is_cursor else line
+        return line.stylize_before("on $cursor") if is_cursor else line
 
     def on_focus(self) -> None:
         self.refresh()

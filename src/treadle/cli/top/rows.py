@@ -34,7 +34,7 @@ FAILURES: Final = (
     Column(name="queue", rank=3, most=20),
     Column(name="last", rank=1, right=True),
     Column(name="over time", rank=4, most=12),
-    Column(name="error", rank=2, stretch=True, least=16, most=200),
+    Column(name="error", rank=2, stretch=True, least=30, most=200),
 )
 LIMITS: Final = (
     Column(name="limit", stretch=True, least=10, most=32),
@@ -42,7 +42,7 @@ LIMITS: Final = (
     Column(name="in use", rank=4, most=8),
     Column(name="blocked", right=True),
     Column(name="rate", rank=3, right=True, most=20),
-    Column(name="why", rank=2, stretch=True, least=12, most=60),
+    Column(name="why", rank=2, stretch=True, least=20, most=60),
 )
 WORKERS: Final = (
     Column(name="worker", stretch=True, least=10, most=36),

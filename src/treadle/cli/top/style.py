@@ -23,6 +23,7 @@ DARK: Final = Theme(
     panel="#1c232d",
     boost="#26303d",
     dark=True,
+    variables={"text-muted": "#8793a3", "cursor": "#243044"},
 )
 LIGHT: Final = Theme(
     name="treadle-light",
@@ -38,6 +39,7 @@ LIGHT: Final = Theme(
     panel="#e9edf2",
     boost="#dde5ef",
     dark=False,
+    variables={"text-muted": "#5a6675", "cursor": "#d5e3f7"},
 )
 
 CSS: Final = """

@@ -61,11 +61,18 @@ def tiles(snapshot: Snapshot) -> list[Tile]:
         Tile(
             "ended/s",
             "-" if ended is None else f"{ended:,.1f}",
-            "no metrics yet" if rates.run_p95 is None else f"95 % run {lasts(rates.run_p95)}",
+            _runs(snapshot),
             "good" if ended else "dim",
         ),
         _hour(snapshot),
     ]
+
+
+def _runs(snapshot: Snapshot) -> str:
+    rates = snapshot.overview.rates
+    if rates.run_p95 is None:
+        return "no metrics yet" if rates.succeeded is None else "none last minute"
+    return f"95 % run {lasts(rates.run_p95)}"
 
 
 def _grouped(snapshot: Snapshot) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PORT: Final = 8080
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # Starlette's default is GET alone
 LATEST: Final = 100 * 365 * 86_400.0  # s from now; a later time is probably in milliseconds
+COUNTED: Final = 100_000  # jobs of each kind that a request for the numbers counts
 KEEP: Final = 86_400.0  # s that an ended job is kept, and that an Idempotency-Key returns the same job
 _payload = msgspec.json.Decoder(list[msgspec.Raw]).decode
 POLICY: Final = Policy(retry=Retry(attempts=25, base=1.0, factor=2.0, max=300.0, jitter=0.2))
@@ -190,19 +191,13 @@ class DelayedApi:
         return Response(status_code=204)
 
     async def stats(self, request: Request) -> Response:
+        """Count the jobs of the queue, each kind up to COUNTED: monitors poll this."""
         allowed(caller(request, "read"), (defaults.DELAYED_QUEUE,))
         found, oldest = {"backlog": 0, "due": 0, "unacked": 0, "failed": 0}, None
-        for count in (await self._core.storage.stats()).counts:
-            if count.task != defaults.DELAYED_TASK or count.queue != defaults.DELAYED_QUEUE:
-                continue
-            if count.state is State.READY:
-                found["backlog"] += count.jobs - count.queued
-                found["due"] += count.queued
-                oldest = max((age for age in (oldest, count.oldest) if age is not None), default=None)
-            elif count.state is State.RUNNING:
-                found["unacked"] += count.jobs
-            elif count.state is State.FAILED:
-                found["failed"] += count.jobs
+        for each in (await self._core.storage.glance(COUNTED)).queues:
+            if each.name == defaults.DELAYED_QUEUE:
+                found["backlog"], found["due"] = each.scheduled + each.blocked, each.queued
+                found["unacked"], found["failed"], oldest = each.running, each.failed, each.oldest
         return json(Backlog(**found, oldest_due_age_sec=oldest))
 
     async def _row(self, request: Request) -> Record:

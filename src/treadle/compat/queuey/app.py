@@ -51,6 +51,7 @@ from treadle.server.incoming_rows import users_row
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed, caller
 from treadle.server.request_body import body, spelled
+from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.settings import WAIT, Settings
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class QueueyApi:
 
     def __init__(self, core: AppCore, settings: Settings, rules: Rules, waiting: LongPoll, blobs: Blobs | None) -> None:
         self._core, self._settings, self._rules, self._waiting = core, settings, rules, waiting
-        self._blobs = blobs
+        self._blobs, self._metrics = blobs, RunnerMetrics(core)
         self._most = min(BODY, settings.max_body)
 
     def routes(self) -> list[BaseRoute]:
@@ -255,6 +256,7 @@ class QueueyApi:
             )
             [settled] = await self._core.storage.settle([outcome])
             if settled.status == "applied":
+                self._metrics.settled(row, outcome)
                 return json(self._view(await self._row(request)))
         raise Refused(409, "moved_on", "the state of the job keeps changing during this call; try again")
 

@@ -1,4 +1,4 @@
-"""What workers measured in the last minutes, from the rows of metrics: rates, quantiles and sparks by queue. Pure.
+"""Rates, quantiles and sparks by queue, from the rows of metrics of the last minutes. Pure.
 
 A worker stores its current minute anew every 10 s, with larger counts. The jobs that were added since the last look
 count in the periods since then, so a spark is finer than the minutes of the rows.
@@ -109,7 +109,7 @@ class Recent:
             period[queue] = period.get(queue, 0.0) + jobs * share
 
     def activity(self, now: float) -> Activity:
-        """What is known now. Forgets what is too old for it."""
+        """The activity until now. Rows and periods that are too old are dropped."""
         self._read = now
         self._rows = {key: each for key, each in self._rows.items() if key[0] + key[1] > now - SPAN}
         first = floor(now / PERIOD) - PERIODS

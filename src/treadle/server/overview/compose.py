@@ -1,4 +1,4 @@
-"""Makes an overview of what one look has read. Pure: the same look gives each caller its part by its rights."""
+"""Makes the overview of a caller from one look and its rights. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COUNTS: Final = ("queued", "running", "scheduled", "blocked", "waiting", "failed
 
 
 class Look(Struct, frozen=True, kw_only=True):
-    """What one look has read.
+    """The data of one look.
 
     cost      seconds that it took
     every     seconds until the next one
     leader    the worker that does the maintenance
-    activity  what workers measured in the last minutes; None: no metrics
+    activity  rates and times of the last minutes; None: no metrics
     failing   names of the schedules whose last job could not be enqueued
     outage    seconds for which the storage has not answered; `glance` is then the last one that succeeded
     moved     where the jobs of the storage have moved

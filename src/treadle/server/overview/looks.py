@@ -206,7 +206,7 @@ class Looks:
         storage, is_bound = self._core.storage, bool(self._core.storage.capabilities.queues)
         glance = await storage.glance()
         [row] = await storage.get([ID]) if not is_bound else [None]
-        activity = await self._activity(glance.at)
+        activity = await self._activity(glance.at) if not is_bound else None  # rows of metrics are of all queues
         if not is_bound:
             await self._read_schedules()
         return Look(
@@ -218,7 +218,7 @@ class Looks:
         )
 
     async def _activity(self, now: float) -> Activity | None:
-        """What workers measured; None if nobody has stored metrics of the last minutes."""
+        """The rates and times of the last minutes; None if no worker has stored any."""
         rows = await self._core.storage.read_metrics(self._recent.since(now), now + 60.0)
         for number, row in enumerate(rows, 1):
             self._recent.add(row, now)

@@ -1,4 +1,4 @@
-"""The notices of an overview: what keeps jobs from running, and what to do about it. Pure."""
+"""The notices of an overview: the causes that keep jobs from running, with advice. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEVELS: Final = ("error", "warning", "info")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What the notices are made of: everything that the caller may see. For the fields see `Look`."""
+    """The data of the notices, as far as the caller may see it. `Look` describes the fields."""
 
     queues: Sequence[QueueOverview] = ()
     workers: Sequence[Presence] = ()

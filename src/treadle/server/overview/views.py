@@ -95,7 +95,7 @@ class Notice(Struct, frozen=True, kw_only=True):
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """What is going on.
+    """The present state of a storage, as far as the caller may see it.
 
     at       the storage's time of the look; it stays while the storage does not answer
     cost_ms  how long the look took

@@ -9,19 +9,21 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from treadle.core.model import Order
 from treadle.tasks.json_options import Id, Name, moment_of
 
+Status = Literal["queued", "scheduled", "blocked", "waiting", "running", "succeeded", "failed", "cancelled"]
+
 
 class JobFilter(Struct, frozen=True, kw_only=True):
     """Filters for jobs.
 
     state   one or several, separated by commas
-    status  queued, scheduled or blocked: the three kinds of ready jobs
+    status  queued, scheduled or blocked, which are the three kinds of ready jobs, or one of the other states
     q       an id, the first 8 or more characters of one, or a text in task, arguments, error, labels or key of a job;
             case does not matter
     since   created at this instant or later; before: earlier. Seconds since 1970
     """
 
     state: str | None = None
-    status: Literal["queued", "scheduled", "blocked"] | None = None
+    status: Status | None = None
     q: Annotated[str, Meta(min_length=1, max_length=1_000)] | None = None
     task: Name | None = None
     queue: Name | None = None
@@ -75,7 +77,7 @@ class Cancel(Struct, frozen=True, forbid_unknown_fields=True):
     tree: bool = True
 
 
-class Signal(Struct, frozen=True, forbid_unknown_fields=True):
+class SignalAsked(Struct, frozen=True, forbid_unknown_fields=True):
     """The name of a signal, and its value, any JSON."""
 
     name: Name

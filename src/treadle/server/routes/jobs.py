@@ -20,7 +20,7 @@ from treadle.server.incoming_rows import users_row
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed
 from treadle.server.operation import Call, Operation
-from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience, Signal
+from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience, SignalAsked
 from treadle.server.routes.shown import hidden_by
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
@@ -182,7 +182,7 @@ class JobRoutes:
                 details=("name",),
                 tag="jobs",
                 scope="operate",
-                takes=Signal,
+                takes=SignalAsked,
                 summary="Send a signal to a job that waits for it now or later",
                 gives=Acted,
                 others=(404, 409),
@@ -361,7 +361,7 @@ class JobRoutes:
     async def delete(self, call: Call[None, messages.Nothing]) -> Acted:
         return Acted(await self._jobs(call).delete((await self._row(call)).id))
 
-    async def signal(self, call: Call[Signal, messages.Nothing]) -> Acted:
+    async def signal(self, call: Call[SignalAsked, messages.Nothing]) -> Acted:
         """Store a signal that the job waits for now or later; 409 if it has the signal already, or has ended."""
         row = await self._row(call)
         try:

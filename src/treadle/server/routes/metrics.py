@@ -42,8 +42,7 @@ class Range(Struct, frozen=True, kw_only=True, rename={"start": "from", "end": "
 
 
 class Counts(Struct, frozen=True):
-    """What workers measured in the last hour: jobs that succeeded or failed, and attempts that failed and are tried
-    again."""
+    """Counts of the last hour: jobs that succeeded or failed, and attempts that failed and are tried again."""
 
     succeeded: int = 0
     failed: int = 0

@@ -240,7 +240,7 @@ class OperatorRoutes:
         return Noted(said.text)
 
     async def workers(self, call: Call[None, messages.Nothing]) -> Workers:
-        return Workers(rights.workers_seen(call.token, (await self._core.storage.stats()).workers))
+        return Workers(rights.workers_seen(call.token, (await self._core.storage.glance()).workers))
 
     async def stats(self, call: Call[None, messages.Nothing]) -> Stats:
         return rights.seen(call.token, await self._core.storage.stats())

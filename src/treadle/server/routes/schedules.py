@@ -266,8 +266,10 @@ class ScheduleRoutes:
 
 
 class _About:
-    """What the timing of a schedule says: words, next ticks, ids of the last ones. A timing in a row that another
-    program has stored may be invalid."""
+    """Words, next ticks and ids of the last ticks, from the timing of a schedule.
+
+    A timing in a row that another program has stored may be invalid.
+    """
 
     def __init__(self, schedule: Schedule, now: float) -> None:
         self.schedule = schedule

@@ -30,7 +30,7 @@ WRONG_BURST: Final = 10
 
 
 class Features(Struct, frozen=True):
-    """What this server has. logs: lines of jobs may be stored; metrics: rates and times of the past are stored."""
+    """Features of this server. logs: lines of jobs may be stored; metrics: rates and times of the past are stored."""
 
     logs: bool
     metrics: bool
@@ -128,7 +128,8 @@ class SessionRoutes:
         if wait := self._wrong.wait(address):
             words = f"{WRONG_BURST} wrong tokens came from this address: wait before the next try"
             raise Refused(429, "too_many", words, {"Retry-After": str(int(wait) + 1)})
-        token = holder(call.body.token.strip(), self._settings.tokens)
+        secret, link = call.body.token.strip(), self._settings.link
+        token = holder(secret, self._settings.tokens) or (link.take(secret) if link is not None else None)
         if token is None or token.ended(wall()):
             self._wrong.delay(address)
             words = "unknown token" if token is None else f"the token {token.name!r} has expired: request a new one"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.clock import Clock
-from treadle.core.model import Claim, Claimed, Glance, Outcome, Page, Query, Settled, Stats
+from treadle.core.model import Claim, Claimed, Glance, Outcome, Page, Query, Record, Settled, Stats
 from treadle.core.ranges import FAR, a_count, a_span, check_change, check_ids, check_metrics, check_query
 from treadle.errors import IdTaken, StorageError
 from treadle.policy import judge
@@ -30,6 +30,7 @@ from treadle.server.middleware import allowed, for_everybody
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.verbs import verb
 from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
+from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.settings import Settings
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
 from treadle.storage import messages
@@ -65,6 +66,8 @@ class Keeper(Protocol):
     def sizes(self) -> Sizes: ...
     @property
     def chance(self) -> Callable[[], float]: ...
+    @property
+    def when_closing(self) -> list[Callable[[], Awaitable[None]]]: ...
 
 
 class WorkerProtocol:
@@ -72,7 +75,7 @@ class WorkerProtocol:
 
     def __init__(self, app: Keeper, waiting: LongPoll, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
-        self._gate = IncomingRows(lambda: app.storage)
+        self._gate, self._metrics = IncomingRows(lambda: app.storage), RunnerMetrics(app)
 
     def operations(self) -> list[Operation]:
         """One operation per method, with its scope and its request and response types."""
@@ -249,11 +252,23 @@ class WorkerProtocol:
                 ready = await runner_reports.prepared(report, self._app.client.prepared)
                 outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, self._app.chance()))
         may, odd = await self._checked(token, outcomes)
-        said = iter(among(odd, await self._settled(may)))
+        answers = list(among(odd, await self._settled(may)))
+        self._count(open_ones, rows, outcomes, answers)
+        said = iter(answers)
         unknown = Settled("stale", "there is no such job")
         return messages.AllSettled(
             tuple(next(said) if report.state is not None or report.id in rows else unknown for report in asked.outcomes)
         )
+
+    def _count(
+        self, judged: Sequence[str], rows: Mapping[str, Record], outcomes: Sequence[Outcome], answers: Sequence[Settled]
+    ) -> None:
+        """Count the jobs whose reports were judged here. A repeated report is applied again and counts once."""
+        ids = frozenset(judged)
+        for outcome, answer in zip(outcomes, answers, strict=True):
+            row = rows.get(outcome.id) if outcome.id in ids else None
+            if row is not None and answer.status == "applied" and row.version == outcome.version:
+                self._metrics.settled(row, outcome)
 
     async def _settled(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         """Settle the outcomes in parts; they are independent."""

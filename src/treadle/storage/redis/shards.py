@@ -121,8 +121,6 @@ class ShardedRedis:
         self._seen.update(found)
         return [self._seen.get(id, found.get(id, 0)) for id in ids]
 
-    # --- the life of a job
-
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         if not jobs:
             return []
@@ -266,8 +264,7 @@ class ShardedRedis:
             parts.setdefault(self._seen.get(id, self._layout.of(id)), []).append(id)
         for some in await together(reading.by_ids(self._shards[shard], own) for shard, own in parts.items()):
             found.update(some)
-        missing = [id for id in ids if id not in found]
-        if missing:
+        if missing := [id for id in ids if id not in found]:
             for some in await together(reading.by_ids(shard, missing) for shard in self._shards[1:]):
                 found.update(some)
             await self._arrive()
@@ -300,11 +297,9 @@ class ShardedRedis:
         return Glance(at=told[0].now, queues=queues, workers=told[0].workers, limits=limits, capped=capped)
 
     async def recount(self, correct: bool = True) -> list[tuple[str, int, int]]:
-        """Do `RedisStorage.recount` on each shard and return all differences."""
         return [each for told in await together(shard.recount(correct) for shard in self._shards) for each in told]
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
-        """Do `RedisStorage.relist` on each shard, as `recount`."""
         return [each for told in await together(shard.relist(correct) for shard in self._shards) for each in told]
 
     async def health(self) -> list[Health]:

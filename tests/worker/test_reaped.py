@@ -13,7 +13,7 @@ from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
 
-@shows("`lease.expired` names the dead worker when another one takes its job back")
+@shows("`reaped` names the dead worker when another one takes its job back")
 async def test_the_worker_that_takes_a_job_back_names_the_dead_one(app: App, told: Told, clock: HandClock) -> None:
     """Once for each lease that expired, and not again when the job is retried."""
 
@@ -27,10 +27,10 @@ async def test_the_worker_that_takes_a_job_back_names_the_dead_one(app: App, tol
         clock.advance(11)
     async with work(app):
         await told.until("succeeded")
-    assert [(event.worker, event.id, event.task, event.attempt) for event in told.of("lease.expired")] == [
+    assert [(event.worker, event.id, event.task, event.attempt) for event in told.of("reaped")] == [
         ("dead-too", job.id, "f", 1)
     ]
-    assert told.names("lease.expired", "started", "succeeded") == ["lease.expired", "started", "succeeded"]
+    assert told.names("reaped", "started", "succeeded") == ["reaped", "started", "succeeded"]
 
 
 async def test_a_job_that_came_back_otherwise_had_no_dead_worker(app: App, told: Told, clock: HandClock) -> None:
@@ -47,7 +47,7 @@ async def test_a_job_that_came_back_otherwise_had_no_dead_worker(app: App, told:
         await told.until("retrying")
         clock.advance(3_600)
         await told.until("retrying", 2)
-    assert len(told.of("lease.expired")) == 1
+    assert len(told.of("reaped")) == 1
 
 
 async def test_everybody_hears_of_it_before_another_worker_has_the_job(
@@ -73,7 +73,7 @@ async def test_everybody_hears_of_it_before_another_worker_has_the_job(
         async with work(app):
             while found[-1].name != "succeeded":
                 found.append(await anext(events))
-    assert [(event.name, event.worker) for event in found[:2]] == [("started", "dead"), ("lease.expired", "dead")]
+    assert [(event.name, event.worker) for event in found[:2]] == [("started", "dead"), ("reaped", "dead")]
     assert {event.id for event in found} == {job.id}
-    assert [event.name for event in found].count("lease.expired") == 1
+    assert [event.name for event in found].count("reaped") == 1
     await events.aclose()  # type: ignore[attr-defined]

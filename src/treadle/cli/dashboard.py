@@ -1,0 +1,110 @@
+"""`treadle dashboard`: serves the dashboard on this machine and opens it in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from treadle.cli.output import note
+from treadle.cli.server import run_server
+from treadle.cli.target import Target
+
+if TYPE_CHECKING:
+    from treadle.server import Serving
+    from treadle.server.auth.link import Link
+
+TRIES: Final = 100  # ports to try from 7373, when other servers of this machine have the first ones
+SCOPES: Final = ("read", "operate", "enqueue")
+# The options of `treadle server` that a server for one person's browser does not have.
+UNUSED: Final = {
+    "protocols": (),
+    "api": True,
+    "open_": False,
+    "hosts": (),
+    "origins": (),
+    "proxies": (),
+    "redact": (),
+    "reveal": (),
+    **dict.fromkeys(("rate", "requests", "connections", "max_body", "timeout", "tls_cert", "tls_key"), None),
+    "no_docs": False,
+}
+DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+
+
+@click.command()
+@click.argument("app", metavar="[MODULE:APP]", required=False)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="Storage URL, if no app is given. [default: TREADLE_URL, else treadle.db in this directory]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    envvar="TREADLE_PORT",
+    help="Port to listen on; 0 picks a free one. [default: the first free one from 7373]",
+)
+@click.option(
+    "--tokens",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="TREADLE_TOKENS",
+    metavar="FILE",
+    help="File of tokens, written by `treadle token`: other users of this machine then need one.",
+)
+@click.option(
+    "--open/--no-open", "open_browser", default=True, show_default=True, help="Open the dashboard in a browser."
+)
+@click.option("--quiet", is_flag=True, help="Do not log each request.")
+def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browser: bool, **given: Any) -> int:
+    """Show the jobs of MODULE:APP, or of a storage, in a browser on this machine.
+
+    It listens on 127.0.0.1, runs no jobs, and ends with Ctrl-C. With MODULE:APP the dashboard knows the tasks and their
+    parameters. With --tokens it prints a link that signs one browser in. For other machines use `treadle server
+    --dashboard`.
+    """
+    from treadle.server.auth.link import Link
+
+    link = Link(SCOPES) if tokens is not None else None
+    options = {
+        **UNUSED,
+        **given,
+        "host": "127.0.0.1",
+        "tokens": tokens,
+        "dashboard": True,
+        "tries": TRIES,
+        "make": app is not None,  # a storage that is only looked at is not created
+        "link": link,
+        "app": app,
+    }
+    return run_server(Target(url, app), options, lambda _, serving: Page(serving, link, open_browser))
+
+
+class Page:
+    """Prints the address and opens it in a browser; runs no worker."""
+
+    code = 0
+
+    def __init__(self, serving: Serving, link: Link | None, open_browser: bool) -> None:
+        self._url = f"{serving.url}/dashboard/" + (f"#k={link.secret}" if link is not None else "")
+        self._has_link, self._opens = link is not None, open_browser
+
+    async def __aenter__(self) -> None:
+        if self._has_link:
+            note(f"treadle: this link signs one browser in: {self._url}")
+        if self._opens and has_browser():
+            # A thread of its own, because some browsers return only when they are closed.
+            threading.Thread(target=webbrowser.open, args=(self._url,), name="browser", daemon=True).start()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing to stop: the browser is the user's."""
+
+
+def has_browser() -> bool:
+    """Whether a graphical browser can be opened. One in the terminal would hide the output of the command."""
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in DISPLAYS)

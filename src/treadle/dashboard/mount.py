@@ -1,0 +1,150 @@
+"""The dashboard as one ASGI application, to mount into another web application.
+
+The lifespan of a host does not reach mounted applications, so the app is opened at the first request, on its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from treadle.app import App
+from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes
+from treadle.dashboard.who import Who
+from treadle.errors import BadOption, TreadleError
+from treadle.server import Settings, Token, make_site
+from treadle.server.errors import Refused, refusal, response_of
+from treadle.server.middleware import path_of
+from treadle.server.origins import ANY, is_loopback
+
+log = logging.getLogger("treadle.dashboard")
+
+Auth = Callable[[Request], Who | Awaitable[Who | None] | None]
+"""Returns the user who sent a request, or None if the request is refused. Async or not."""
+
+Caller = Callable[[Request], Awaitable[Token | None]]
+
+LOOK: Final = 0.5  # s between looks whether the host's server stops, while streams are open
+FORWARDED: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
+ALONE: Final = "this dashboard has no auth=, so only programs of this machine may use it, and not through a proxy"
+
+
+def asgi(app: App, *, auth: Auth | None = None, frame_ancestors: Sequence[str] = ()) -> ASGIApp:
+    """The dashboard and its API as an ASGI application, to mount under any path: `host.mount("/ops/jobs", asgi(app))`.
+
+    auth             the user of a request, from the host's session or header; None refuses the request. Without it,
+                     only requests of this machine are answered, as by a server without tokens
+    frame_ancestors  origins whose pages may show the dashboard in a frame; "'self'": the host's own pages
+
+    It opens the app at the first request, unless the app is open, and the app closes when its event loop ends. Raises
+    BadOption.
+    """
+    if auth is not None and not callable(auth):
+        raise BadOption("auth", f"expected a function from a request to treadle.dashboard.Who or None, found {auth!r}")
+    caller = None if auth is None else _caller(auth)
+    settings = Settings() if caller is None else Settings(auth=caller, hosts=(ANY,))
+    site = make_site(app, settings, [dashboard_routes(frame_ancestors)], open_paths=OPEN_PATHS)
+    return Mounted(app, site, caller, site.state.waiting.send_home)
+
+
+def _caller(auth: Auth) -> Callable[[Request], Awaitable[Token | None]]:
+    """The user of a request as a token of the server."""
+
+    async def caller(request: Request) -> Token | None:
+        try:
+            found = auth(request)
+            who = await found if inspect.isawaitable(found) else found
+            if who is not None and not isinstance(who, Who):
+                raise TypeError(f"auth= must return treadle.dashboard.Who or None, found {type(who).__name__}")
+        except Exception:
+            log.exception("auth= failed for %s %s", request.method, path_of(request.scope))
+            words = "auth= raised an error; the log of the server has its traceback"
+            raise Refused(500, "fault", words) from None
+        return None if who is None else who.token()
+
+    return caller
+
+
+class Mounted:
+    """The ASGI application that `asgi` returns.
+
+    site     the server's application, which asks `caller` about each request of the API
+    on_stop  called when the host's server stops, to end open streams
+    """
+
+    def __init__(self, app: App, site: ASGIApp, caller: Caller | None, on_stop: Callable[[], None]) -> None:
+        self._core, self._site, self._caller, self._on_stop = app._core, site, caller, on_stop
+        self._under_way = 0
+        self._watching: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._site(scope, receive, send)
+            return
+        response: Response
+        try:
+            await self._check(scope)
+            await self._core.opened()
+        except Refused as error:
+            response = _readable(error, scope)
+        except TreadleError as error:
+            log.warning("%s %s: %s", scope["method"], path_of(scope), error)
+            response = response_of(error)
+        else:
+            await self._watched(scope, receive, send)
+            return
+        await response(scope, receive, send)
+
+    async def _check(self, scope: Scope) -> None:
+        """Raise Refused for a request of another machine without auth=, and for a page without a user."""
+        client = scope.get("client")
+        if self._caller is None:
+            if client is None or not is_loopback(client[0]) or any(name in FORWARDED for name, _ in scope["headers"]):
+                log.error("refused a request from %s: %s; pass auth=", client[0] if client else "a socket", ALONE)
+                raise Refused(403, "no_auth", f"{ALONE}; pass auth= to treadle.dashboard.asgi()")
+        elif not _is_api(scope) and await self._caller(Request(scope)) is None:
+            raise Refused(401, "unauthorized", "sign in to the application that this dashboard is part of")
+
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Carry the request out, and notice meanwhile that the host's server stops.
+
+        Servers wait for open responses before they tell the application to stop, and a stream would never end.
+        """
+        self._under_way += 1
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+        try:
+            await self._site(scope, receive, send)
+        finally:
+            self._under_way -= 1
+            if not self._under_way and self._watching is not None:
+                self._watching.cancel()
+                self._watching = None
+
+    async def _watch(self) -> None:
+        while not _stops():  # noqa: ASYNC110  # no server tells a mounted application
+            await asyncio.sleep(LOOK)
+        self._on_stop()
+
+
+def _stops() -> bool:
+    """Whether the server that handles this process's SIGTERM is stopping. uvicorn is; others end streams themselves."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
+
+
+def _is_api(scope: Scope) -> bool:
+    return bool(scope["path"].removeprefix(scope.get("root_path", "")).startswith("/v1/"))
+
+
+def _readable(error: Refused, scope: Scope) -> Response:
+    """A refusal as JSON for the API, and as text for a page, which a person reads."""
+    return refusal(error) if _is_api(scope) else PlainTextResponse(f"{error}\n", error.status)

@@ -1,0 +1,36 @@
+"""The sign-in link of `treadle dashboard`: a secret that can be exchanged for a session once."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from treadle.server.auth.tokens import Token, digest, new_secret
+
+NAME: Final = "dashboard-link"
+
+
+class Link:
+    """One link. The rights of its session are those of `token`, which no secret opens directly.
+
+    taken  the tokens that exist already, whose names the token's own must not repeat
+    """
+
+    def __init__(self, scopes: Sequence[str], taken: Sequence[Token] = ()) -> None:
+        self.secret = new_secret()
+        self._digest = digest(self.secret)
+        self._is_used = False
+        name = NAME
+        while any(each.name == name for each in taken):
+            name = f"{NAME}-{secrets.token_hex(2)}"
+        # A random digest: its session can be verified, and no text has this hash, so nobody can send it as a token.
+        self.token = Token(name=name, digest=secrets.token_hex(32), scopes=tuple(scopes))
+
+    def take(self, secret: str) -> Token | None:
+        """The token, for the first call with the right secret; None for every other one."""
+        if self._is_used or not hmac.compare_digest(digest(secret), self._digest):
+            return None
+        self._is_used = True
+        return self.token

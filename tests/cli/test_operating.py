@@ -1,0 +1,168 @@
+"""The commands of operators: searching, failures, workflows, and the record of what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.served import memory_url
+from treadle import App, Retry, flow
+from treadle.cli.root import run
+from treadle.server import Settings, Token
+from treadle.server.auth.tokens import digest
+from treadle.testing import drain
+from treadle.testing.shows import shows
+
+URL = "sqlite:///jobs.db"
+
+
+def made() -> tuple[App, Any]:
+    app = App(URL)
+
+    @app.task(name="send", retry=Retry(attempts=1))
+    async def send(to: str) -> str:
+        if "bad" in to:
+            raise ValueError(f"no such mailbox: {to!r}")
+        return to
+
+    return app, send
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A database with three failed jobs, one queued job and one workflow -> the id of the workflow."""
+    monkeypatch.chdir(tmp_path)
+
+    async def fill() -> list[str]:
+        app, send = made()
+        async with app:
+            await app.enqueue([send.job(f"bad{number}@example.org") for number in range(3)])
+            root = await app.enqueue(flow(*(send.job(f"{number}") for number in range(20))).then(send.job("last")))
+            await drain(app)
+            await send.enqueue("Jane@example.org")
+            return [root.id]
+
+    return asyncio.run(fill())
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, str]:
+    assert run([*words, "--url", URL]) == code
+    found = capsys.readouterr()
+    return found.out, found.err
+
+
+def test_a_list_is_searched_and_says_how_far_it_looked(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, "jobs", "list", "--search", "JANE@", "--json")
+    [job] = json.loads(out)
+    assert job["args"] == ["Jane@example.org"]
+    out, err = said(capsys, "jobs", "list", "--search", "bad1", "--scan", "5")
+    assert "next page: --cursor" in err
+    assert "(looked at 5 rows, to " in err
+    out, _ = said(capsys, "jobs", "list", "--status", "queued", "--json")
+    assert len(json.loads(out)) == 1
+    out, _ = said(capsys, "jobs", "list", "--since", "1h", "--task", "send", "--json")
+    assert len(json.loads(out)) == 25
+
+
+def test_failures_are_grouped(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, "jobs", "failures")
+    assert "ValueError: no such mailbox: <text>" in out
+    out, _ = said(capsys, "jobs", "failures", "--json")
+    [group] = json.loads(out)
+    assert (group["jobs"], group["task"]) == (3, "send")
+    _, err = said(capsys, "jobs", "failures", "--scan", "2")
+    assert "the newest 2 of 3 failed jobs" in err
+    _, err = said(capsys, "jobs", "failures", "--queue", "other")
+    assert "no failed jobs" in err
+
+
+def test_workflows_are_listed_and_drawn(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, "workflows")
+    assert jobs[0] in out
+    out, _ = said(capsys, "workflows", "list", "--json")
+    [found] = json.loads(out)
+    assert (found["id"], found["jobs"], found["done"], found["state"]) == (jobs[0], 22, 22, "succeeded")
+    assert said(capsys, "workflows", "list", "--state", "failed")[1].strip() == "no workflows"
+    out, _ = said(capsys, "workflows", "show", jobs[0])
+    lines = [line.split() for line in out.splitlines()[1:]]
+    assert [(line[0], line[1], line[3]) for line in lines] == [
+        ("1", "send", "20"),
+        ("2", "send", "1"),
+        ("3", "(joint)", "1"),
+    ]
+    out, _ = said(capsys, "workflows", "show", jobs[0], "--mermaid")
+    assert out.splitlines()[:4] == [
+        "flowchart LR",
+        '  n1["send x 20<br/>succeeded"]:::succeeded',
+        '  n2["send<br/>succeeded"]:::succeeded',
+        "  n3(( )):::succeeded",
+    ]
+    assert "  n1 --> n2" in out
+    out, _ = said(capsys, "workflows", "show", jobs[0], "--json", "--fold", "100")
+    assert len(json.loads(out)["nodes"]) == 22
+    assert "unknown" in said(capsys, "workflows", "show", "unknown", code=1)[1]
+    said(capsys, "workflows", "show", jobs[0], "--json", "--mermaid", code=2)
+
+
+@shows("Operator commands are recorded in the audit log as user@host")
+def test_commands_of_operators_are_recorded(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "jobs", "retry", "--task", "send", "--search", "bad1", "--yes")
+    said(capsys, "jobs", "delete", "--state", "failed", "--yes")
+    said(capsys, "queues", "pause", "default")
+    said(capsys, "queues", "resume", "default")
+    said(capsys, "limits", "set", "api", "--slots", "3")
+    said(capsys, "limits", "remove", "api")
+    said(capsys, "jobs", "cancel", "unknown", code=1)
+    said(capsys, "schedules", "delete", "nightly", code=1)
+    out, _ = said(capsys, "audit", "--json")
+    found = list(reversed(json.loads(out)))
+    assert [(each["act"], each["target"], each["done"]) for each in found] == [
+        ("jobs.retry", "", 1),
+        ("jobs.delete", "", 2),
+        ("queue.pause", "default", None),
+        ("queue.resume", "default", None),
+        ("limit.set", "api", None),
+        ("limit.delete", "api", None),
+        ("jobs.cancel", "", 0),
+        ("schedule.delete", "nightly", None),
+    ]
+    assert {each["from"] for each in found} == {"cli"}
+    assert all("@" in each["by"] for each in found)
+    assert found[0]["filter"] == "failed jobs of task 'send' with the text 'bad1'"
+    assert "nightly" in found[-1]["error"]
+    out, err = said(capsys, "audit", "list", "--limit", "2")
+    assert "schedule.delete" in out
+    assert "next page: --cursor" in err
+    out, _ = said(capsys, "jobs", "list", "--json", "--limit", "1000")
+    assert not any(each["task"] == "treadle.audit" for each in json.loads(out))
+    said(capsys, "jobs", "delete", found[0]["id"], code=1)
+
+
+async def test_over_http_the_name_of_the_token_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = tuple(
+        Token(name=name, digest=digest(name), scopes=("read", "operate"), queues=queues)
+        for name, queues in (("ops", ()), ("bound", ("mail",)))
+    )
+    url = memory_url(None, Settings(tokens=tokens))
+
+    async def command(token: str, *words: str) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TREADLE_TOKEN", token)
+            return await asyncio.to_thread(run, [*words, "--url", url])
+
+    assert await command("ops", "queues", "pause", "a") == 0
+    assert await command("bound", "queues", "pause", "mail") == 0
+    capsys.readouterr()
+    assert await command("ops", "audit", "list", "--json") == 0
+    newest, oldest = json.loads(capsys.readouterr().out)
+    assert newest["by"].startswith("bound (")
+    assert oldest["by"].startswith("ops (")
+    assert {newest["from"], oldest["from"]} == {"cli"}
+    assert newest["ended_at"] is not None
+    assert oldest["ended_at"] is not None
+    assert await command("bound", "audit", "list") == 0
+    assert "no acts are recorded" in capsys.readouterr().err  # they belong to no queue

@@ -1,0 +1,8 @@
+/** The dialogs, which are one file of the build: no page needs them before somebody opens one. */
+export { Bulk } from "./parts/Bulk";
+export { Enqueue } from "./parts/Enqueue";
+export { LimitDialog } from "./parts/LimitDialog";
+export { ScheduleDialog } from "./parts/ScheduleDialog";
+export { Help } from "./shell/Help";
+export { Palette } from "./shell/Palette";
+export { Settings } from "./shell/Settings";

@@ -1,0 +1,23 @@
+/** The present time of the server, so that ages are right on a machine whose clock is wrong. */
+import { signal } from "@preact/signals";
+
+let skew = 0; // s that the server is ahead of this machine
+
+export const now = signal(Date.now() / 1000);
+
+export function setServerTime(at: number): void {
+  const found = at - Date.now() / 1000;
+  if (Math.abs(found - skew) > 1) skew = found;
+  tick();
+}
+
+export function present(): number {
+  return Date.now() / 1000 + skew;
+}
+
+function tick(): void {
+  if (!document.hidden) now.value = present();
+}
+
+setInterval(tick, 1000);
+document.addEventListener("visibilitychange", tick);

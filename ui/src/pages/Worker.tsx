@@ -1,0 +1,103 @@
+/** One worker as its last heartbeat describes it, and the jobs that it runs now. */
+import type { JSX } from "preact";
+import type { Page, Worker as Row } from "../api";
+import { Empty, Loaded } from "../design/Empty";
+import { Facts, Panel } from "../design/Table";
+import { duration, plural, span } from "../lib/format";
+import { useListKeys } from "../lib/list";
+import { useLoad } from "../lib/load";
+import { overview } from "../lib/live";
+import { href } from "../lib/route";
+import { JobTable } from "../parts/JobTable";
+import { Load, WorkerState } from "../parts/WorkerRows";
+import { PageHead } from "../shell/PageHead";
+
+const LOOK = 5; // s
+const MOST = 200; // running jobs of all workers that are read
+
+export function Worker({ name }: { name: string }): JSX.Element {
+  const look = overview.value;
+  const found = look?.workers.find((each) => each.worker === name);
+  const running = useLoad<Page>(`jobs?status=running&order=started&limit=${MOST}`, LOOK);
+  useListKeys();
+  return (
+    <>
+      <PageHead
+        title={name}
+        kind="Worker"
+        crumbs={[["workers", "Workers"]]}
+        mono
+        beside={found && <WorkerState of={found} />}
+      />
+      {look && !found && (
+        <section class="panel">
+          <Empty title="This worker has not sent a heartbeat recently">
+            It has stopped, or it cannot reach the storage. Its jobs are claimed again when their leases expire.
+          </Empty>
+        </section>
+      )}
+      {found && <Description of={found} />}
+      <Panel title="Runs now">
+        <Loaded of={running}>
+          {(page) => {
+            const jobs = page.jobs.filter((job) => job.worker === name || job.worker?.startsWith(`${name}#`));
+            return (
+              <>
+                {jobs.length ? (
+                  <JobTable jobs={jobs} view="running" caption="Jobs that this worker runs" />
+                ) : (
+                  <Empty title="It runs no job" />
+                )}
+                {page.cursor && (
+                  <p class="pad small quiet">Only the {MOST} running jobs with the earliest start were looked at.</p>
+                )}
+              </>
+            );
+          }}
+        </Loaded>
+      </Panel>
+    </>
+  );
+}
+
+function Description({ of }: { of: Row }): JSX.Element {
+  return (
+    <div class="columns even">
+      <Panel title="Process" pad>
+        <Facts
+          rows={[
+            ["host", of.host || "–"],
+            ["pid", of.pid || "–"],
+            ["uptime", span(of.uptime)],
+            ["heartbeat", `${duration(Math.round(of.age))} ago; it counts as gone after ${duration(of.ttl)}`],
+            ["running / slots", <Load of={of} />],
+            ["leader", of.leader ? "yes: it runs the maintenance of the storage" : "no"],
+            of.paused > 0 && ["throttle", `claims nothing for ${duration(of.paused)}`],
+            ...of.gathering.map(
+              ([task, since, until]) =>
+                [`batch of ${task}`, `gathers for ${duration(since)}, calls in ${duration(until)}`] as const,
+            ),
+          ]}
+        />
+      </Panel>
+      <Panel title={plural(of.queues.length, "queue")} pad>
+        <div class="row">
+          {of.queues.map((each) => (
+            <a key={each} class="chip" href={href(["queues", each])}>
+              {each}
+            </a>
+          ))}
+        </div>
+      </Panel>
+      <Panel title={plural(of.tasks.length, "task")} pad>
+        <div class="row">
+          {of.tasks.map((each) => (
+            <a key={each} class="chip" href={href(["jobs"], { task: each })}>
+              {each}
+            </a>
+          ))}
+        </div>
+      </Panel>
+    </div>
+  );
+}

@@ -1,0 +1,39 @@
+import type { JSX } from "preact";
+import { Empty } from "../design/Empty";
+import { plural } from "../lib/format";
+import { useListKeys } from "../lib/list";
+import { overview } from "../lib/live";
+import { WorkerRows } from "../parts/WorkerRows";
+import { PageHead } from "../shell/PageHead";
+
+export function Workers(): JSX.Element {
+  const found = overview.value;
+  useListKeys();
+  const slots = found?.workers.reduce((sum, each) => sum + each.slots, 0) ?? 0;
+  return (
+    <>
+      <PageHead
+        title="Workers"
+        beside={
+          found &&
+          found.workers.length > 0 && (
+            <span class="quiet">
+              {plural(found.workers.length, "worker")} with {plural(slots, "slot")}
+            </span>
+          )
+        }
+      />
+      <section class="panel">
+        {!found ? (
+          <div class="pad skeleton-tall" />
+        ) : found.workers.length ? (
+          <WorkerRows workers={found.workers} />
+        ) : (
+          <Empty title="No worker has sent a heartbeat recently" code="treadle worker your_module:app">
+            A worker appears here with its first heartbeat, within 10 s of its start.
+          </Empty>
+        )}
+      </section>
+    </>
+  );
+}

@@ -1,0 +1,146 @@
+/** An act on many jobs: a dry run first, then the number and five samples, then the act, which can be stopped. */
+import { useSignal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
+import type { Act, DryRun, Filter, Operation, OperationAsked } from "../api";
+import { Badge, Note, Time } from "../design/Badge";
+import { Button } from "../design/Button";
+import { closeDialog, Dialog } from "../design/Dialog";
+import { CheckField, TextField } from "../design/Field";
+import { failed } from "../design/toasts";
+import { present } from "../lib/clock";
+import { callText, count, plural } from "../lib/format";
+import { send, wordsOf } from "../lib/http";
+import { statusOf } from "../lib/status";
+import { watchOperation } from "../shell/Tray";
+
+const TYPED = 1_000; // jobs above which the number is typed
+
+export interface Target {
+  ids?: string[];
+  filter?: Filter;
+  group?: { key: string };
+}
+
+const VERBS: Record<Act, string> = { retry: "Retry", cancel: "Cancel", run_now: "Run now", delete: "Delete" };
+
+const HINTS: Record<Act, string> = {
+  retry:
+    "Each job is queued again and counts its attempts from 0. Jobs that are neither failed nor cancelled are passed over.",
+  cancel: "There is no undo: a retry queues a job anew and counts its attempts from 0. Ended jobs are passed over.",
+  run_now: "Scheduled jobs are queued now. All others are passed over.",
+  delete: "The rows are removed with their results and errors. There is no undo. Unfinished jobs are passed over.",
+};
+
+export function Bulk({ act, target, done }: { act: Act; target: Target; done: (() => void) | undefined }): JSX.Element {
+  const dry = useSignal<DryRun | null>(null);
+  const wrong = useSignal<string | null>(null);
+  const typed = useSignal("");
+  const tree = useSignal(true);
+  const began = useSignal(present());
+  const asked = (): OperationAsked => ({
+    act,
+    ...target,
+    created_before: began.value,
+    ...(act === "cancel" && { tree: tree.value }),
+  });
+  useEffect(() => {
+    send<DryRun>("POST", "operations", { ...asked(), dry: true }).then(
+      (found) => (dry.value = found),
+      (error: unknown) => (wrong.value = wordsOf(error)),
+    );
+  }, []);
+  const found = dry.value;
+  const many = found !== null && (found.matches > TYPED || found.capped);
+  const agreed = !many || typed.value.replace(/[^0-9]/g, "") === String(found.matches);
+  const run = async (): Promise<void> => {
+    try {
+      watchOperation(await send<Operation>("POST", "operations", asked()));
+      done?.();
+      closeDialog();
+    } catch (error) {
+      failed(error);
+    }
+  };
+  const words = target.ids ? "" : (found?.words ?? ""); // the ids of a selection say nothing to a person
+  const number = found && plural(found.matches, "job", found.capped);
+  return (
+    <Dialog
+      title={`${VERBS[act]} ${number ?? "jobs"}`}
+      wide
+      onSubmit={() => void run()}
+      footer={
+        <>
+          <Button onClick={closeDialog}>Close</Button>
+          <Button
+            kind={act === "cancel" || act === "delete" ? "danger primary" : "primary"}
+            type="submit"
+            disabled={!found?.matches || !agreed}
+          >
+            {VERBS[act]} {number}
+          </Button>
+        </>
+      }
+    >
+      {wrong.value && (
+        <Note tone="bad" sign="error">
+          {wrong.value}
+        </Note>
+      )}
+      {!found && !wrong.value && <p role="status">Counting…</p>}
+      {found && (
+        <>
+          <p>
+            {inWords(found, words)} {words && <b class="any">{words}</b>}
+            {words && "."}
+          </p>
+          <p class="quiet">{HINTS[act]}</p>
+          {found.samples.length > 0 && (
+            <Samples jobs={found.samples} more={found.matches - found.samples.length} capped={found.capped} />
+          )}
+          {act === "cancel" && (
+            <CheckField label="Their children too" value={tree.value} onChange={(value) => (tree.value = value)} />
+          )}
+          {many && (
+            <TextField
+              label={`Type ${found.matches} to confirm`}
+              first
+              value={typed.value}
+              onInput={(value) => (typed.value = value)}
+              hint={found.capped ? `${count(found.matches)} is where counting stopped: more jobs match.` : undefined}
+            />
+          )}
+        </>
+      )}
+    </Dialog>
+  );
+}
+
+function inWords(found: DryRun, words: string): string {
+  if (!found.matches) return words ? "No job matches:" : "No job can be acted on.";
+  const verb = found.matches === 1 && !found.capped ? "matches" : "match";
+  const more = found.capped ? "At least " : "";
+  return words
+    ? `${more}${plural(found.matches, "job")} ${verb}:`
+    : `${plural(found.matches, "job")} will be acted on.`;
+}
+
+function Samples({ jobs, more, capped }: { jobs: DryRun["samples"]; more: number; capped: boolean }): JSX.Element {
+  return (
+    <div class="panel">
+      <ul class="samples">
+        {jobs.map((job) => (
+          <li key={job.id}>
+            <Badge of={statusOf(job)} />
+            <b class="clip">{job.task}</b>
+            <code class="clip quiet">{callText(job.args, job.kwargs, 80)}</code>
+            <span class="quiet small">
+              <Time at={job.created_at} />
+            </span>
+          </li>
+        ))}
+        {more > 0 && <li class="quiet">and {count(more, capped)} more</li>}
+      </ul>
+    </div>
+  );
+}

@@ -1,0 +1,164 @@
+import { useSignal } from "@preact/signals";
+import type { JSX } from "preact";
+import type { LimitUse } from "../api";
+import { Button } from "../design/Button";
+import { closeDialog, Dialog } from "../design/Dialog";
+import { SelectField, TextField } from "../design/Field";
+import { failed, toast } from "../design/toasts";
+import { part, send } from "../lib/http";
+import { refreshAll } from "./acts";
+
+interface Texts {
+  name: string;
+  slots: string;
+  rate: string;
+  per: string;
+  how: "window" | "bucket";
+  burst: string;
+  hold: "running" | "ended";
+}
+
+function textsOf(use: LimitUse | undefined, name: string): Texts {
+  const rule = use && (use.behind ?? use.rule);
+  const text = (value: number | null | undefined): string =>
+    value === null || value === undefined ? "" : String(value);
+  return {
+    name: rule?.name ?? name,
+    slots: text(rule?.slots),
+    rate: text(rule?.rate),
+    per: text(rule?.per ?? 1),
+    how: rule?.how ?? "window",
+    burst: text(rule?.burst),
+    hold: rule?.hold ?? "running",
+  };
+}
+
+function whole(text: string): number | null {
+  const value = Number(text);
+  if (!text.trim()) return null;
+  if (!Number.isInteger(value) || value < 0) throw new Error(`Expected a whole number, found ${text}.`);
+  return value;
+}
+
+/** The body of `PUT /v1/limits/NAME`. Throws an Error with words for the reader. */
+function bodyOf(texts: Texts): Record<string, unknown> {
+  const slots = whole(texts.slots);
+  const rate = whole(texts.rate);
+  if (slots === null && rate === null) throw new Error("Give the slots, the rate, or both.");
+  const per = Number(texts.per || 1);
+  if (!(per > 0)) throw new Error("The period must be longer than 0 s.");
+  return {
+    slots,
+    rate,
+    per,
+    how: texts.how,
+    burst: texts.how === "bucket" ? whole(texts.burst) : null,
+    hold: texts.hold,
+  };
+}
+
+export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: string }): JSX.Element {
+  const texts = useSignal(textsOf(use, name));
+  const wrong = useSignal<string | null>(null);
+  const fixed = use !== undefined || name !== "";
+  const set = (change: Partial<Texts>): void => {
+    texts.value = { ...texts.value, ...change };
+  };
+  const submit = async (): Promise<void> => {
+    let body: Record<string, unknown>;
+    try {
+      body = bodyOf(texts.value);
+    } catch (error) {
+      wrong.value = error instanceof Error ? error.message : String(error);
+      return;
+    }
+    try {
+      const answer = await send<{ warning?: string } | null>("PUT", `limits/${part(texts.value.name.trim())}`, body);
+      toast(`Limit ${texts.value.name} set. ${answer?.warning ?? ""}`.trim(), {
+        tone: answer?.warning ? "warn" : "good",
+      });
+      closeDialog();
+      refreshAll();
+    } catch (error) {
+      failed(error);
+    }
+  };
+  const { value } = texts;
+  return (
+    <Dialog
+      title={fixed ? `Limit ${value.name}` : "Add a limit"}
+      onSubmit={() => void submit()}
+      footer={
+        <>
+          <Button onClick={closeDialog}>Close</Button>
+          <Button kind="primary" type="submit" disabled={!value.name.trim()}>
+            Set the limit
+          </Button>
+        </>
+      }
+    >
+      {!fixed && (
+        <TextField
+          label="Name"
+          first
+          value={value.name}
+          onInput={(name) => set({ name })}
+          hint="As jobs name it. “queue:mail” is the limit of the queue mail; each partition “tenant:42” obeys the rule “tenant”."
+        />
+      )}
+      <div class="pair">
+        <TextField
+          label="Slots"
+          type="number"
+          optional
+          first={fixed}
+          value={value.slots}
+          onInput={(slots) => set({ slots })}
+          hint="Jobs that may run at once, in each partition."
+          wrong={wrong.value}
+        />
+        <SelectField
+          label="A slot is free when"
+          value={value.hold}
+          choices={[
+            ["running", "the run ends"],
+            ["ended", "the job has ended, retries included"],
+          ]}
+          onChange={(hold) => set({ hold: hold as Texts["hold"] })}
+        />
+      </div>
+      <div class="pair">
+        <TextField
+          label="Starts"
+          type="number"
+          optional
+          value={value.rate}
+          onInput={(rate) => set({ rate })}
+          hint="Jobs that may start in each period."
+        />
+        <TextField label="Period" type="number" value={value.per} onInput={(per) => set({ per })} hint="Seconds." />
+      </div>
+      <div class="pair">
+        <SelectField
+          label="Counted"
+          value={value.how}
+          choices={[
+            ["window", "in every rolling period, exactly"],
+            ["bucket", "as a bucket that refills"],
+          ]}
+          onChange={(how) => set({ how: how as Texts["how"] })}
+        />
+        {value.how === "bucket" && (
+          <TextField
+            label="Burst"
+            type="number"
+            optional
+            value={value.burst}
+            onInput={(burst) => set({ burst })}
+            hint="Starts that a full bucket allows at once."
+          />
+        )}
+      </div>
+    </Dialog>
+  );
+}

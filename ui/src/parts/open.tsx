@@ -1,0 +1,45 @@
+/** Opens the dialogs. Their code arrives with the first of them. */
+import type { Act, Job, LimitUse, Schedule } from "../api";
+import { openDialog } from "../design/Dialog";
+import { lazy } from "../lib/lazy";
+import type { Target } from "./Bulk";
+
+const dialogs = () => import("../dialogs");
+
+const Bulk = lazy(() => dialogs().then((found) => found.Bulk));
+const Enqueue = lazy(() => dialogs().then((found) => found.Enqueue));
+const Help = lazy(() => dialogs().then((found) => found.Help));
+const LimitDialog = lazy(() => dialogs().then((found) => found.LimitDialog));
+const Palette = lazy(() => dialogs().then((found) => found.Palette));
+const ScheduleDialog = lazy(() => dialogs().then((found) => found.ScheduleDialog));
+const Settings = lazy(() => dialogs().then((found) => found.Settings));
+
+export function openEnqueue(of: { job?: Job; task?: string } = {}): void {
+  openDialog(<Enqueue {...of} />);
+}
+
+export function openPalette(): void {
+  openDialog(<Palette />);
+}
+
+export function openHelp(): void {
+  openDialog(<Help />);
+}
+
+export function openSettings(): void {
+  openDialog(<Settings />);
+}
+
+/** Ask about an act on many jobs, after a dry run; `done` is called when it has begun. */
+export function askBulk(act: Act, target: Target, done?: () => void): void {
+  openDialog(<Bulk act={act} target={target} done={done} />);
+}
+
+/** Change the rule of a limit; without one, add a rule, for `name` if it is given. */
+export function editLimit(use?: LimitUse, name = ""): void {
+  openDialog(<LimitDialog use={use} name={name} />);
+}
+
+export function editSchedule(of?: Schedule): void {
+  openDialog(<ScheduleDialog of={of} />);
+}

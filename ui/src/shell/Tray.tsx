@@ -1,0 +1,122 @@
+/** The progress of bulk operations that this reader began, at the bottom of the page until they are dismissed. */
+import { signal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
+import type { Act, Operation } from "../api";
+import { Button } from "../design/Button";
+import { Badge } from "../design/Badge";
+import { announce } from "../lib/announce";
+import { count, plural } from "../lib/format";
+import { get, part, send } from "../lib/http";
+import { noteOperation, operations } from "../lib/live";
+import { canOperate, reloadAll } from "../lib/session";
+
+const POLL = 2_000; // ms between two reads of a running operation, for streams that do not report it
+
+const shown = signal<readonly string[]>([]);
+
+export const PAST: Record<Act, string> = {
+  retry: "retried",
+  cancel: "cancelled",
+  run_now: "queued",
+  delete: "deleted",
+};
+const PRESENT: Record<Act, string> = {
+  retry: "Retrying",
+  cancel: "Cancelling",
+  run_now: "Queueing",
+  delete: "Deleting",
+};
+
+export function watchOperation(found: Operation): void {
+  noteOperation(found);
+  if (!shown.value.includes(found.id)) shown.value = [...shown.value, found.id];
+}
+
+/** Operations that were begun before this page was loaded, by this reader or another one. */
+async function readRunning(): Promise<void> {
+  const { operations: found } = await get<{ operations: Operation[] }>("operations");
+  for (const each of found) if (each.state === "running") watchOperation(each);
+}
+
+export function Tray(): JSX.Element {
+  useEffect(() => {
+    if (canOperate.value) void readRunning().catch(() => undefined);
+  }, []);
+  return (
+    <section class="tray" aria-label="Operations">
+      {shown.value.map((id) => {
+        const found = operations.value.get(id);
+        return found && <One key={id} of={found} />;
+      })}
+    </section>
+  );
+}
+
+function One({ of }: { of: Operation }): JSX.Element {
+  const running = of.state === "running";
+  const words = running ? `${PRESENT[of.act]} jobs` : summary(of);
+  useEffect(() => {
+    if (!running) {
+      announce(words);
+      reloadAll();
+      return undefined;
+    }
+    const timer = setInterval(
+      () => void get<Operation>(`operations/${part(of.id)}`).then(noteOperation, () => undefined),
+      POLL,
+    );
+    return () => clearInterval(timer);
+  }, [running]);
+  const passed = Object.entries(of.passed_over);
+  return (
+    <div class="panel pad operation">
+      <div class="row">
+        <Badge of={of.state}>{words}</Badge>
+        {running ? (
+          <span class="push row">
+            <span class="quiet">
+              {count(of.done)}
+              {of.total !== null && ` of ${count(of.total)}`}
+            </span>
+            <Button slim onClick={() => send("DELETE", `operations/${part(of.id)}`)}>
+              Stop
+            </Button>
+          </span>
+        ) : (
+          <span class="push">
+            <Button
+              slim
+              kind="plain"
+              icon="close"
+              label="Dismiss"
+              onClick={() => (shown.value = shown.value.filter((each) => each !== of.id))}
+            />
+          </span>
+        )}
+      </div>
+      {running && (
+        <progress
+          aria-label={words}
+          {...(of.total !== null && { max: Math.max(1, of.total), value: Math.min(of.done, of.total) })}
+        />
+      )}
+      {of.words && (
+        <p class="small quiet clip" title={of.words}>
+          {of.words}
+        </p>
+      )}
+      {of.error && <p class="small any">{of.error}</p>}
+      {passed.length > 0 && (
+        <p class="small quiet">
+          Passed over: {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}
+        </p>
+      )}
+    </div>
+  );
+}
+
+function summary(of: Operation): string {
+  const done = `${plural(of.done, "job")} ${PAST[of.act]}`;
+  return of.state === "stopped" ? `Stopped: ${done}` : of.state === "failed" ? `Failed: ${done}` : done;
+}
