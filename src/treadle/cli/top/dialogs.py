@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -12,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from treadle.cli.top.acts import Act
+from treadle.cli.top.style import is_small
 
 KEYS: Final = (
     ("Anywhere", (("?", "these keys"), ("/", "show only rows that contain a text"), ("q", "quit, or back"))),
@@ -67,6 +69,9 @@ class Ask(ModalScreen[bool]):
     def on_mount(self) -> None:
         self.query_one("#no").focus()
 
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(is_small(event.size.width, event.size.height), "-small")
+
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
 
@@ -85,6 +90,9 @@ class Help(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#help").focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(is_small(event.size.width, event.size.height), "-small")
 
     @staticmethod
     def _text() -> Content:

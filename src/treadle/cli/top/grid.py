@@ -94,13 +94,14 @@ def padded(text: str, width: int, right: bool = False) -> str:
 def spark(values: Sequence[float], width: int) -> str:
     """A line of bars, the newest value last. Nothing is the lowest bar, and anything else is higher.
 
-    With more values than cells, neighbours are added up; the oldest ones that do not fill a cell are left out.
+    With more values than cells, neighbours are added up. The first bar may then be of fewer values than the others.
     """
     if not values or width <= 0:
         return ""
     size = -(-len(values) // width)
     rest = len(values) % size
-    sums = [sum(values[at : at + size]) for at in range(rest, len(values), size)]
+    first = [sum(values[:rest])] if rest else []
+    sums = first + [sum(values[at : at + size]) for at in range(rest, len(values), size)]
     most = max(sums)
     return "".join(BARS[0] if value <= 0 else BARS[1 + round((len(BARS) - 2) * value / most)] for value in sums)
 

@@ -1,4 +1,4 @@
-"""A list of rows with a cursor, for one panel of the screen.
+"""The list in a panel: rows with a cursor.
 
 The cursor stays on its row from look to look, wherever the row has moved to.
 """

@@ -1,9 +1,9 @@
-"""What all pages of `treadle top` share: the line with the connection, the filter, the last message and the keys."""
+"""The parts that all pages of `treadle top` have: the state of the connection, the filter, the last message, the keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, cast
 
 from rich.cells import cell_len
 from textual import events
@@ -13,18 +13,35 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from treadle.cli.top.acts import Act, Acts
 from treadle.cli.top.grid import Tone, padded
 from treadle.cli.top.listing import STYLES, Listing
 from treadle.cli.top.reader import Reader
+from treadle.cli.top.scopes import Scope
+from treadle.cli.top.style import is_small
 from treadle.cli.top.summary import alert, link
 from treadle.core.clock import wall
 from treadle.core.redaction import in_line
 
 if TYPE_CHECKING:
-    from treadle.cli.top.screens import TopApp
+    from treadle.app import App
 
-WIDE, HIGH = 100, 24  # cells and lines from which on all panels are shown at the same time
 GAP: Final = "   "
+
+
+class Host(Protocol):
+    """The application that shows the pages."""
+
+    treadle: App
+    reader: Reader
+    acts: Acts
+    url: str
+    is_frozen: bool
+
+    def open_jobs(self, scope: Scope) -> None: ...
+    def open_job(self, id: str) -> None: ...
+    def ask(self, act: Act | Awaitable[Act]) -> None: ...
+    def look_now(self) -> None: ...
 
 
 class Page(Screen[None]):
@@ -40,13 +57,11 @@ class Page(Screen[None]):
         Binding("q", "leave_or_quit", "Quit"),
     ]
     hints: ClassVar[Sequence[tuple[str, str]]] = ()
+    _is_ready = False
 
     @property
-    def top(self) -> TopApp:
-        from treadle.cli.top.screens import TopApp
-
-        assert isinstance(self.app, TopApp)
-        return self.app
+    def top(self) -> Host:
+        return cast("Host", self.app)
 
     @property
     def reader(self) -> Reader:
@@ -80,15 +95,25 @@ class Page(Screen[None]):
         return f"treadle top  {self.top.url}"
 
     def on_mount(self) -> None:
+        self._is_ready = True
         self._choose_layout(self.app.size.width, self.app.size.height)
         self.show()
 
+    def on_unmount(self) -> None:
+        self._is_ready = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the widgets of the page exist, so that it can show something."""
+        return self._is_ready
+
     def on_resize(self, event: events.Resize) -> None:
         self._choose_layout(event.size.width, event.size.height)
-        self.show()
+        if self._is_ready:
+            self.show()
 
     def _choose_layout(self, width: int, height: int) -> None:
-        self.set_class(width < WIDE or height < HIGH, "-small")
+        self.set_class(is_small(width, height), "-small")
 
     @property
     def is_small(self) -> bool:
@@ -112,6 +137,8 @@ class Page(Screen[None]):
 
     def say(self, text: str, tone: Tone = "") -> None:
         """Show a message until the next key; "" hides it."""
+        if not self._is_ready:
+            return
         said = self.query_one("#said", Static)
         said.display = bool(text)
         said.update(Content.styled(in_line(text), STYLES[tone]))

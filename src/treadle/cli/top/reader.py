@@ -32,7 +32,7 @@ AT_ONCE: Final = 20  # rows of metrics between two turns of the loop: 4 ms
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """What one look has read.
+    """The result of one look.
 
     failures  groups of the newest failed jobs
     hour      the last hour by minute; None: no metrics, or a token that may not read them
@@ -96,7 +96,7 @@ class Reader:
         """The overview alone. Raises StorageError."""
         storage = self._app.storage
         glance = await storage.glance()
-        if storage.capabilities.queues:  # a token that is bound to queues reads neither the leader nor metrics
+        if storage.capabilities.queues:  # a token that is bound to queues cannot read the leader and metrics
             return compose(Look(glance=glance, cost=self.cost, every=self.pause))
         [row] = await storage.get([ID])
         for number, cells in enumerate(await storage.read_metrics(self._recent.since(glance.at), glance.at + 60.0), 1):

@@ -42,7 +42,7 @@ LIMITS: Final = (
     Column(name="in use", rank=4, most=8),
     Column(name="blocked", right=True),
     Column(name="rate", rank=3, right=True, most=20),
-    Column(name="why", rank=2, stretch=True, least=20, most=60),
+    Column(name="why", rank=2, stretch=True, least=14, most=60),
 )
 WORKERS: Final = (
     Column(name="worker", stretch=True, least=10, most=36),

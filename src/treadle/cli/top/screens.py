@@ -97,14 +97,14 @@ class TopApp(Screens[None]):
                 self._wake.clear()
                 page = self.page
                 await self.reader.look(None if page is None else page.look)
-                if page is not None and page.is_mounted:
+                if page is not None and page.is_ready:
                     page.show()
                 await self._rest(None if self.is_frozen else self.reader.pause, self._wake)
         except Exception as error:
             self._handle_exception(error)
 
     def _tick(self) -> None:
-        if (page := self.page) is not None and page.is_mounted:
+        if (page := self.page) is not None and page.is_ready:
             page.show_link()
 
     def look_now(self) -> None:

@@ -9,6 +9,14 @@ from typing import Final
 
 from textual.theme import Theme
 
+WIDE, HIGH = 100, 24  # cells and lines from which on all panels are shown at the same time
+
+
+def is_small(width: int, height: int) -> bool:
+    """Whether a screen has room for one panel only."""
+    return width < WIDE or height < HIGH
+
+
 DARK: Final = Theme(
     name="treadle-dark",
     primary="#5b8def",
@@ -67,7 +75,7 @@ Listing {
 }
 Listing:focus { border: round $accent; border-title-color: $text-accent; border-title-style: bold; }
 
-.-small #tiles { padding: 0 1; }
+.-small #tiles { padding: 0 1; max-height: 2; text-wrap: wrap; }
 .-small #notices { padding: 0 1; }
 .-small #tabs { display: block; }
 .-small #panels { padding: 0; }

@@ -1,4 +1,4 @@
-"""The figures at the top of the screen, and the line with the state of the connection. Pure."""
+"""The figures at the top of the screen, and the state of the connection in words. Pure."""
 
 from __future__ import annotations
 
