@@ -119,7 +119,7 @@ async def test_runs_that_ended_otherwise(app: App, told: Told) -> None:
     @app.task(name="stays")
     async def stays() -> None:
         begun.set()
-        await asyncio.sleep(3_600)
+        await asyncio.Event().wait()
 
     gone, kept = await app.enqueue([aborts.job(), stays.job()])
     async with work(app, grace=0.0):

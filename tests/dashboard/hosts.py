@@ -56,7 +56,7 @@ def fastapi_host(app: App, **options: Any) -> Any:
 
 
 def django_host(app: App, **options: Any) -> Any:
-    """Django's own ASGI application, with the dashboard beside it. Django is configured once in a process."""
+    """Django's own ASGI application, with the dashboard next to it. Django is configured once in a process."""
     import django
     from django.conf import settings
     from starlette.applications import Starlette

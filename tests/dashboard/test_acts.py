@@ -201,7 +201,7 @@ async def test_a_group_of_failures_retries_one_first_then_all(visit: Visit, shop
     await page.get_by_role("button", name="Retry 3 jobs").click()
     await agree(page, "Retry 3 jobs")
     await expect(page.get_by_role("region", name="Operations")).to_contain_text("3 jobs retried")
-    assert sum((await shop.row(id)).reopenings for id in ids) == 4
+    assert sum([(await shop.row(id)).reopenings for id in ids]) == 4
 
 
 async def test_who_did_what_is_listed(visit: Visit, shop: Shop) -> None:

@@ -44,6 +44,7 @@ def test_a_step_sees_the_settings_of_package_clients_and_ours_and_nothing_else(
         "HOME": "/home/me",
         "PIP_CERT": "a",
         "UV_INDEX": "b",
+        "npm_config_cafile": "d",
         "https_proxy": "c",
         "TEST_LOOP": "uvloop",
         "LANG": "C",

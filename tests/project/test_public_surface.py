@@ -31,8 +31,8 @@ TREADLE = """
 
 SURFACE = {
     "App": """
-        batch close cron dead delayed_handler enqueue events every find_task jobs limits middleware on open queues
-        reducer release schedule schedules storage stub sync task tasks testing url
+        audit batch close cron dead delayed_handler enqueue events every find_task jobs limits metrics middleware on
+        open queues reducer release schedule schedules storage stub sync task tasks testing url workflows
     """,
     "Worker": "concurrency name run running start stop",
     "current()": """
@@ -46,8 +46,8 @@ SURFACE = {
 
 # classes that these objects take or return, and that no public module exports
 REACHED = """
-    BatchDecorator Bound Codec Continuation Dead HasId Jobs Limits Once Options Portal Queues Scheduled Schedules Scope
-    Stub Synchronous When Workflow
+    Audit BatchDecorator Bound Codec Continuation Dead HasId Jobs Limits MetricsReader Once Options Portal Queues
+    Scheduled Schedules Scope Stub Synchronous When Workflow Workflows
 """
 
 

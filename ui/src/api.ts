@@ -185,12 +185,16 @@ export interface Job {
   warning?: string;
 }
 
-export interface Page {
-  jobs: Job[];
+/** A page of a look that a bound may end early: it then has a cursor, and says how far it looked. */
+interface Scanned {
   cursor: string | null;
-  total: number | null;
   scanned: number | null;
   scanned_to: number | null;
+}
+
+export interface Page extends Scanned {
+  jobs: Job[];
+  total: number | null;
   warning?: string;
 }
 
@@ -260,11 +264,8 @@ export interface Workflow {
   capped: boolean;
 }
 
-export interface Workflows {
+export interface Workflows extends Scanned {
   workflows: Workflow[];
-  cursor: string | null;
-  scanned: number | null;
-  scanned_to: number | null;
 }
 
 export interface GraphNode {
@@ -306,13 +307,10 @@ export interface FailureGroup {
   spark: number[];
 }
 
-export interface Failures {
+export interface Failures extends Scanned {
   groups: FailureGroup[];
   total: number;
   capped: boolean;
-  scanned: number | null;
-  scanned_to: number | null;
-  cursor: string | null;
 }
 
 export type Act = "retry" | "cancel" | "run_now" | "delete";
@@ -375,10 +373,7 @@ export interface Schedule {
   recent: { id: string; state: State; at: number }[];
 }
 
-export interface SchedulePreview {
-  words: string;
-  upcoming: number[];
-}
+export type SchedulePreview = Pick<Schedule, "words" | "upcoming">;
 
 export interface Doctor {
   at: number;
@@ -400,7 +395,4 @@ export interface AuditEntry {
   ids: string[];
 }
 
-export interface Audit {
-  entries: AuditEntry[];
-  cursor: string | null;
-}
+export type Audit = { entries: AuditEntry[]; cursor: string | null };

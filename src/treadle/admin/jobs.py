@@ -69,7 +69,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         moved: Moved,
         most: int = defaults.MAX_STEP,
     ) -> None:
-        self._names, self._moved = names, moved
+        self.names, self._moved = names, moved
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
         self._acts, self._reach = acts.Acts(client, storage), tuple[str, ...]()
         self._hide: Hide | None = None
@@ -169,12 +169,8 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         page = await without_entries(storage, query, page)
         await self._moved.looked("app.jobs.list")
         if not page.records and cursor is None and (limit or page.total == 0):
-            await self.nothing_found(query)
+            await self.names.nothing_found(query.queue, query.task, query.label)
         return page
-
-    async def nothing_found(self, query: Query) -> None:
-        """Warn of a queue, task or label that nothing uses, after a query that matched no job."""
-        await self._names.nothing_found(query.queue, query.task, query.label)
 
     async def iterate(self, /, **filters: Filter) -> AsyncIterator[Record]:
         """Yield every row that matches, oldest first. Reads them page by page."""

@@ -9,6 +9,7 @@ import click
 from treadle.cli.output import as_json, document, lasts, table
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing, pausable
+from treadle.core.defaults import SYSTEM_QUEUE
 
 if TYPE_CHECKING:
     from treadle.core.model import Stats
@@ -23,7 +24,7 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
     names |= {use.key.removeprefix("queue:") for use in stats.limits if use.key.startswith("queue:")}
     rules = {use.key: use.rule for use in stats.limits}
     found = []
-    for name in sorted(names):
+    for name in sorted(names - {SYSTEM_QUEUE}):
         mine = [count for count in stats.counts if count.queue == name]
         jobs: dict[str, int] = {}
         for count in mine:

@@ -40,7 +40,7 @@ ALONE: Final = "this dashboard has no auth=, so only programs of this machine ma
 def asgi(app: App, *, auth: Auth | None = None, frame_ancestors: Sequence[str] = ()) -> ASGIApp:
     """The dashboard and its API as an ASGI application, to mount under any path: `host.mount("/ops/jobs", asgi(app))`.
 
-    auth             the user of a request, from the host's session or header; None refuses the request. Without it,
+    auth             the user of a request, from the host's session or header; None refuses the request. No auth:
                      only requests of this machine are answered, as by a server without tokens
     frame_ancestors  origins whose pages may show the dashboard in a frame; "'self'": the host's own pages
 

@@ -33,7 +33,10 @@ export function take(found: Overview): void {
   overview.value = found;
 }
 
+/** The answer to a request may arrive after the event that the operation has ended. */
 export function noteOperation(found: Operation): void {
+  const known = operations.value.get(found.id);
+  if (known && known.state !== "running" && found.state === "running") return;
   operations.value = new Map(operations.value).set(found.id, found);
 }
 

@@ -140,7 +140,9 @@ function Tried({ id }: { id: string }): JSX.Element | null {
   if (!job) return null;
   return (
     <div class="note t-live" role="status">
-      <span>The retried job:</span> <Badge of={statusOf(job)} />
+      <div>
+        The retried job: <Badge of={statusOf(job)} />
+      </div>
       {isFinal(job.state) && <a href={href(["jobs", id])}>Open it</a>}
     </div>
   );

@@ -1,4 +1,4 @@
-"""The parts that all pages of `treadle top` have: the state of the connection, the filter, the last message, the keys."""
+"""The parts that all pages of `treadle top` have: the state of the connection, filter, last message and keys."""
 
 from __future__ import annotations
 

@@ -212,7 +212,8 @@ class BulkRoutes:
         found = await chosen.preview(storage)
         with call.heard() as said:
             if not found.matches and not chosen.ids:
-                await self._core.jobs.nothing_found(chosen.query)
+                query = chosen.query
+                await self._core.jobs.names.nothing_found(query.queue, query.task, query.label)
         unknown = [await near_id(storage, id, chosen.queues) for id in found.unknown[:NAMED]]
         words = [
             *said.words,

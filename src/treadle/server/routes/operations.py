@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from treadle.core.defaults import MAX_COUNT
+from treadle.core.defaults import MAX_COUNT, SYSTEM_QUEUE
 from treadle.core.model import Count, Limit, LimitUse, Presence, State, Stats
 from treadle.server.auth import rights
 from treadle.server.errors import Refused
@@ -191,7 +191,7 @@ class OperatorRoutes:
             [
                 QueueView(name=name, paused=name in paused, **parts)
                 for name, parts in sorted(found.items())
-                if call.token.serves([name]) is None
+                if name != SYSTEM_QUEUE and call.token.serves([name]) is None
             ]
         )
 
