@@ -22,6 +22,7 @@ TOKENS = (
     Token(name="ops", digest=digest("ops"), scopes=("read", "operate")),
     Token(name="mail", digest=digest("mail"), scopes=("read", "operate"), queues=("mail",)),
     Token(name="blind", digest=digest("blind"), scopes=("read",), payloads=False),
+    Token(name="blind-ops", digest=digest("blind-ops"), scopes=("read", "operate"), payloads=False),
     Token(name="sender", digest=digest("sender"), scopes=("enqueue",)),
 )
 

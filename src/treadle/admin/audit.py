@@ -239,6 +239,11 @@ class Audit(
             log.debug("open entries were not deleted: %s", error)
 
 
+def is_id(id: str) -> bool:
+    """Whether an id is that of an entry."""
+    return id.startswith(PREFIX)
+
+
 def is_entry(row: Record) -> bool:
     """Whether this row is an entry of the audit log, which no act on jobs may change."""
     return row.job.task == TASK

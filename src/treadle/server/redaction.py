@@ -22,6 +22,7 @@ HITS: Final = 1_000  # words in a larger value that are looked at before the who
 ESCAPED: Final = re.compile(rb"\\u00[4-7]")  # an escaped letter, which no encoder writes: a key could be hidden by it
 AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
 PLAIN_KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,63}", re.ASCII)
+AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
 SHOWN: Final = 10  # items of a list in a shape
 
 _decode = msgspec.json.Decoder().decode
@@ -166,13 +167,15 @@ class Redaction:
 
 
 def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
-    """Whether one of these words occurs in a key of this JSON; also True after HITS other places."""
+    """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True after HITS other
+    places."""
     hits = 0
     for word in words:
         at = folded.find(word)
         while at >= 0:
             hits += 1
-            if hits > HITS or AS_KEY.match(folded, at + len(word)):
+            end = at + len(word)
+            if hits > HITS or AS_KEY.match(folded, end) or AS_NAME.match(folded, end):
                 return True
             at = folded.find(word, at + len(word))
     return False
