@@ -32,7 +32,7 @@ from treadle.errors import IdTaken
 from treadle.policy.judge import HOLD
 from treadle.server import system_rows
 from treadle.server.auth.tokens import ANYBODY, Token
-from treadle.server.errors import Refused
+from treadle.server.refused import Refused
 from treadle.server.time_slices import in_turns
 from treadle.workflow.signals import ONCE
 
