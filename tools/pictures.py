@@ -35,12 +35,9 @@ def _first_row(page: Any) -> None:
 PICTURES: Final[dict[str, tuple[str, str, Go | None]]] = {
     "overview": (".", "light", None),
     "overview-dark": (".", "dark", None),
-    "jobs": ("jobs", "light", None),
     "job": ("jobs?status=failed", "light", _first_row),
     "failures": ("failures", "light", None),
     "workflow": ("workflows", "light", _first_row),
-    "schedules": ("schedules", "light", None),
-    "limits": ("limits", "light", None),
 }
 
 
@@ -79,7 +76,6 @@ def take(address: str) -> None:
                 viewport=SIZE,  # type: ignore[arg-type]
                 locale="en-GB",
                 color_scheme=scheme,  # type: ignore[arg-type]
-                device_scale_factor=2,
             )
             page = context.new_page()
             page.goto(address + path)
