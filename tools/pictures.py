@@ -25,7 +25,7 @@ from tools import node
 from tools.browser import FLAGS, NoBrowser, browser
 
 PICTURES: Final = node.ROOT / "docs/pictures"
-SIZE: Final = {"width": 1180, "height": 760}
+SIZE: Final = {"width": 1280, "height": 820}
 MOST: Final = 150_000  # bytes of a picture
 MINUTES: Final = 12.0  # the overview shows the last 15
 SEED: Final = 11

@@ -1,40 +1,21 @@
-"""`treadle top`: shows queues and workers, and refreshes until Ctrl-C."""
+"""The plain tables of `treadle top`: queues, and workers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from treadle.cli.output import data, lasts, plural, table
-from treadle.cli.target import Target, targeted
-from treadle.cli.watch import again, clear, every
+from treadle.cli.watch import clear
 
 if TYPE_CHECKING:
-    from treadle.app import App
     from treadle.core.model import Glance, QueueGlance
 
 QUEUES = ("queue", "queued", "running", "scheduled", "blocked", "failed", "first waits", "state")
 WORKERS = ("worker", "queues", "running", "up for")
 
 
-@click.command()
-@targeted
-@every
-def top(target: Target, every_: float, times: int | None) -> None:
-    """Show queues and workers, and refresh until Ctrl-C.
-
-    Jobs are counted up to 10,000: "10,000+" means at least as many. `treadle queues list` counts all of them.
-    """
-
-    async def look(app: App) -> None:
-        _show(await app.queues.glance())
-
-    again(target, look, every_, times)
-
-
-def _show(seen: Glance) -> None:
-    """Print one screen."""
+def show(seen: Glance) -> None:
+    """Print one screen. Jobs are counted up to 10,000: "10,000+" means at least as many."""
     clear()
     paused = {use.key.partition(":")[2] for use in seen.limits if use.key.startswith("queue:") and use.rule.slots == 0}
     all_paused = any(use.key == "queue" and use.rule.slots == 0 for use in seen.limits)
