@@ -19,6 +19,7 @@ bulk            the time of large enqueue calls
 singles         the cost of hints
 readers         the cost of a forgotten reader
 waits           how long calls wait for each other on PostgreSQL
+dashboard       the dashboard in a browser, and the cost of its viewers
 server-hostile  the effect of hostile connections on ordinary callers
 envs            makes the environments of the peers ahead of a run: `bench envs [NAME ...] [--python 3.13]`
 pins            compiles their pins again: `bench pins [NAME ...]`
@@ -49,6 +50,7 @@ SMALLER = {
     "fleet-lines": "fleet_lines",
     "server-hostile": "hostile",
     "waits": "waits",
+    "dashboard": "dashboard.run",
     "fleet": "fleet.run",
 }
 

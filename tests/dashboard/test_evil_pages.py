@@ -1,4 +1,4 @@
-"""Pages of other origins, open in the browser of a person who uses the dashboard: they cannot act, and they cannot read.
+"""Pages of other origins in the browser of a person who uses the dashboard: they can do nothing and read nothing.
 
 `localhost` is another site than 127.0.0.1; another port of 127.0.0.1 is the same site, so its requests carry cookies.
 """

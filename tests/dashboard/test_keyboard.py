@@ -11,10 +11,11 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests.dashboard.shop import Shop
-from tests.dashboard.visits import Visit
+from tests.dashboard.visits import PATIENCE, Visit
 from tests.waiting import until
 
 INK: Final = "getComputedStyle(document.querySelector('h1')).color"
+TRIES: Final = 5
 PLACES: Final = {
     "j": "Jobs",
     "f": "Failures",
@@ -41,6 +42,19 @@ async def press(page: Page, *keys: str) -> None:
         await page.keyboard.press(key)
 
 
+async def go_to(page: Page, key: str, name: str) -> None:
+    """Press g and the key until the page is there: the second key counts within 1.2 s, and a busy machine is slower."""
+    heading = page.get_by_role("heading", level=1)
+    for _ in range(TRIES):
+        await press(page, "g", key)
+        try:
+            await expect(heading).to_have_text(name, timeout=PATIENCE / TRIES)
+        except AssertionError:
+            continue
+        return
+    await expect(heading).to_have_text(name)
+
+
 async def outlined(page: Page) -> bool:
     """Whether the element that has the focus shows that it has."""
     found: bool = await page.evaluate(
@@ -56,8 +70,7 @@ async def test_two_keys_lead_to_each_page(visit: Visit, shop: Shop) -> None:
     page = await visit.open()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
     for key, name in PLACES.items():
-        await press(page, "g", key)
-        await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        await go_to(page, key, name)
         await expect(page.get_by_role("heading", level=1)).to_be_focused()
 
 
@@ -75,7 +88,7 @@ async def test_the_help_lists_the_keys_and_escape_closes_it(visit: Visit, shop: 
 async def test_a_failed_job_is_found_read_and_retried(visit: Visit, shop: Shop) -> None:
     page = await visit.open()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-    await press(page, "g", "j")
+    await go_to(page, "j", "Jobs")
     await expect(page.get_by_role("heading", level=1)).to_be_focused()  # where a screen reader begins to read
     await press(page, "/")
     await expect(page.get_by_role("searchbox")).to_be_focused()
@@ -83,14 +96,13 @@ async def test_a_failed_job_is_found_read_and_retried(visit: Visit, shop: Shop) 
     await press(page, "Enter")
     await expect(page).to_have_url(re.compile("q=img"))
     await expect(page.get_by_role("row")).to_have_count(2)
-    await press(page, "Escape")
-    await page.evaluate("document.activeElement.blur()")
     await press(page, "j")
     assert await outlined(page)
     await press(page, "Enter")
     await expect(page.get_by_role("heading", level=1)).to_have_text("shop.thumbnail")
     id = page.url.rpartition("/")[2]
     before = (await shop.row(id)).reopenings
+    await expect(page.get_by_role("heading", level=1)).to_be_focused()
     await press(page, "r")
     await expect(page.get_by_role("region", name="Messages")).to_contain_text("queued again")
 
@@ -119,8 +131,12 @@ async def test_the_tab_key_shows_where_it_is_and_reaches_the_page(visit: Visit, 
 
 async def test_rows_are_selected_and_acted_on(visit: Visit, shop: Shop) -> None:
     page = await visit.open("jobs?status=queued")
-    await expect(page.get_by_role("row").nth(2)).to_be_visible()
-    await press(page, "j", "x", "j", "x")
+    first = page.get_by_role("row").nth(1).get_by_role("link").first
+    await expect(first).to_be_visible()
+    await page.locator("main").focus()
+    await press(page, "j")
+    await expect(first).to_be_focused()
+    await press(page, "x", "j", "x")
     await expect(page.get_by_role("region", name="Selected jobs")).to_contain_text("2 selected")
     await press(page, "c")
     dialog = page.get_by_role("dialog")

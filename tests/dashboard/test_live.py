@@ -99,7 +99,7 @@ async def test_a_job_is_followed_to_its_end(visit: Visit, shop: Shop) -> None:
     job = await shop.send("encode", "film.mp4")
     await shop.until(job.id, "running")
     page = await visit.open(f"jobs/{job.id}")
-    await expect(page.locator("main")).to_contain_text("half of the film", timeout=20_000)
+    await expect(page.locator("main")).to_contain_text("half of the film")
     shop.released.set()
     await expect(page.get_by_role("heading", name="Result")).to_be_visible(timeout=20_000)
     shop.released.clear()

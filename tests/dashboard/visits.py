@@ -10,13 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, expect
 
 from tools.browser import browser as made
 
 DESK: Final = {"width": 1280, "height": 860}
 RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 PATIENCE: Final = 20_000  # ms until a condition on a page counts as never true; a busy machine takes seconds
+
+expect.set_options(timeout=PATIENCE)
 
 
 class Visit:

@@ -42,6 +42,7 @@ SIGNAL = signal_id(WAITING, "approved", 1)
 UNGIVEN = signal_id(READY, "approved", 1)
 CHILD = f"{ids.derived(RUNNING, 1)}-000001"
 TICK = "cron:nightly:20300101T000000Z"
+AUDIT = "treadle.audit"
 MARK, ONCE_ID = "treadle.once charge:7", f"treadle:once:{16 * '0'}"
 
 Probe = tuple[str, Any]  # the path, and the body
@@ -186,6 +187,12 @@ HOLDS = [
 WATCHED = [[f"job:{id}"] for id in IDS] + [[f"queue:{OTHER}"], ["worker:theirs"], ["queue:treadle"]]
 RULES = [{"name": f"queue:{OTHER}", "slots": 5}, {"name": "shared", "slots": 5}]
 
+
+def measured(source: str, data: str = "AAAA") -> dict[str, Any]:
+    """A row of metrics."""
+    return {"at": 60.0, "span": 60.0, "source": source, "data": data}
+
+
 TABLE: dict[str, list[Probe]] = {
     "GET /v1/me": [("/v1/me", None)],
     "POST /v1/session": [("/v1/session", {"token": "unknown"})],
@@ -194,6 +201,19 @@ TABLE: dict[str, list[Probe]] = {
     "GET /v1/metrics": [("/v1/metrics", None), (f"/v1/metrics?queue={OTHER}", None), ("/v1/metrics?task=t", None)],
     "GET /v1/tasks": [("/v1/tasks", None)],
     "GET /v1/doctor": [("/v1/doctor", None)],
+    "GET /v1/jobs/{id}/history": of_each("/v1/jobs/{id}/history"),
+    "GET /v1/failures": [("/v1/failures", None), (f"/v1/failures?queue={OTHER}", None)],
+    "GET /v1/workflows": [("/v1/workflows", None)],
+    "GET /v1/workflows/{id}/graph": of_each("/v1/workflows/{id}/graph"),
+    "GET /v1/audit": [("/v1/audit", None)],
+    "GET /v1/operations": [("/v1/operations", None)],
+    "GET /v1/operations/{id}": of_each("/v1/operations/{id}"),
+    "DELETE /v1/operations/{id}": of_each("/v1/operations/{id}"),
+    "POST /v1/operations": [
+        ("/v1/operations", {"act": act, "created_before": 4e9, "dry": dry, **which})
+        for act, dry in product(("retry", "cancel", "run_now", "delete"), (True, False))
+        for which in ({"ids": [*IDS]}, {"filter": {"queue": OTHER}}, {"filter": {"task": "t"}}, {"filter": {}})
+    ],
     "POST /v1/jobs": [("/v1/jobs", each) for each in native_jobs()],
     "GET /v1/jobs": [
         (f"/v1/jobs?{query}", None)
@@ -277,9 +297,11 @@ TABLE: dict[str, list[Probe]] = {
     "POST /v1/work/stats": [("/v1/work/stats", {})],
     "POST /v1/work/glance": [("/v1/work/glance", {}), ("/v1/work/glance", {"most": 1})],
     "POST /v1/work/store_metrics": [
-        ("/v1/work/store_metrics", {"rows": [{"at": 0.0, "span": 60.0, "source": source}]}) for source in ("theirs", "")
+        ("/v1/work/store_metrics", {"rows": [measured("own")], "remove": [measured("theirs"), measured("own")]}),
+        ("/v1/work/store_metrics", {"rows": [measured("")]}),
+        ("/v1/work/store_metrics", {"rows": [], "remove": [measured("")]}),
     ],
-    "POST /v1/work/read_metrics": [("/v1/work/read_metrics", {"since": 0.0, "until": 4e9})],
+    "POST /v1/work/read_metrics": [("/v1/work/read_metrics", {"since": 0, "until": 1e9})],
     "POST /v1/work/limits": [("/v1/work/limits", {}), ("/v1/work/limits", {"use": False})],
     "POST /v1/work/set_limits": [
         ("/v1/work/set_limits", {"changes": [each]})
@@ -350,7 +372,9 @@ class Sites:
         found: list[Any] = []
         for queue in (OTHER, "treadle", QUEUE, defaults.DELAYED_QUEUE):
             page = await self.admin("/v1/work/find", {"queue": queue, "order": "oldest", "limit": 1_000})
-            found += page["records"]
+            found += [
+                row for row in page["records"] if row["job"].get("task") != AUDIT
+            ]  # the server's notes of these acts
         stats = await self.admin("/v1/work/stats", {})
         found += [each["rule"] | {"pauses": each["pauses"]} for each in stats["limits"]]
         found += [
@@ -463,6 +487,7 @@ async def test_nothing_crosses(sites: Sites, name: str) -> None:
     [
         "POST /v1/work/prune",
         "GET /v1/doctor",
+        "POST /v1/work/read_metrics",
         "GET /v1/schedules",
         "PUT /v1/schedules/{name}",
         "PUT /v1/limits/{name}",
@@ -481,12 +506,23 @@ async def test_what_belongs_to_every_queue_is_refused(session: aiohttp.ClientSes
 async def test_every_call_is_in_the_table(sites: Sites) -> None:
     """A new call must be added to the table, with ids of another queue."""
     waiting = LongPoll(lambda: sites.app.storage)
-    native = {f"{each.method} {each.path}" for each in operations_of(sites.app, Settings(), waiting)}
+    native = {f"{each.method} {each.path}" for each in operations_of(sites.app._core, Settings(), waiting)}
     assert native - ENDLESS == TABLE.keys()
     for protocol, table in ((queue_routes(Rules()), QUEUEY), (delayed_routes(), DELAYED_JOBS)):
-        routes = [route for route in protocol(sites.app, Settings(), waiting) if isinstance(route, Route)]
+        routes = [route for route in protocol(sites.app._core, Settings(), waiting) if isinstance(route, Route)]
         calls = {f"{method} {route.path}" for route in routes for method in route.methods or () if method != "HEAD"}
         assert {call for call in calls if "{rest" not in call} - UNPROTECTED == table.keys()
+
+
+async def test_a_bound_token_stores_the_metrics_of_its_own_workers(sites: Sites) -> None:
+    """Under their stored names, so it cannot replace or remove rows of others."""
+    await sites.admin("/v1/work/store_metrics", {"rows": [measured("theirs", "BBBB"), measured("", "CCCC")]})
+    for operation, (path, body) in [("POST", each) for each in TABLE["POST /v1/work/store_metrics"]]:
+        await sites.native(operation, path, body, "all")
+    rows = (await sites.admin("/v1/work/read_metrics", {"since": 0, "until": 1e9}))["rows"]
+    assert rows == [measured("", "CCCC"), measured("all/own"), measured("theirs", "BBBB")]
+    status, problem = await sites.native("POST", "/v1/work/store_metrics", {"rows": [measured("")]}, "all")
+    assert (status, problem["error"]) == (403, "forbidden")
 
 
 @pytest.mark.parametrize("name", ["all", "enqueue"])

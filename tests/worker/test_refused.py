@@ -126,7 +126,7 @@ async def test_an_outage_that_a_side_loop_met_is_told_as_over_each_time(
     async def waits() -> None:
         await gate.wait()
 
-    verb = "stats" if loop == "backlog" else "find"
+    verb = "glance" if loop == "backlog" else "find"
     options: dict[str, Any] = {"on_backlog": lambda backlog: None, "backlog_after": 0.01, "backlog_every": 0.01}
     if loop == "redrive":
         options = {"redrive": Redrive(every=0.01)}

@@ -22,7 +22,10 @@ from treadle.storage.contract import Storage
 from treadle.storage.queries import cursor_of, matches, moment_of
 from treadle.storage.row_rules import within
 
-STEP: Final = 250  # rows per call: a few milliseconds, after which other work gets its turn
+STEP: Final = 500  # rows of one call: a few milliseconds, after which other work gets its turn
+LOOKED: Final = (
+    1_000  # rows that one call looks at: storages find the last of them first, also if a page is full before
+)
 LARGE: Final = 65_536  # characters of a payload that is decoded; longer arguments are not searched
 DEEPEST: Final = 100  # levels of arguments that are searched
 PREFIX: Final = 8  # characters of an id that name it: 32 bits of its time
@@ -109,7 +112,7 @@ async def find(storage: Storage, query: Query, search: Search) -> Page:
     records: list[Record] = []
     scanned, cursor = 0, query.cursor
     while True:
-        page = await storage.find(replace(query, cursor=cursor, limit=STEP, scan=left))
+        page = await storage.find(replace(query, cursor=cursor, limit=STEP, scan=min(left, LOOKED)))
         looked = page.scanned if page.scanned is not None else len(page.records)
         scanned, left = scanned + looked, left - looked
         for row in page.records:

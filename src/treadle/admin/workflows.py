@@ -31,7 +31,8 @@ from treadle.workflow.plan import FLOW
 COUNTED: Final = 1_000  # jobs of one workflow that a list counts
 BUDGET: Final = 10_000  # jobs that one list reads to count them; then the page ends
 DRAWN: Final = 5_000  # jobs that a graph reads: their layout takes 0.5 s at most
-STEP: Final = 250  # rows per call
+STEP: Final = 500  # rows per call
+LOOKED: Final = 1_000  # rows that one call looks at
 MOST: Final = 100  # workflows of one page
 
 
@@ -107,7 +108,7 @@ class Workflows(Awaited, call="app.workflows", sync="app.sync.workflows.{name}(.
         found: builtins.list[Workflow] = []
         looked, budget, scanned_to = 0, BUDGET, None
         while True:
-            page = await storage.find(replace(query, scan=left - looked))
+            page = await storage.find(replace(query, scan=min(left - looked, LOOKED)))
             looked += page.scanned if page.scanned is not None else len(page.records)
             for row in page.records:
                 scanned_to = row.created_at

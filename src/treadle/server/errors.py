@@ -5,24 +5,14 @@ The word identifies the kind of error for programs.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from starlette.responses import Response
 
 from treadle.errors import TreadleError
+from treadle.server.refused import Refused as Refused
 from treadle.storage import messages
 
 ENCODE = msgspec.json.Encoder().encode
-
-
-class Refused(Exception):
-    """Ends a request with an error status. Nothing was stored."""
-
-    def __init__(self, status: int, error: str, message: str, headers: dict[str, str] | None = None, **details: Any):
-        super().__init__(message)
-        self.status, self.headers = status, headers
-        self.problem = messages.Problem(error, message, details)
 
 
 def json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

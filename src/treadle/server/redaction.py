@@ -16,6 +16,7 @@ from msgspec import Raw
 from treadle.core.redaction import HIDDEN, WORDS, in_text, masked
 from treadle.errors import error_line
 
+SMALL: Final = 64 * 2**10  # bytes of arguments that are shown one by one
 LARGEST: Final = 256 * 2**10  # bytes of a value that are decoded to hide parts of it: 3 ms
 HITS: Final = 1_000  # words in a larger value that are looked at before the whole value is hidden
 ESCAPED: Final = re.compile(rb"\\u00[4-7]")  # an escaped letter, which no encoder writes: a key could be hidden by it
@@ -82,12 +83,18 @@ class Redaction:
         """The stored text of a value that cannot be shown as JSON."""
         return f"text({len(text)})" if self.shapes else bytes(self.json(Raw(text.encode(errors="replace")))).decode()
 
-    def args(self, values: Any) -> list[Raw]:
+    def args(self, values: Any) -> Any:
         """The arguments by position. `values`: a sequence, or its JSON."""
+        if _is_large(values):
+            found = self.json(values)
+            return found if bytes(found)[:1] == b"[" else [found]
         return [self.json(each) for each in _items(values, list[Raw])]
 
-    def kwargs(self, values: Any) -> dict[str, Raw]:
+    def kwargs(self, values: Any) -> Any:
         """The arguments by name. `values`: a mapping, or its JSON."""
+        if _is_large(values):
+            found = self.json(values)
+            return found if bytes(found)[:1] == b"{" else {"(all)": found}
         return {
             _key(name) if self.shapes else name: self.named(name, each)
             for name, each in _items(values, dict[str, Raw]).items()
@@ -172,6 +179,11 @@ def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
                 return True
             at = folded.find(word, at + len(word))
     return False
+
+
+def _is_large(values: Any) -> bool:
+    """Whether this is JSON whose parts are not decoded one by one: a part of two bytes costs 1 us."""
+    return isinstance(values, Raw) and len(bytes(values)) > SMALL
 
 
 def _items(values: Any, kind: Any) -> Any:

@@ -261,7 +261,7 @@ def check_audit_row(job: NewJob) -> None:
         job,
         "an entry of the audit log",
     )
-    expect(act.source in ("cli", "python", "mcp"), "payload", job, "an entry of a client")
+    expect(act.source in ("cli", "python", "mcp", "server"), "payload", job, "an entry of a client")
 
 
 def check_signal(job: NewJob) -> str:

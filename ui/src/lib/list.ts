@@ -36,7 +36,8 @@ export function focusRow(by: number): void {
   const all = rowsOf();
   const at = all.indexOf(focused()!);
   const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, at + by))];
-  const target = next?.querySelector<HTMLElement>("[data-main], a, button, input");
+  // in this order, not in that of the document: Enter must open the row, not its checkbox
+  const target = next?.querySelector<HTMLElement>("[data-main]") ?? next?.querySelector<HTMLElement>("a") ?? next?.querySelector<HTMLElement>("button, input");
   target?.focus();
   next?.scrollIntoView({ block: "nearest" });
 }

@@ -33,7 +33,7 @@ from treadle.metrics import OTHER, decode, encode
 from treadle.policy.judge import HOLD
 from treadle.server import system_rows
 from treadle.server.auth.tokens import ANYBODY, Token
-from treadle.server.errors import Refused
+from treadle.server.refused import Refused
 from treadle.server.time_slices import in_turns
 from treadle.workflow.signals import ONCE
 

@@ -1,7 +1,22 @@
 """The present state of a storage for people: one look at a time for all readers of a server process."""
 
-from treadle.server.overview.compose import Look, compose
-from treadle.server.overview.looks import Looks
-from treadle.server.overview.views import Overview
+from __future__ import annotations
 
-__all__ = ["Look", "Looks", "Overview", "compose"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from treadle.server.overview.activity import Recent
+from treadle.server.overview.compose import Look, compose
+from treadle.server.overview.views import Notice, Overview, QueueOverview, WorkerView
+
+if TYPE_CHECKING:
+    from treadle.server.overview.looks import Looks
+
+__all__ = ["Look", "Looks", "Notice", "Overview", "QueueOverview", "Recent", "WorkerView", "compose"]
+
+
+def __getattr__(name: str) -> Any:
+    # lazy: `treadle top` composes overviews without the web framework
+    if name == "Looks":
+        return import_module("treadle.server.overview.looks").Looks
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

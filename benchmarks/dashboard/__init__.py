@@ -1,0 +1,1 @@
+"""The size and speed of the dashboard, and what its viewers cost the server and the storage."""
