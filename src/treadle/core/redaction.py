@@ -70,6 +70,12 @@ _UNSEEN: Final = re.compile(f"[{_CONTROLS}]")
 _UNSEEN_IN_LINE: Final = re.compile(f"[{_CONTROLS}\t\n]")
 
 
+def has_secret_name(name: str) -> bool:
+    """Whether a value of this name is hidden by default."""
+    plain = name.casefold()
+    return any(word in plain for word in WORDS)
+
+
 def visible(text: str) -> str:
     """The text with each control character as its escape, such as `\\x1b`; line ends and tabs stay."""
     return _UNSEEN.sub(_escape, text)

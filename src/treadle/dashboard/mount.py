@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from treadle.app import App
 from treadle.core.clock import wall
-from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes
+from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
 from treadle.dashboard.who import Who
 from treadle.errors import BadOption, TreadleError
 from treadle.server import Settings, Token, make_site
@@ -95,6 +95,10 @@ class Mounted:
         response: Response
         try:
             await self._check(scope)
+            if scope["path"] == scope.get("root_path"):  # no route matches an empty path: Flask's dispatcher sends it
+                response = await to_page(Request(scope))
+                await response(scope, receive, send)
+                return
             await self._core.opened()
         except Refused as error:
             response = _readable(error, scope)

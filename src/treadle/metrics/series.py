@@ -161,6 +161,11 @@ class SeriesBuilder:
             found = points[number] = Cell(cell.queue, cell.task)
         found.add(cell)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no cell fitted the filter so far."""
+        return not self._points
+
     def metrics(self) -> Metrics:
         """The series of all jobs that fit the filter."""
         return self._series(self._points.get("", {}))
