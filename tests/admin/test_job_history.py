@@ -8,8 +8,9 @@ import pytest
 
 from tests.kit import Told, work
 from treadle import Abort, App, Defer, Retry, UnknownJob, UnknownName, current, flow
-from treadle.core.model import Claim, LeaseRenewal, Outcome, Presence, State
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.policy import attempts
+from treadle.policy.run_log import LogLine, RunLog
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
@@ -205,6 +206,23 @@ async def test_a_row_of_another_program_hides_nothing(app: App) -> None:
     out = Outcome(id=row.id, version=row.version, state=State.FAILED, attempt=1, error="x", reason="error")
     await app.storage.settle([attempts.noted(row, out, "w", 5.0)])
     assert await runs(app, job) == [(1, 0, "failed")]
+
+
+def test_numbers_that_no_program_of_ours_writes_do_not_stop_a_worker() -> None:
+    """Python reads an integer of 4,300 digits, and cannot write the next one."""
+    forged = "9" * 4_300
+    odd = tuple(
+        (f"treadle:attempt:{number}", f'{{"number":1,"{name}":{value}}}')
+        for number, (name, value) in enumerate([("run", forged), ("reopening", forged), ("run", -1)])
+    )
+    odd = (*odd, ("treadle:log:1", f'{{"number":1,"lines":[],"dropped":{forged}}}'))
+    row = Record(job=NewJob(id="a", task="f"), version=1, state=State.RUNNING, checkpoints=odd)
+    out = Outcome(id=row.id, version=row.version, state=State.FAILED, attempt=1, error="x", reason="error")
+    [(name, _)] = attempts.noted(row, out, "w", 5.0).checkpoints
+    assert name == "treadle:attempt:1"
+    log = RunLog()
+    log.add(LogLine(5.0, "info", "a line"))
+    assert log.pair(row) is not None
 
 
 async def test_an_unknown_job_has_none(app: App) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from treadle import App, BadOption, Conclude, Flow, JobSpec, Retry, UnknownJob, current, flow
-from treadle.admin.workflow_graph import SHOWN, Graph, graph
+from treadle.admin import workflow_graph
+from treadle.admin.workflow_graph import ARROWS, SHOWN, Graph, graph
 from treadle.admin.workflow_text import lines_of, mermaid_of
 from treadle.core.model import NewJob, Record, State
 from treadle.testing import drain
@@ -191,3 +193,34 @@ async def test_impossible_arguments_are_refused(app: App) -> None:
             await app.workflows.list(limit=limit)
     alone = await app.workflows.graph(job)
     assert [node.id for node in alone.nodes] == [job.id]
+
+
+def test_more_arrows_than_a_drawing_needs_are_not_read() -> None:
+    """A job may wait for 100,000 others: all arrows of 5,000 such jobs took minutes and gigabytes."""
+    first = [row(f"a{number}", task=f"t{number}") for number in range(400)]
+    rest = [row(f"b{number}", tuple(each.id for each in first), "b") for number in range(ARROWS // 400 + 50)]
+    found = graph([*first, *rest])
+    assert (found.capped, found.total) == (True, 450 + ARROWS // 400)
+    assert not graph([*first, *rest[:10]]).capped
+
+
+def test_the_ends_of_a_long_chain_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 jobs wait for a job that continued as another one, and so on 1,000 times; then for each of these."""
+    calls = 0
+    ups = workflow_graph._ups
+
+    def counted(row: Record) -> Any:
+        nonlocal calls
+        calls += 1
+        return ups(row)
+
+    monkeypatch.setattr(workflow_graph, "_ups", counted)
+    chain = [
+        replace(row(f"c{n}", parent=f"c{n - 1}"), after=(f"c{n + 1}",) if n < 999 else (), function_done=True)
+        for n in range(1_000)
+    ]
+    graph([*chain, *(row(f"w{n}", ("c0",)) for n in range(1_000))])
+    assert calls < 10_000
+    calls = 0
+    graph([*chain, *(row(f"w{n}", (f"c{n}",)) for n in range(1_000))])
+    assert calls < 3 * workflow_graph.STEPS

@@ -203,35 +203,40 @@ def test_a_session_does_not_outlast_its_token() -> None:
     brief = Token(name="brief", digest=digest("brief"), scopes=("read",), expires=ends)
     value, seconds = session.issue(brief, wall())
     assert seconds in (100, 101)
-    found = session.holder_of(f"treadle={value}", [brief])
+    found = session.holder_of(f"treadle={value}", [brief], wall())
     assert found is not None
     assert found.expires == int(ends)
 
 
 def test_removing_or_replacing_a_token_ends_its_sessions() -> None:
     value, _ = session.issue(ALL, wall())
-    assert session.holder_of(f"a=b; treadle={value}", [BOUND, ALL]) is not None
-    assert session.holder_of(f"treadle={value}", [BOUND]) is None
+    assert session.holder_of(f"a=b; treadle={value}", [BOUND, ALL], wall()) is not None
+    assert session.holder_of(f"treadle={value}", [BOUND], wall()) is None
     replaced = Token(name="all", digest=digest("new"), scopes=ALL.scopes)
-    assert session.holder_of(f"treadle={value}", [replaced]) is None
+    assert session.holder_of(f"treadle={value}", [replaced], wall()) is None
 
 
 @given(st.data())
 def test_no_other_text_is_a_session(data: st.DataObject) -> None:
     """A changed cookie is none, and any other text is none."""
     value, _ = session.issue(ALL, 1e9)
-    assert session.holder_of(f"treadle={value}", [ALL]) is not None
+    assert session.holder_of(f"treadle={value}", [ALL], wall()) is not None
     at = data.draw(st.integers(0, len(value) - 1))
     other = data.draw(st.characters(codec="latin-1").filter(lambda one: one != value[at]))
-    assert session.holder_of(f"treadle={value[:at]}{other}{value[at + 1 :]}", [ALL, BOUND]) is None
-    assert session.holder_of(data.draw(st.text(max_size=200)), [ALL, BOUND]) is None
+    assert session.holder_of(f"treadle={value[:at]}{other}{value[at + 1 :]}", [ALL, BOUND], wall()) is None
+    assert session.holder_of(data.draw(st.text(max_size=200)), [ALL, BOUND], wall()) is None
 
 
 def test_of_several_cookies_the_first_valid_one_counts() -> None:
     """A browser sends one for each path above the request's; another port of the host may have set one."""
     value, _ = session.issue(ALL, wall())
-    found = session.holder_of(f"treadle=x.1.{'0' * 64}; treadle={value}", [ALL])
+    found = session.holder_of(f"treadle=x.1.{'0' * 64}; treadle={value}", [ALL], wall())
     assert found is not None
     assert found.name == "all"
+    for attributes in ((BOUND, wall() - session.LASTS - 1), (ALL, 1e9)):
+        over, _ = session.issue(*attributes)
+        found = session.holder_of(f"treadle={over}; treadle={value}", [BOUND, ALL], wall())
+        assert found is not None
+        assert (found.name, found.ended(wall())) == ("all", False)
     many = "; ".join([f"treadle=x.1.{'0' * 64}"] * 50)
-    assert session.holder_of(f"{many}; treadle={value}", [ALL]) is None
+    assert session.holder_of(f"{many}; treadle={value}", [ALL], wall()) is None

@@ -23,6 +23,8 @@ from treadle.workflow.signals import signal_name
 FOLD: Final = 12  # equal siblings that are shown one by one
 SHOWN: Final = 500  # nodes of one drawing: more cannot be read, and slow a browser down
 ENDS: Final = 50  # last jobs below a job that lead to what waits for it; with more, the job itself leads there
+ARROWS: Final = 100_000  # from job to job, of which a drawing is made: 0.3 s
+STEPS: Final = 100_000  # jobs that are looked at to find those last ones: 0.1 s
 JOB: Final = (184.0, 44.0)  # width and height
 JOINT: Final = (12.0, 12.0)
 OPENED: Final = 1_000  # groups that one call unfolds
@@ -64,7 +66,7 @@ class Graph(Struct, frozen=True, kw_only=True):
     """A workflow, drawn from left to right.
 
     total   jobs of the workflow that were read; shown: those in the drawing, also inside folds
-    capped  some jobs are not shown, or the workflow has more than were read
+    capped  some jobs or arrows are not shown, or the workflow has more than were read
     """
 
     width: float
@@ -84,7 +86,7 @@ def graph(rows: Sequence[Record], *, fold: int = FOLD, open: Collection[str] = (
     more  the workflow has further rows
     """
     jobs = {row.id: row for row in rows if row.job.task}
-    ids, downs = _arrows(jobs)
+    ids, downs, is_whole = _arrows(jobs)
     for most in (fold, 1):
         drawn = _folded(jobs, ids, downs, most, open)
         if len(drawn) <= SHOWN:
@@ -101,29 +103,31 @@ def graph(rows: Sequence[Record], *, fold: int = FOLD, open: Collection[str] = (
     )
     order, below = order_of(names, list(edges))
     kept = [(id, down) for id, downs in reduced(order, below).items() for down in downs]
-    return _drawing(rows, jobs, shown, kept, more)
+    return _drawing(rows, jobs, shown, kept, more or not is_whole)
 
 
 # --- what leads to what
 
 
-def _arrows(jobs: Mapping[str, Record]) -> tuple[list[str], dict[str, list[str]]]:
-    """The ids in an order in which arrows lead forward, and what each job leads to."""
+def _arrows(jobs: Mapping[str, Record]) -> tuple[list[str], dict[str, list[str]], bool]:
+    """The ids in an order in which arrows lead forward, what each job leads to, and whether these are all arrows."""
     edges: list[Edge] = []
     children = {id: _children(row, jobs) for id, row in jobs.items()}
     continued = {id for id, found in children.items() if found and jobs[id].job.task != FLOW}
+    ends = _Ends(children, jobs)
     for id, row in jobs.items():
-        for up in _ups(row):
+        for up in _ups(row)[: max(0, ARROWS - len(edges))]:
             if up in continued and id not in children[up]:
-                edges += [(end, id) for end in _ends(up, children, jobs)]
+                edges += [(end, id) for end in ends.of(up)]
             edges.append((up, id))
         if id in continued:
             edges += [(id, child) for child in children[id]]
+    is_whole = len(edges) < ARROWS
     led = {end for _, end in edges}
     for id, row in jobs.items():  # such as the parts of a flow that is itself a child
         if id not in led and row.job.parent in continued:
             edges.append((row.job.parent or "", id))
-    return order_of(list(jobs), edges)
+    return (*order_of(list(jobs), edges), is_whole)
 
 
 def _ups(row: Record) -> Sequence[str]:
@@ -138,24 +142,37 @@ def _children(row: Record, jobs: Mapping[str, Record]) -> list[str]:
     return [id for id in dict.fromkeys(row.after) if id in jobs and jobs[id].job.parent == row.id]
 
 
-def _ends(id: str, children: Mapping[str, Sequence[str]], jobs: Mapping[str, Record]) -> list[str]:
-    """The last jobs below a job: children that no other child waits for, and so on below them."""
-    found: list[str] = []
-    left, seen = list(children[id]), {id}
-    while left:
-        one = left.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        below = children[one]
-        waited = {up for each in below for up in _ups(jobs[each])}
-        if below:
-            left += [each for each in below if each not in waited]
-        else:
-            found.append(one)
-        if len(found) > ENDS:
-            return []
-    return found
+class _Ends:
+    """The last jobs below a job: children that no other child waits for, and so on below them. Each is looked for once,
+    and no more after STEPS jobs were looked at in all: then the job itself leads to what waits for it."""
+
+    def __init__(self, children: Mapping[str, Sequence[str]], jobs: Mapping[str, Record]) -> None:
+        self._children, self._jobs, self._left = children, jobs, STEPS
+        self._found: dict[str, list[str]] = {}
+
+    def of(self, id: str) -> list[str]:
+        if id not in self._found:
+            self._found[id] = self._look(id)
+        return self._found[id]
+
+    def _look(self, id: str) -> list[str]:
+        found: list[str] = []
+        left, seen = list(self._children[id]), {id}
+        while left:
+            one = left.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            below = self._children[one]
+            self._left -= 1 + sum(len(_ups(self._jobs[each])) for each in below)
+            if len(found) > ENDS or self._left < 0:
+                return []
+            waited = {up for each in below for up in _ups(self._jobs[each])}
+            if below:
+                left += [each for each in below if each not in waited]
+            else:
+                found.append(one)
+        return found if len(found) <= ENDS else []
 
 
 # --- folding

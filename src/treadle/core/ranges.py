@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from treadle.core import defaults, ids
 from treadle.core.model import (
@@ -45,6 +47,7 @@ COUNT: Final = 2**31 - 2  # one less than the largest 32-bit integer
 OWN: Final = "treadle."  # prefix of system tasks and system limits
 CONTROL: Final = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # a header may contain a tab
 FAR: Final = 1e12  # s since 1970: 30,000 years
+Natural = Annotated[int, Meta(ge=0, le=2**53 - 1)]  # in stored JSON: Python reads larger ones than it can write
 LONGEST: Final = 31 * 86_400.0  # s; an exact window keeps every start for this long
 
 

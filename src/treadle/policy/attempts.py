@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.model import EXPIRED, LOST, LOST_BY, Outcome, Pairs, Record, State
+from treadle.core.ranges import Natural
 from treadle.errors import UNREADABLE
 
 KEPT: Final = 10  # attempts of a job; a claim reads all of them
@@ -36,8 +37,8 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run         the number of the run among those that were kept, from 1
     """
 
-    number: int
-    reopening: int = 0
+    number: Natural
+    reopening: Natural = 0
     started_at: float | None = None
     ended_at: float | None = None
     worker: str | None = None
@@ -45,7 +46,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     reason: str | None = None
     delay: float | None = None
-    run: int = 0
+    run: Natural = 0
 
 
 _read = msgspec.json.Decoder(Attempt).decode

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.model import Record
+from treadle.core.ranges import Natural
 from treadle.errors import UNREADABLE
 
 MOST: Final = 16 * 1024  # bytes of text of one attempt
@@ -37,10 +38,10 @@ class LogLine(Struct, frozen=True, omit_defaults=True):
 class StoredLog(Struct, frozen=True, omit_defaults=True):
     """The stored lines of one attempt. `dropped`: how many lines before them were not kept."""
 
-    number: int
-    reopening: int = 0
+    number: Natural
+    reopening: Natural = 0
     lines: tuple[LogLine, ...] = ()
-    dropped: int = 0
+    dropped: Natural = 0
 
 
 _read = msgspec.json.Decoder(StoredLog).decode

@@ -46,7 +46,7 @@ class Callers:
             return Caller(ANYBODY, "none")
         if b"authorization" in heads:
             return Caller(self._by_token(heads[b"authorization"]), "token")
-        token = session.holder_of(heads.get(b"cookie", ""), self._tokens)
+        token = session.holder_of(heads.get(b"cookie", ""), self._tokens, wall())
         if token is None:
             raise _unauthorized("send a token: Authorization: Bearer ...")
         if token.ended(wall()):

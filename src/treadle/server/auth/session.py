@@ -59,11 +59,11 @@ def set_cookie(mount: Mount, value: str, seconds: int) -> str:
     return f"{mount.name}={value}; Path={mount.path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 
 
-def holder_of(cookies: str, tokens: Sequence[Token]) -> Token | None:
-    """The token of the first valid session among the cookies of a request; None if there is none.
-
-    Its `expires` is the end of the session, which may have passed.
+def holder_of(cookies: str, tokens: Sequence[Token], now: float) -> Token | None:
+    """The token of the first valid session among the cookies of a request, one that has ended only if there is no
+    other; None if there is none. Its `expires` is the end of the session.
     """
+    over: Token | None = None
     for value in _values(cookies):
         parts = VALUE.fullmatch(value)
         if parts is None:
@@ -72,8 +72,11 @@ def holder_of(cookies: str, tokens: Sequence[Token]) -> Token | None:
         for token in tokens:  # names are no secret: their comparison may take any time
             if token.name == name and hmac.compare_digest(given, _signature(token, f"{parts[1]}.{parts[2]}")):
                 ends = float(parts[2])
-                return replace(token, expires=ends if token.expires is None else min(ends, token.expires))
-    return None
+                found = replace(token, expires=ends if token.expires is None else min(ends, token.expires))
+                if not found.ended(now):
+                    return found
+                over = over or found
+    return over
 
 
 def _values(cookies: str) -> Iterator[str]:
