@@ -99,7 +99,7 @@ def borrowed(
             change(client, name, None)
         names = Names(core.opened, core.tasks)  # names cached for another storage would change the random draws
         change(core.limits, "names", names)
-        change(core.jobs, "_names", names)
+        change(core.jobs, "names", names)
         change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")
         change(core.maker, "now", clock)
         change(core.jobs, "_now", clock)
