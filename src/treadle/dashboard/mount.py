@@ -35,7 +35,7 @@ Auth = Callable[[Request], Who | Awaitable[Who | None] | None]
 Caller = Callable[[Request], Awaitable[Token | None]]
 
 LOOK: Final = 0.5  # s between looks whether the host's server stops, while streams are open
-STREAM: Final = 600.0  # s of a stream; then its page opens another one, so `auth=` checks its user again
+STREAM: Final = 600.0  # s of a stream, after which its page opens another one and the server calls `auth=` again
 FORWARDED: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 ALONE: Final = "this dashboard has no auth=, so only programs of this machine may use it, and not through a proxy"
 
