@@ -234,6 +234,10 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         lambda args: call(tool("tools.ui", *args))[0],
         "build the dashboard from ui/; `ui --check`: compare with what is committed; `ui --watch`: after each change",
     ),
+    "pictures": (
+        lambda args: call(tool("tools.pictures", *args))[0],
+        "take the pictures of the dashboard in docs/pictures/, of a shop that runs for some minutes first",
+    ),
     "docs": (docs, "build the documentation into site/, with the reference from the docstrings"),
     "bench": (
         lambda args: call(tool("benchmarks", *args), inherit=True)[0],

@@ -134,7 +134,7 @@ class AppCore:
         self.workflows = Workflows(self.opened, self.moved)
         self.audit = Audit(self.opened, self.now, self.moved)
         self.operations = Operations(self.client, self.opened, self.audit, self.now)
-        self.metrics = MetricsReader(self.opened, self.now, self.moved)
+        self.metrics = MetricsReader(self.opened, self.now, self.moved, names)
         self.schedules = Schedules(
             self.opened,
             self.client.send,

@@ -109,6 +109,7 @@ class SyncQueues(View[Queues]):
     """`app.queues`."""
 
     stats = _reads(Queues.stats)
+    glance = _reads(Queues.glance)
     pause = Waits(Queues.pause)
     resume = Waits(Queues.resume)
 

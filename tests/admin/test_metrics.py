@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from treadle import App, BadOption
+from treadle import App, BadOption, UnknownName
 from treadle.core.model import MetricsRow
 from treadle.metrics import POINTS, Cell, encode
 from treadle.metrics.histogram import bucket_of
@@ -91,3 +91,12 @@ async def test_without_rows_there_are_points_and_no_beginning(app: App) -> None:
 async def test_a_range_that_is_none_is_refused(app: App, wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         await app.metrics.read(**wrong)
+
+
+async def test_a_name_that_nothing_uses_warns(app: App) -> None:
+    @app.task(name="mail.send")
+    async def send() -> None: ...
+
+    assert not any((await app.metrics.read(task="mail.send")).succeeded)
+    with pytest.warns(UnknownName, match="'mail.sned' yet; did you mean 'mail.send'"):
+        await app.metrics.read(task="mail.sned")

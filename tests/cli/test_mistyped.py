@@ -312,3 +312,10 @@ async def test_what_code_names_needs_no_look() -> None:
         for _ in range(5):
             await far.enqueue()
         assert (asked.count("glance"), asked.count("stats")) == (1, 0)
+
+
+def test_an_app_in_the_place_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shop.py").write_text("")
+    assert run(["enqueue", "shop.py:app", "charge"]) == 2
+    assert "'shop.py:app' names an app, not a task: give it as --app shop.py:app" in capsys.readouterr().err

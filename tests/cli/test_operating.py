@@ -76,8 +76,9 @@ def test_failures_are_grouped(jobs: list[str], capsys: pytest.CaptureFixture[str
     assert (group["jobs"], group["task"]) == (3, "send")
     _, err = said(capsys, "jobs", "failures", "--scan", "2")
     assert "the newest 2 of 3 failed jobs" in err
-    _, err = said(capsys, "jobs", "failures", "--queue", "other")
+    _, err = said(capsys, "jobs", "failures", "--task", "sned")
     assert "no failed jobs" in err
+    assert "did you mean 'send'?" in err
 
 
 def test_workflows_are_listed_and_drawn(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,8 @@ async def test_inside_flask_where_streams_may_stall(browser: Browser, tmp_path: 
     await app.close()
     with flask_host(app) as url:
         async with Visit(browser, url) as visit:
+            await visit.page.goto(url)
+            await expect(visit.page).to_have_url(f"{url}/dashboard/")
             await walk(visit)
             live = visit.page.get_by_role("button", name=re.compile("Live|Polling|Connecting"))
             await expect(live).to_be_visible()

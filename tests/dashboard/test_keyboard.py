@@ -102,6 +102,7 @@ async def test_a_failed_job_is_found_read_and_retried(visit: Visit, shop: Shop) 
     await expect(page.get_by_role("heading", level=1)).to_have_text("shop.thumbnail")
     id = page.url.rpartition("/")[2]
     before = (await shop.row(id)).reopenings
+    await expect(page.get_by_role("heading", level=1)).to_be_focused()
     await press(page, "r")
     await expect(page.get_by_role("region", name="Messages")).to_contain_text("queued again")
 
@@ -130,8 +131,12 @@ async def test_the_tab_key_shows_where_it_is_and_reaches_the_page(visit: Visit, 
 
 async def test_rows_are_selected_and_acted_on(visit: Visit, shop: Shop) -> None:
     page = await visit.open("jobs?status=queued")
-    await expect(page.get_by_role("row").nth(2)).to_be_visible()
-    await press(page, "j", "x", "j", "x")
+    first = page.get_by_role("row").nth(1).get_by_role("link").first
+    await expect(first).to_be_visible()
+    await page.locator("main").focus()
+    await press(page, "j")
+    await expect(first).to_be_focused()
+    await press(page, "x", "j", "x")
     await expect(page.get_by_role("region", name="Selected jobs")).to_contain_text("2 selected")
     await press(page, "c")
     dialog = page.get_by_role("dialog")

@@ -15,7 +15,10 @@ from starlette.requests import Request
 from tests.dashboard.asgi import call
 from tests.dashboard.hosts import PREFIX, by_header, django_host, fastapi_host, flask_host, uvicorn_of
 from treadle import App, BadOption
+from treadle.core.clock import wall
 from treadle.dashboard import Who, asgi
+from treadle.dashboard.mount import STREAM
+from treadle.server.auth.callers import Callers
 
 
 @pytest.fixture
@@ -138,12 +141,34 @@ async def test_auth_that_returns_something_else_lets_nobody_in(
         ({"name": "a", "scopes": "read"}, "expected a tuple"),
         ({"name": "a", "queues": "mail"}, "expected a tuple"),
         ({"name": "a", "queues": ("",)}, "queues"),
+        ({"name": "a", "payloads": "no"}, "expected True or False"),
         ({"name": "a", "scope": ("read",)}, "did you mean"),
     ],
 )
 def test_a_wrong_user_is_an_error_at_once(fields: Any, words: str) -> None:
     with pytest.raises(BadOption, match=words):
         Who(**fields)
+
+
+def test_queues_from_an_iterator_bind_the_user() -> None:
+    """No queues would mean every queue."""
+    found = Who(name="a", scopes=iter(["read"]), queues=(name for name in ["mail"]))
+    assert (found.token().scopes, found.token().queues) == (("read",), ("mail",))
+
+
+async def test_the_user_of_a_long_stream_is_asked_for_again(app: App) -> None:
+    found = []
+    site = asgi(app, auth=by_header)
+    seen = Callers.of
+
+    async def of(self: Callers, scope: Any, heads: Any) -> Any:
+        found.append(await seen(self, scope, heads))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Callers, "of", of)
+        await call(site, "/v1/me", x_user="Ada")
+    assert 0 < found[0].token.expires - wall() <= STREAM
 
 
 def test_auth_that_is_no_function_is_an_error_at_once(app: App) -> None:

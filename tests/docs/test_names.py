@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "tests", "docs", "benchmarks", "tools", "examples", "requirements", "changes", ".ci")
+FOLDERS = ("src", "tests", "docs", "benchmarks", "tools", "examples", "requirements", "changes", ".ci", "ui/src")
 FILE = re.compile(r"([\w.*-]+/)*[\w.*-]+\.(py|sql|lua|md|toml|txt|in)(:\w+)?")
 FOLDER = re.compile(r"[\w.-]+(/[\w.-]+)*/")
 NAME = re.compile(r"treadle(\.\w+)+")
@@ -29,6 +29,9 @@ OTHERS = {
     "treadle.db": "the default file of the jobs",
     "treadle.jobs": "a logger",
     "treadle.access": "a logger",
+    "treadle.audit": "a logger, and a system task",
+    ".boot/browser/": "a folder that `dev.py test` creates",
+    "ui/": "the folder above `ui/src/`",
     "treadle.limit": "a system task",
     "treadle.schedule": "a system task",
     "tokens.toml": "a file of the user",

@@ -7,8 +7,10 @@ import zlib
 import msgspec
 import pytest
 
-from treadle.metrics import OTHER, Cell, Cells, Recorder, decode, encode
-from treadle.metrics.cells import LARGEST_DATA, VERSION
+from treadle.core.model import MetricsRow
+from treadle.metrics import OTHER, Cell, Cells, Recorder, SeriesBuilder, decode, encode
+from treadle.metrics.cells import LARGEST_DATA, LARGEST_ROW, VERSION
+from treadle.metrics.histogram import LARGEST, MOST
 
 
 def test_cells_are_bounded_and_no_job_is_lost() -> None:
@@ -36,10 +38,37 @@ def test_bytes_are_those_of_the_cells() -> None:
         VERSION + zlib.compress(msgspec.msgpack.encode([["q", "t", -1]])),
         VERSION + zlib.compress(msgspec.msgpack.encode([["q"]])),
         VERSION + zlib.compress(bytes(LARGEST_DATA + 1)),
+        encode([Cell("q", "t", run={LARGEST + 1: 1})]),  # a duration beyond any float
+        encode([Cell("q", "t", wait={10**15: 1})]),  # a number of 10^15 bits
+        encode([Cell("q", "t", run={0: MOST + 1})]),
+        encode([Cell("q", "t", MOST + 1)]),
+        encode([Cell("q" * 256, "t")]),
+        encode([Cell(f"q{n}", "t") for n in range(LARGEST_ROW + 1)]),
     ],
 )
 def test_data_that_is_damaged_foreign_or_too_large_is_not_read(data: bytes) -> None:
     assert decode(data) is None
+
+
+def test_sums_of_the_largest_counts_can_be_stored_and_read() -> None:
+    """A hostile worker stores them; the leader folds them for 90 days."""
+    largest = encode([Cell("q", "t", MOST, MOST, MOST, MOST, {LARGEST: MOST}, {LARGEST: MOST})])
+    cells = Cells(500)
+    for _ in range(2_100):
+        cells.add(decode(largest) or [])
+    assert decode(encode(cells.by_name.values())) == list(cells.by_name.values()) == decode(largest)
+    builder = SeriesBuilder(0.0, 3_600.0, 60.0)
+    for minute in range(60):
+        builder.add(MetricsRow(at=minute * 60.0, span=60.0, source="w", data=largest))
+    found = msgspec.json.decode(msgspec.json.encode(builder.metrics()))
+    assert (found["sampled"], found["run"]["p99"][0] > 1e12) == (MOST, True)
+
+
+def test_as_many_cells_as_a_folded_row_can_have_are_read() -> None:
+    cells = Cells(500)
+    for n in range(2_000):
+        cells.of(f"q{n}", "t")
+    assert len(decode(encode(cells.by_name.values())) or []) == LARGEST_ROW
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:

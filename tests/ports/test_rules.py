@@ -13,6 +13,7 @@ from treadle.testing import HandClock
 
 GOLDEN = {  # RULES -> the rows that these calls make
     1: "1fd108410c06b381",
+    2: "1fd108410c06b381",  # rows of metrics
 }
 
 

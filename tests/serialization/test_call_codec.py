@@ -933,3 +933,23 @@ def test_big_payloads() -> None:
     numbers = list(range(1_200_000))
     assert MARK not in free.encode_call((numbers,), {})
     assert free.decode_call(free.encode_call(([numbers, (1,)],), {}))[0][0][1] == (1,)
+
+
+def test_secrets_are_stored_by_name_however_they_are_passed() -> None:
+    def charge(order: int, db_password: str = "", times: int = 1) -> None: ...
+
+    def tagged(token: str, *more: int) -> None: ...
+
+    codec = CallCodec("charge", charge)
+    text = '{"args":[1],"kwargs":{"db_password":"x","times":2}}'
+    for args, kwargs in (
+        ((1, "x", 2), {}),
+        ((1, "x"), {"times": 2}),
+        ((), {"times": 2, "db_password": "x", "order": 1}),
+    ):
+        written = codec.encode_call(args, kwargs)
+        assert json.loads(written) == json.loads(text)
+        assert codec.decode_call(written) == ((1, "x", 2), {})
+    assert codec.encode_call((1,), {}) == "[1]"
+    assert codec.decode_call('[1,"x",2]') == ((1, "x", 2), {}), "as other programs store it"
+    assert CallCodec("tagged", tagged).encode_call(("t", 1), {}) == '["t",1]', "no name can carry what follows it"

@@ -14,8 +14,9 @@ from tests.served import host
 from tests.server.test_crossing import token
 from treadle import App, BadOption, ForeignRow, KeyHeld, Limit, Redrive, Retry, Worker, flow
 from treadle.cli.root import run
-from treadle.core.model import NewJob, Outcome, State
+from treadle.core.model import MetricsRow, NewJob, Outcome, State
 from treadle.execution.context import current
+from treadle.metrics import OTHER, Cell, encode
 from treadle.server import Settings
 from treadle.server.auth.tokens import SCOPES
 from treadle.storage.memory import MemoryStorage
@@ -230,3 +231,17 @@ async def test_it_learns_why_a_job_in_line_is_not_running(url: str) -> None:
         first, second = await idle.enqueue(), await idle.enqueue()
         assert [await app.jobs.position(each) for each in (first, second)] == [0, 1]
         assert "queued" in await app.jobs.explain(second)
+
+
+async def test_it_measures_its_own_queue_only(url: str, behind: App) -> None:
+    at = 1_700_000_040.0
+    forged = encode([Cell("mine", "t", 1), Cell("theirs", "t", 1_000_000), Cell(OTHER, OTHER, 2)])
+    async with App(url, token="mine") as app:
+        await app._core.storage.store_metrics([MetricsRow(at=at, span=60.0, source="w", data=forged)])
+        for data in (b"\x02 of a later version", b"\x01damaged"):
+            with pytest.raises(BadOption, match="data"):
+                await app._core.storage.store_metrics([MetricsRow(at=at, span=60.0, source="w", data=data)])
+    found = await behind.metrics.totals("queue", since=at - 1, until=at + 61)
+    assert {name: each.succeeded for name, each in found.items()} == {"mine": 1}
+    [row] = await behind.storage.read_metrics(at, at + 60)
+    assert row.source == "mine/w"

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from tests.server.test_looking import Site
+from treadle.admin.audit import Act
 from treadle.admin.operations import AT_ONCE
 from treadle.core.model import Query, State
 from treadle.errors import StorageUnavailable
@@ -85,6 +86,19 @@ async def test_a_group_of_failures_is_retried_and_no_other_job(site: Site) -> No
     assert (await post(site, {"act": "cancel", "group": {"key": group["key"]}}))[0] == 422
     assert (await post(site, {"act": "retry", "group": {"key": "%%%"}}))[0] == 422
     assert (await post(site, {"act": "retry", "group": {"key": group["key"]}}, "mail"))[0] == 404
+
+
+async def test_the_words_of_an_operation_show_nobody_what_an_error_says(site: Site) -> None:
+    await site.fail(1)
+    for group in (await site.get("/v1/failures"))["groups"]:
+        status, seen = await post(site, {"act": "retry", "group": {"key": group["key"]}, "dry": True}, "blind-ops")
+        assert (status, "mailbox" in str(seen), "declined" in str(seen)) == (200, False, False)
+        await run(site, {"act": "retry", "group": {"key": group["key"]}})
+    await run(site, {"act": "delete", "filter": {"q": "password=hunter2"}})
+    for path in ("/v1/operations", "/v1/audit"):
+        said = str(await site.get(path, "blind-ops"))
+        assert ("ValueError" in said, "RuntimeError" in said) == (True, True)
+        assert ("mailbox" in said, "declined" in said, "hunter2" in said) == (False, False, False)
 
 
 async def test_ids_are_acted_on_and_each_that_is_passed_over_has_a_reason(site: Site) -> None:
@@ -409,3 +423,20 @@ async def test_a_process_that_dies_leaves_its_entry_open_for_90_days(site: Site)
     site.clock.advance(61)
     site.run(site.app.storage.prune(100))
     assert [each["act"] for each in await entries(site)] == ["queue.pause"]
+
+
+async def test_an_entry_is_completed_by_nobody_but_the_caller_of_its_act(site: Site) -> None:
+    """The list of acts names the id of each entry, also while the act lasts."""
+    audit = site.app._core.audit
+    begun = [
+        site.run(audit.begin(Act(by, source, "jobs.delete")))
+        for by, source in (("ops", "api"), ("blind-ops", "api"), ("blind-ops (anna@host)", "cli"), ("ops (x)", "api"))
+    ]
+    own = site.run(audit.begin(Act("ops (anna@host)", "cli", "jobs.delete")))
+    said = []
+    for each in (*begun, own):
+        out = {"id": each.row.id, "version": each.row.version, "state": "succeeded", "result": '{"done":0}'}
+        _, answer = await site.client("POST", "/v1/work/settle", {"outcomes": [out]}, token="ops")
+        said.append(answer["settled"][0]["status"])
+    assert said == ["refused"] * len(begun) + ["applied"]
+    assert [each["ended_at"] is None for each in await entries(site)] == [False, *([True] * len(begun))]

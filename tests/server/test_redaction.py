@@ -132,6 +132,21 @@ def test_keys_can_be_added_and_revealed() -> None:
         f"GET /?a=1&access_token={PLANTED}&b=2",
         f"Cookie: sid={PLANTED}",
         f"secret:{PLANTED}",
+        f"Authorization: token {PLANTED}",
+        f"Authorization: AWS4-HMAC-SHA256 Credential=AKIA/eu, Signature={PLANTED}",
+        f"Authorization:    Bearer    {PLANTED}",
+        f'Authorization: Digest username="anna", response="{PLANTED}"',
+        f"Cookie: theme=dark; sid={PLANTED}",
+        f"Set-Cookie: theme=dark; Path=/; sid={PLANTED}",
+        f"secret := {PLANTED}",
+        f"password => '{PLANTED}'",
+        f"{{'password': b'{PLANTED}'}}",
+        f"{{'authorization': ['Bearer {PLANTED}']}}",
+        f"{{'password': {{'value': '{PLANTED}'}}}}",
+        json.dumps({"password": f'a"{PLANTED}'}),
+        repr({"password": f"a'\"{PLANTED}"}),
+        json.dumps({"body": json.dumps({"password": PLANTED})}),
+        json.dumps({"body": json.dumps({"body": json.dumps({"password": f'a"{PLANTED}'})})}),
     ],
 )
 def test_texts_are_searched_for_keys(line: str) -> None:
@@ -141,6 +156,23 @@ def test_texts_are_searched_for_keys(line: str) -> None:
         assert PLANTED not in bytes(redaction.json(["a", line])).decode()
         assert PLANTED not in redaction.within(f"It failed: ValueError: {line}.", f"ValueError: {line}\nTraceback")
     assert Redaction().text("nothing to hide: 1 = 1") == "nothing to hide: 1 = 1"
+
+
+def test_what_follows_a_hidden_value_stays() -> None:
+    for text, shown in (
+        ('{"password": "a", "to": "b"}', '{"password": ***, "to": "b"}'),
+        ('{"cookie": null, "to": "b"}', '{"cookie": ***, "to": "b"}'),
+        ("?token=a&to=b", "?token=***&to=b"),
+        ("Cookie: a=1; b=2\nto: b", "Cookie: ***\nto: b"),
+        (r'"{\"token\": \"a\", \"to\": \"b\"}"', r'"{\"token\": ***, \"to\": \"b\"}"'),
+    ):
+        assert Redaction().text(text) == shown
+
+
+def test_hostile_texts_are_searched_in_proportion_to_their_length() -> None:
+    for part in ('password="\\\\', "cookie ", "token=" + "\\" * 40, "authorization: [", "secret = (" + "'\\" * 9):
+        redacted = Redaction().text(part * 20_000)
+        assert redacted is not None
 
 
 def test_of_an_error_the_blind_see_its_class() -> None:
@@ -159,6 +191,8 @@ def test_a_large_value_with_such_a_key_is_hidden_whole() -> None:
     assert "hidden key" in shown
     for value in ({"a": filler}, {"a": f"{filler} a password "}, [filler, "password is a word"]):
         assert bytes(Redaction().json(value)) == msgspec.json.encode(value)  # not as a key
+    for within in (json.dumps({"password": PLANTED}), f"password={PLANTED}", f"Authorization: token {PLANTED}"):
+        assert PLANTED not in bytes(Redaction().json({"a": filler, "body": within})).decode()  # named in a text
     many = "password " * (HITS + LARGEST // 8)
     assert "hidden key" in bytes(Redaction().json(many)).decode()
 

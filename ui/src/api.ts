@@ -385,7 +385,7 @@ export interface AuditEntry {
   at: number;
   ended_at: number | null;
   by: string;
-  from: "api" | "cli" | "python" | "mcp";
+  from: "api" | "cli" | "python" | "mcp" | "server";
   act: string;
   target: string;
   filter: string | null;

@@ -21,7 +21,7 @@ export interface AuditEntry {
   at: number;
   ended_at: number | null;
   by: string;
-  from: "api" | "cli" | "mcp" | "python";
+  from: "api" | "cli" | "mcp" | "python" | "server";
   act: string;
   target: string;
   filter: string | null;

@@ -40,7 +40,8 @@ REASONS: Final = 20  # reasons why jobs were passed over
 CLEAN_EVERY: Final = 3_600.0  # s between two looks for open entries older than KEEP
 CLEANED: Final = 100  # entries that one look deletes
 
-Source = Literal["api", "cli", "python", "mcp"]
+Source = Literal["api", "cli", "python", "mcp", "server"]
+"""The origin of an act. "server": the API of another server, whose storage is this one; that server knows the token."""
 
 
 class Act(Struct, frozen=True, omit_defaults=True):
@@ -175,6 +176,8 @@ class Audit(
             None if act.filter is None else _text(act.filter),
         )
         storage = await self._storage()
+        if found.source == "api" and storage.capabilities.remote:
+            found = replace(found, source="server")  # the other server has not seen the token
         new = NewJob(
             id=f"{PREFIX}{self._new_id()}",
             task=TASK,
@@ -234,6 +237,11 @@ class Audit(
             )
         except StorageError as error:
             log.debug("open entries were not deleted: %s", error)
+
+
+def is_id(id: str) -> bool:
+    """Whether an id is that of an entry."""
+    return id.startswith(PREFIX)
 
 
 def is_entry(row: Record) -> bool:

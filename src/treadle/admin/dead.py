@@ -44,11 +44,14 @@ class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
         """Group the newest failed jobs by task, queue and error signature, the largest group first.
 
         `scan` is the number of jobs to look at, 1 to 10,000. `cursor` continues with earlier failures. Raises
-        BadOption.
+        BadOption. Warns (UnknownName) if no job matches and nothing uses the queue or the task.
         """
         name = task if task is None or isinstance(task, str) else task.name
         storage = await self._storage()
-        return await read_groups(storage, scan=scan, queue=queue, task=name, cursor=cursor, queues=self._jobs.reach)
+        found = await read_groups(storage, scan=scan, queue=queue, task=name, cursor=cursor, queues=self._jobs.reach)
+        if not found.groups and cursor is None:
+            await self._jobs.names.nothing_found(queue, name, None)
+        return found
 
     async def retry(self, /, *, limit: int | None = None, progress: Told | None = None, **filters: Any) -> int:
         """Reopen all failed jobs that match, or the `limit` oldest -> how many jobs this call reopened.

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from treadle.admin.known_names import Names
 from treadle.admin.moved_looks import Moved
 from treadle.core.must_await import Awaited
 from treadle.core.ranges import FAR
@@ -31,8 +32,10 @@ class MetricsReader(Awaited, call="app.metrics", sync="app.sync.metrics.{name}(.
     jobs are not counted.
     """
 
-    def __init__(self, storage: Callable[[], Awaitable[Storage]], now: Callable[[], float], moved: Moved) -> None:
-        self._storage, self._now, self._moved = storage, now, moved
+    def __init__(
+        self, storage: Callable[[], Awaitable[Storage]], now: Callable[[], float], moved: Moved, names: Names
+    ) -> None:
+        self._storage, self._now, self._moved, self._names = storage, now, moved, names
         self._queues: tuple[str, ...] | None = None
 
     def within(self, queues: tuple[str, ...]) -> MetricsReader:
@@ -56,7 +59,8 @@ class MetricsReader(Awaited, call="app.metrics", sync="app.sync.metrics.{name}(.
 
         since, until  the range, as aware datetimes or seconds since 1970; default: the last hour, until now
         step          seconds between two points, 60 at least; None: at most 300 points. See `Metrics.step`
-        Raises BadOption, StorageError.
+        Raises BadOption, StorageError. Warns (UnknownName) if there are none, and nothing uses the queue or the
+        task.
         """
         builder = await self._built(since, until, step, None, queue, task)
         return builder.metrics()
@@ -112,6 +116,8 @@ class MetricsReader(Awaited, call="app.metrics", sync="app.sync.metrics.{name}(.
             builder.add(row)
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
+        if builder.is_empty and (queue is None or task is None):  # two names in use may have no job together
+            await self._names.nothing_found(queue, task, None)
         return builder
 
 

@@ -21,6 +21,7 @@ from treadle.admin.audit import IDS, Act, Audit, Begun, Receipt, Source
 from treadle.admin.selection import Selection
 from treadle.core.ids import UuidV7
 from treadle.core.model import Record, State
+from treadle.core.redaction import without_secrets
 from treadle.errors import TreadleError
 from treadle.producer.client import Client
 from treadle.storage.contract import Storage
@@ -127,7 +128,7 @@ class Operations:
         shown = Operation(
             id=id,
             act=act,
-            words=selection.words,
+            words=without_secrets(selection.words),
             state="running",
             total=len(selection.ids) or None,
             began_at=self._now(),

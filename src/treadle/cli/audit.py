@@ -47,7 +47,7 @@ def _line(entry: AuditEntry, now: float) -> tuple[object, ...]:
         result = "open: under way, or its process died"
     else:
         result = ", ".join(f"{count:,} left: {reason}" for reason, count in (entry.passed_over or {}).items())
-    about = " ".join(part for part in (entry.target, entry.filter and f"({entry.filter})") if part)
+    about = f"{entry.target} ({entry.filter})" if entry.target and entry.filter else entry.target or entry.filter or ""
     return age(entry.at, now), entry.by, entry.source, entry.act, _cut(about), entry.done, _cut(result)
 
 

@@ -6,6 +6,7 @@ The options of the job have the descriptions of `treadle.tasks.json_options`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -96,6 +97,8 @@ def enqueue(
 
     With --app the arguments are checked against the function, and the options declared for the task apply.
     """
+    if not target.has_tasks and Path(task.partition(":")[0]).is_file():
+        raise Stop(USAGE, f"{task!r} names an app, not a task: give it as --app {task}, and then the task")
     options: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
     several = {"labels": labels, "limits": limits, "after": after}
     options |= {name: list(value) for name, value in several.items() if value}

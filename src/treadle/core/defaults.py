@@ -26,6 +26,7 @@ BACKLOG_AFTER: Final = 60.0  # s for which a worker is behind before it logs a w
 PRUNE_EVERY: Final = 30.0  # s between two prunes of rows past their retention
 DECLARED_LEAST: Final = 1.0  # s between two such checks at least, however many jobs are lost
 DECLARED_EVERY: Final = 30.0  # s between two checks that the storage still has the declared limits and schedules
+METRICS_KEPT: Final = 91 * 86_400  # s after which Redis forgets rows of metrics to which nothing was added
 METRICS_EVERY: Final = 10.0  # s between two calls that store the metrics of a worker
 FOLD_EVERY: Final = 600.0  # s between two passes that fold old metrics
 SCAN: Final = 10_000  # rows that a bounded query looks at: 85 ms on Redis

@@ -56,10 +56,24 @@ WORDS: Final = (
     "ssn",
 )
 
+# Values after such a name in a text: in quotes, which may be escaped, or up to a space or a closing sign. A header has
+# the rest of its line as its value, because it may have several parts.
+QUOTED: Final = "|".join(
+    rf"[bru]{{0,2}}(?P<{name}>\\{{0,16}}){sign}(?:[^{sign}\\\n]+|(?!(?P={name}){sign})\\+{sign}?)*(?:(?P={name}){sign})?"
+    for name, sign in (("two", '"'), ("one", "'"))
+)
+BARE: Final = r"(?:(?:Bearer|Basic|Digest|Token|ApiKey)\s{1,9})?[^\s\"',;&)}\]]+"
+
 # Control characters, characters that change the direction of text, and lone surrogates; not line ends and tabs.
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 _UNSEEN: Final = re.compile(f"[{_CONTROLS}]")
 _UNSEEN_IN_LINE: Final = re.compile(f"[{_CONTROLS}\t\n]")
+
+
+def has_secret_name(name: str) -> bool:
+    """Whether a value of this name is hidden by default."""
+    plain = name.casefold()
+    return any(word in plain for word in WORDS)
 
 
 def visible(text: str) -> str:
@@ -143,10 +157,15 @@ def without(text: str, *secrets: str | None) -> str:
 
 
 def in_text(words: Sequence[str]) -> re.Pattern[str]:
-    """Matches `password=...`, `"api_key": "..."`, `Authorization: Bearer ...`, in time proportional to the text."""
+    """Matches `password=...`, `"api_key": "..."`, `Authorization: Bearer ...`, in time proportional to the text.
+
+    A value in quotes ends at a quote with as many backslashes as the first one, so JSON within JSON texts is covered.
+    """
     return re.compile(
-        rf"(?P<key>(?:{'|'.join(map(re.escape, words))})[\w-]{{0,40}}\\?[\"']?)(?P<sign>\s{{0,3}}[=:]\s{{0,3}})"
-        r"(?:(?:Bearer|Basic|Digest)\s+)?(?:\\?\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;&)}\]]+)",
+        rf"(?P<key>(?:(?P<header>authorization|cookie)|{'|'.join(map(re.escape, words))})[\w-]{{0,40}}"
+        rf"(?P<quoted>\\{{0,16}}[\"'])?)(?P<sign>\s{{0,9}}(?::=|=>|=|(?P<colon>:))\s{{0,9}})"
+        rf"(?:{QUOTED}|\[[^\]\n]*\]?|\{{[^}}\n]*\}}?|\([^)\n]*\)?"
+        rf"|(?(quoted){BARE}|(?(header)(?(colon)[^\n]+|{BARE})|{BARE})))",
         re.IGNORECASE,
     )
 

@@ -12,12 +12,14 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from treadle.app import App
-from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes
+from treadle.core.clock import wall
+from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
 from treadle.dashboard.who import Who
 from treadle.errors import BadOption, TreadleError
 from treadle.server import Settings, Token, make_site
@@ -33,6 +35,7 @@ Auth = Callable[[Request], Who | Awaitable[Who | None] | None]
 Caller = Callable[[Request], Awaitable[Token | None]]
 
 LOOK: Final = 0.5  # s between looks whether the host's server stops, while streams are open
+STREAM: Final = 600.0  # s of a stream, after which its page opens another one and `auth=` is asked again
 FORWARDED: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 ALONE: Final = "this dashboard has no auth=, so only programs of this machine may use it, and not through a proxy"
 
@@ -68,7 +71,7 @@ def _caller(auth: Auth) -> Callable[[Request], Awaitable[Token | None]]:
             log.exception("auth= failed for %s %s", request.method, path_of(request.scope))
             words = "auth= raised an error; the log of the server has its traceback"
             raise Refused(500, "fault", words) from None
-        return None if who is None else who.token()
+        return None if who is None else replace(who.token(), expires=wall() + STREAM)
 
     return caller
 
@@ -92,6 +95,10 @@ class Mounted:
         response: Response
         try:
             await self._check(scope)
+            if scope["path"] == scope.get("root_path"):  # no route matches an empty path: Flask's dispatcher sends it
+                response = await to_page(Request(scope))
+                await response(scope, receive, send)
+                return
             await self._core.opened()
         except Refused as error:
             response = _readable(error, scope)

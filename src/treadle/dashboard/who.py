@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from msgspec.structs import force_setattr
+
 from treadle.core.argument_names import Spelled
 from treadle.errors import BadOption
 from treadle.server.auth.tokens import SCOPES, Token
@@ -32,19 +34,22 @@ class Who(Spelled, frozen=True, kw_only=True):
         name: Any = self.name  # a host passes what it likes
         scopes: Any = self.scopes
         queues: Any = self.queues
+        payloads: Any = self.payloads
         if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or not name.isprintable():
             raise BadOption("name", f"expected 1-{LONGEST} printable characters, found {name!r}")
         for words, value in (("scopes", scopes), ("queues", queues)):
             if isinstance(value, str) or not isinstance(value, Iterable):
                 raise BadOption(words, f"expected a tuple of names, found {value!r}")
-        for scope in scopes:
+            # An iterator ends at its first reading, and no queues would mean all of them.
+            force_setattr(self, words, tuple(value))
+        for scope in self.scopes:
             if scope not in GIVEN:
                 raise BadOption("scopes", f"expected {', '.join(GIVEN)}, found {scope!r}")
-        for queue in queues:
+        for queue in self.queues:
             name_of(queue, "queues")
+        if not isinstance(payloads, bool):
+            raise BadOption("payloads", f"expected True or False, found {payloads!r}")
 
     def token(self) -> Token:
         """The same as a token of the server. It has no secret, so no request can send it."""
-        return Token(
-            name=self.name, digest="", scopes=tuple(self.scopes), queues=tuple(self.queues), payloads=self.payloads
-        )
+        return Token(name=self.name, digest="", scopes=self.scopes, queues=self.queues, payloads=self.payloads)

@@ -12,9 +12,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from treadle.core import defaults
 from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.errors import UNREADABLE
-from treadle.metrics.histogram import add, bucket_of
+from treadle.metrics.histogram import LARGEST, MOST, add, bucket_of
 
 VERSION: Final = b"\x01"
 OTHER: Final = ""  # the task of a cell for all tasks that have none of their own; also the queue of such a cell
@@ -22,7 +23,11 @@ LARGEST_DATA: Final = (
     4 * 1024 * 1024
 )  # bytes of unpacked cells: packed data of a hostile worker must not fill the memory
 
-Natural = Annotated[int, Meta(ge=0)]
+LARGEST_ROW: Final = 1_001  # cells of a row: 500 tasks, then 500 queues, then all others, see `folding.TASKS`
+
+Natural = Annotated[int, Meta(ge=0, le=MOST)]
+Bucket = Annotated[int, Meta(ge=0, le=LARGEST)]  # the duration of a larger one is beyond any float
+Name = Annotated[str, Meta(max_length=defaults.MAX_NAME)]
 
 
 class Cell(Struct, array_like=True, gc=False):
@@ -35,21 +40,21 @@ class Cell(Struct, array_like=True, gc=False):
     wait               a sample of the times from the queue to the start, by the storage's clock
     """
 
-    queue: str
-    task: str
+    queue: Name
+    task: Name
     succeeded: Natural = 0
     failed: Natural = 0
     retried: Natural = 0
     other: Natural = 0
-    run: dict[Natural, Natural] = {}
-    wait: dict[Natural, Natural] = {}
+    run: dict[Bucket, Natural] = {}
+    wait: dict[Bucket, Natural] = {}
 
     def add(self, more: Cell) -> None:
         """Add the counts and samples of another cell."""
-        self.succeeded += more.succeeded
-        self.failed += more.failed
-        self.retried += more.retried
-        self.other += more.other
+        self.succeeded = min(self.succeeded + more.succeeded, MOST)
+        self.failed = min(self.failed + more.failed, MOST)
+        self.retried = min(self.retried + more.retried, MOST)
+        self.other = min(self.other + more.other, MOST)
         add(self.run, more.run)
         add(self.wait, more.wait)
 
@@ -119,7 +124,7 @@ class Cells:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Cell]).decode
+_decode = msgspec.msgpack.Decoder(Annotated[list[Cell], Meta(max_length=LARGEST_ROW)]).decode
 
 
 def encode(cells: Iterable[Cell]) -> bytes:

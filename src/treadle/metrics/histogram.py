@@ -12,6 +12,7 @@ from typing import Final
 Histogram = dict[int, int]
 
 LARGEST: Final = 4 * 62 + 3  # the last bucket: durations of 2^63 us and more
+MOST: Final = 2**53 - 1  # the largest count, also in JSON: sums stay there
 
 
 def bucket_of(seconds: float) -> int:
@@ -35,7 +36,7 @@ def middle(bucket: int) -> float:
 def add(into: Histogram, more: Mapping[int, int]) -> None:
     """Add the counts of another histogram."""
     for bucket, count in more.items():
-        into[bucket] = into.get(bucket, 0) + count
+        into[bucket] = min(into.get(bucket, 0) + count, MOST)
 
 
 def quantiles(histogram: Mapping[int, int], ranks: tuple[float, ...]) -> tuple[float | None, ...]:

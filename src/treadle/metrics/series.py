@@ -15,7 +15,7 @@ from msgspec import Struct
 from treadle.core.model import MetricsRow
 from treadle.metrics.cells import Cell, decode
 from treadle.metrics.folding import SPANS
-from treadle.metrics.histogram import quantiles
+from treadle.metrics.histogram import MOST, quantiles
 
 POINTS: Final = 1_000  # points of one series at most
 STEPS: Final = (60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10_800.0, 21_600.0, 86_400.0)  # s
@@ -161,6 +161,11 @@ class SeriesBuilder:
             found = points[number] = Cell(cell.queue, cell.task)
         found.add(cell)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no cell fitted the filter so far."""
+        return not self._points
+
     def metrics(self) -> Metrics:
         """The series of all jobs that fit the filter."""
         return self._series(self._points.get("", {}))
@@ -187,7 +192,7 @@ class SeriesBuilder:
             other=tuple(cell.other for cell in cells),
             run=_quantile_series([cell.run for cell in cells]),
             wait=_quantile_series([cell.wait for cell in cells]),
-            sampled=sum(sum(cell.run.values()) for cell in points.values()),
+            sampled=min(sum(sum(cell.run.values()) for cell in points.values()), MOST),
             since=self._since,
             unreadable=self._unreadable,
         )

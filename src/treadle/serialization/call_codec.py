@@ -2,11 +2,11 @@
 
 The payload of a call is JSON: an array of the positional arguments, ``[]`` for none; or, when arguments can only be
 given by name, ``{"args": [...], "kwargs": {...}}``. Keywords that continue the positional arguments are stored as
-positional ones; defaults are not stored. Annotated values have the plain form of msgspec: datetimes, dates, times and
-durations as ISO 8601, bytes as base64, Decimal and UUID as text, enum members as their values, sets and tuples as
-arrays, dataclasses, Structs and models as objects. A result is such a value by itself. A text that contains ``"$t"`` is
-tagged as a whole instead (`serialization/tagged_json.py`). Treadle writes the tagged form only where the plain form
-would lose something, and reads it for every parameter, annotated or not.
+positional ones, secrets (`has_secret_name`) and what follows them by name, and defaults not at all. Annotated values
+have the plain form of msgspec: datetimes, dates, times and durations as ISO 8601, bytes as base64, Decimal and UUID as
+text, enum members as their values, sets and tuples as arrays, dataclasses, Structs and models as objects. A result is
+such a value by itself. A text that contains ``"$t"`` is tagged as a whole instead (`serialization/tagged_json.py`).
+Treadle writes the tagged form only where the plain form would lose something, and reads it for every parameter.
 
 A value fits if it is an instance of the annotated type. A str does not fit datetime, a dict no dataclass, a tuple no
 list, a str no sequence, a datetime no date, a bool no int, and a member's value no enum. An int fits float if it
@@ -113,10 +113,10 @@ class CallCodec:
         given twice, of the wrong type, or cannot be stored. 0.4 us for one int."""
         plan = self._late() if first_later else self._plan or self._ready()
         by_place = plan.positional
-        if kwargs or not plan.low <= len(args) <= plan.high or not plan.simple:
+        if kwargs or not plan.low <= len(args) <= plan.high or not plan.direct:
             if first_later:
                 self._only_later(kwargs)
-            args, kwargs = plan.bind(self.name, args, kwargs)
+            args, kwargs = plan.arrange(self.name, args, kwargs)
             by_place = plan.places(len(args))
         if not args and not kwargs and self._codec is None:
             return "[]"

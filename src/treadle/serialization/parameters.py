@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import astuple
 
+from treadle.core.redaction import has_secret_name
 from treadle.errors import BadArgument
 from treadle.serialization.tagged_json import is_plain
 from treadle.serialization.type_check import TypeCheck, dec_hook
@@ -53,6 +54,8 @@ class Parameters:
         self.low = sum(param.required for param in positional)
         self.high = len(positional)
         self.simple = more is None and not self.needed
+        self.secret = next((i for i, p in enumerate(positional) if p.name in named and has_secret_name(p.name)), None)
+        self.direct = self.simple and self.secret is None  # an ordinary call is stored as it was made
         self.loose = tuple((i, p) for i, p in enumerate(positional) if p.shape.loose)
         self.whole = self._reader()
 
@@ -103,6 +106,15 @@ class Parameters:
     def places(self, count: int) -> tuple[Param, ...]:
         """The parameters of at least this many positional arguments."""
         return self.positional if count <= self.high else tuple(map(self.at, range(count)))
+
+    def arrange(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The call as it is stored: as `bind`, but secrets and what follows them by name, so that redaction finds them.
+        Raises BadArgument."""
+        given, named = self.bind(task, args, kwargs)
+        if self.secret is None or not self.secret < len(given) <= self.high:
+            return given, named
+        kept, rest = given[: self.secret], self.positional[self.secret : len(given)]
+        return kept, {**{param.name: value for param, value in zip(rest, given[self.secret :], strict=True)}, **named}
 
     def bind(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The call, with keywords that continue the positional arguments moved to them. Raises BadArgument."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from treadle.admin import audit
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.ranges import a_name, a_span, check_presence
-from treadle.errors import TreadleError
+from treadle.errors import BadOption, TreadleError
 from treadle.server import system_rows
+from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.row_checks import (
@@ -86,15 +88,20 @@ class IncomingRows:
 
     async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> dict[int, Settled]:
         """The refused outcomes by their index in the call. A refused outcome does not affect the others."""
-        asked = [out.id for out in outcomes if out.followups and system_rows.needs_row(out)]
-        found = await self._storage().get(asked) if asked else ()
-        rows = {row.id: row for row in found if row is not None and token.sees(row.job.queue)}
+        asked = [out.id for out in outcomes if audit.is_id(out.id) or (out.followups and system_rows.needs_row(out))]
+        found = [row for row in await self._storage().get(asked) if row is not None] if asked else []
+        rows = {row.id: row for row in found if token.sees(row.job.queue)}
+        foreign = {row.id for row in found if audit.is_id(row.id) and not rights.has_begun(token, row)}
         refused: dict[int, Settled] = {}
         turns = TimeSlices()
         for number, out in enumerate(outcomes):
             await turns.step()
             try:
                 check_outcome(out)
+                if out.id in foreign:
+                    raise BadOption(
+                        "id", f"{out.id!r}: an entry of the audit log is completed by the caller of its act"
+                    )
                 scopes = [
                     system_rows.ended(out),
                     *(system_rows.born(job, out, rows.get(out.id)) for job in out.followups if system_rows.is_own(job)),

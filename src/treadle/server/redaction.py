@@ -16,11 +16,13 @@ from msgspec import Raw
 from treadle.core.redaction import HIDDEN, WORDS, in_text, masked
 from treadle.errors import error_line
 
+SMALL: Final = 64 * 2**10  # bytes of arguments that are shown one by one
 LARGEST: Final = 256 * 2**10  # bytes of a value that are decoded to hide parts of it: 3 ms
 HITS: Final = 1_000  # words in a larger value that are looked at before the whole value is hidden
 ESCAPED: Final = re.compile(rb"\\u00[4-7]")  # an escaped letter, which no encoder writes: a key could be hidden by it
 AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
 PLAIN_KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,63}", re.ASCII)
+AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
 SHOWN: Final = 10  # items of a list in a shape
 
 _decode = msgspec.json.Decoder().decode
@@ -45,7 +47,7 @@ class Redaction:
         self.shapes = shapes
         self._pattern = re.compile("|".join(WORDS), re.IGNORECASE | re.ASCII)
         self._words = tuple(each.encode() for each in (*WORDS, *self._extra))
-        self._foreign = not all(map(str.isascii, self._extra))  # JSON may escape the letters of such a key
+        self._foreign = not all(map(str.isascii, extra))  # JSON may escape the letters of such a key
         self._text = in_text([*WORDS, *sorted(self._extra)])
 
     def as_shapes(self) -> Redaction:
@@ -81,12 +83,18 @@ class Redaction:
         """The stored text of a value that cannot be shown as JSON."""
         return f"text({len(text)})" if self.shapes else bytes(self.json(Raw(text.encode(errors="replace")))).decode()
 
-    def args(self, values: Any) -> list[Raw]:
+    def args(self, values: Any) -> Any:
         """The arguments by position. `values`: a sequence, or its JSON."""
+        if _is_large(values):
+            found = self.json(values)
+            return found if bytes(found)[:1] == b"[" else [found]
         return [self.json(each) for each in _items(values, list[Raw])]
 
-    def kwargs(self, values: Any) -> dict[str, Raw]:
+    def kwargs(self, values: Any) -> Any:
         """The arguments by name. `values`: a mapping, or its JSON."""
+        if _is_large(values):
+            found = self.json(values)
+            return found if bytes(found)[:1] == b"{" else {"(all)": found}
         return {
             _key(name) if self.shapes else name: self.named(name, each)
             for name, each in _items(values, dict[str, Raw]).items()
@@ -159,16 +167,23 @@ class Redaction:
 
 
 def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
-    """Whether one of these words occurs in a key of this JSON; also True after HITS other places."""
+    """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True after HITS other
+    places."""
     hits = 0
     for word in words:
         at = folded.find(word)
         while at >= 0:
             hits += 1
-            if hits > HITS or AS_KEY.match(folded, at + len(word)):
+            end = at + len(word)
+            if hits > HITS or AS_KEY.match(folded, end) or AS_NAME.match(folded, end):
                 return True
             at = folded.find(word, at + len(word))
     return False
+
+
+def _is_large(values: Any) -> bool:
+    """Whether this is JSON whose parts are not decoded one by one: a part of two bytes costs 1 us."""
+    return isinstance(values, Raw) and len(bytes(values)) > SMALL
 
 
 def _items(values: Any, kind: Any) -> Any:

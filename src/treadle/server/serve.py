@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
@@ -31,7 +32,8 @@ def listen(host: str, port: int, tries: int = 1) -> socket.socket:
             continue
         found.setblocking(False)
         return found
-    raise BadOption("port", f"cannot listen on {host} port {port}: {last.strerror or last}")
+    hint = "; give another port, or 0 for any free one" if last.errno == errno.EADDRINUSE else ""
+    raise BadOption("port", f"cannot listen on {host} port {port}: {last.strerror or last}{hint}")
 
 
 class Serving:

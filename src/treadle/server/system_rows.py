@@ -158,7 +158,7 @@ def ended(out: Outcome) -> str:
     scope = remembered(out.id, out.checkpoints)
     if out.id.startswith(SIGNAL):
         return "operate"
-    if out.id.startswith(audit.PREFIX):
+    if audit.is_id(out.id):
         if out.state is not State.SUCCEEDED or out.keep is not None or out.followups or out.checkpoints:
             raise BadOption("id", f"{out.id!r}: an entry of the audit log can only be completed")
         if (size := len(out.result or "")) > audit.LONGEST_ENTRY:
@@ -261,7 +261,7 @@ def check_audit_row(job: NewJob) -> None:
         job,
         "an entry of the audit log",
     )
-    expect(act.source in ("cli", "python", "mcp"), "payload", job, "an entry of a client")
+    expect(act.source in ("cli", "python", "mcp", "server"), "payload", job, "an entry of a client")
 
 
 def check_signal(job: NewJob) -> str:

@@ -123,6 +123,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
                     at most this number makes one trip at a time, of twice the size. On PostgreSQL two trips of eight
                     jobs each cost the server half as much again per job. 0: two trips at a time.
     scan            rows that a query with a bound looks at by default: about 0.1 s of the storage's time
+    remote          it is another server of Treadle, which checks a token and records acts itself
     queues          the queues to which this process is restricted, because its token is bound to them; (): all queues.
                     Known once the storage is open. A worker with such a storage does no maintenance, claims no system
                     jobs and stores no schedules: the server does that.
@@ -136,6 +137,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     single_caller: bool = False
     one_trip_up_to: int = 0
     scan: int = defaults.SCAN
+    remote: bool = False
     queues: tuple[str, ...] = ()
 
 

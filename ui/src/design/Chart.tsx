@@ -36,14 +36,15 @@ export function ceiling(value: number): number {
   return [1, 1.5, 2, 3, 4, 5, 7.5, 10].map((each) => each * step).find((each) => each >= value * 0.9999)!;
 }
 
-/** A path through the points; a missing value is a gap. */
+/** A path through the points; a missing value is a gap, and a point between two gaps a dot. */
 function curve(points: readonly (readonly [number, number] | null)[]): string {
   let pen = false;
   let text = "";
-  for (const point of points) {
+  points.forEach((point, n) => {
     if (point) text += `${pen ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}`;
+    if (point && !pen && !points[n + 1]) text += "h.1";
     pen = point !== null;
-  }
+  });
   return text;
 }
 

@@ -5,9 +5,10 @@ let skew = 0; // s that the server is ahead of this machine
 
 export const now = signal(Date.now() / 1000);
 
-export function setServerTime(at: number): void {
+/** Take the time from an answer that came `within` so many seconds: it is up to that old. */
+export function setServerTime(at: number, within: number): void {
   const found = at - Date.now() / 1000;
-  if (Math.abs(found - skew) > 1) skew = found;
+  if (found > skew + 1 || found + within < skew - 1) skew = found;
   tick();
 }
 

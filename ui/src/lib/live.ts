@@ -5,7 +5,7 @@
  */
 import { computed, signal } from "@preact/signals";
 import type { Operation, Overview } from "../api";
-import { now, setServerTime } from "./clock";
+import { now } from "./clock";
 import { get, Problem, urlOf } from "./http";
 import { access, epoch, may, readMe } from "./session";
 
@@ -29,7 +29,6 @@ let pollUntil = 0;
 let session = 0; // grows at each stop, so that a late answer of before changes nothing
 
 export function take(found: Overview): void {
-  setServerTime(found.at);
   overview.value = found;
 }
 

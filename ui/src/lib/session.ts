@@ -38,8 +38,9 @@ export async function enter(): Promise<void> {
 
 export async function readMe(): Promise<void> {
   try {
+    const began = Date.now();
     const found = await get<Me>("me");
-    setServerTime(found.now);
+    setServerTime(found.now, (Date.now() - began) / 1000);
     me.value = found;
     access.value = "in";
   } catch (error) {

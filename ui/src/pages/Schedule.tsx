@@ -5,7 +5,6 @@ import { Badge, Note, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";
 import { Facts, Panel, Table } from "../design/Table";
-import { shortId } from "../lib/format";
 import { part } from "../lib/http";
 import { useListKeys } from "../lib/list";
 import { useLoad } from "../lib/load";
@@ -101,8 +100,8 @@ function Known({ of }: { of: Row }): JSX.Element {
                         <Badge of={run.state === "ready" ? "queued" : run.state} />
                       </td>
                       <th scope="row">
-                        <a class="mono" href={href(["jobs", run.id])} data-main title={run.id}>
-                          {shortId(run.id)}
+                        <a class="mono any" href={href(["jobs", run.id])} data-main>
+                          {run.id}
                         </a>
                       </th>
                       <td class="num">

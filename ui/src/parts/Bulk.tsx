@@ -14,6 +14,7 @@ import { send, wordsOf } from "../lib/http";
 import { statusOf } from "../lib/status";
 import { watchOperation } from "../shell/Tray";
 
+const DAY = 86_400; // s
 const TYPED = 1_000; // jobs above which the number is typed
 
 export interface Target {
@@ -41,7 +42,8 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   const asked = (): OperationAsked => ({
     act,
     ...target,
-    created_before: began.value,
+    // rows that the reader has chosen are never too new, also where the clocks of page and server differ
+    created_before: target.ids ? began.value + DAY : began.value,
     ...(act === "cancel" && { tree: tree.value }),
   });
   useEffect(() => {

@@ -71,7 +71,8 @@ function State({ use }: { use: LimitUse }): JSX.Element {
       </>
     );
   }
-  if (use.blocked) return <Badge of="blocked">full</Badge>;
+  const { slots } = use.rule;
+  if (use.blocked || (slots !== null && use.used >= slots)) return <Badge of="blocked">full</Badge>;
   return <Badge of="ok">open</Badge>;
 }
 

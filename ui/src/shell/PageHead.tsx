@@ -29,10 +29,10 @@ export function PageHead({ title, kind, crumbs, mono, beside, acts, children }: 
     <header class="page-head">
       {crumbs && (
         <nav aria-label="Path" class="crumbs">
-          {crumbs.map(([to, words]) => (
+          {crumbs.map(([to, words], at) => (
             <span key={to}>
+              {at > 0 && <span aria-hidden="true"> / </span>}
               <a href={to}>{words}</a>
-              <span aria-hidden="true"> / </span>
             </span>
           ))}
         </nav>

@@ -50,10 +50,12 @@ class Live:
         from treadle.worker import Worker
 
         for handler in logging.getLogger().handlers:
-            handler.setLevel(logging.ERROR)  # the shop's failures are for the dashboard, not for this terminal
+            handler.addFilter(_for_terminal)
         await self._prepare()
         for number in (1, 2):
-            worker = Worker(shop.app, concurrency=SLOTS, queues=shop.QUEUES, grace=1, name=f"shop-{number}")
+            worker = Worker(
+                shop.app, concurrency=SLOTS, queues=shop.QUEUES, grace=1, name=f"shop-{number}", capture_logs="info"
+            )
             await self._stack.enter_async_context(worker)
         self._customers = asyncio.create_task(self._buy())
         await self._stack.enter_async_context(self._page)
@@ -97,3 +99,8 @@ class Live:
             yield shop.fulfil.job(number, shop.COUNTER if number % 100 == 0 else chance.randrange(2, 7))
         if number % 40 == 0:
             yield shop.encode.job(f"film-{number}.mov", chance.randrange(shop.TENANTS))
+
+
+def _for_terminal(record: logging.LogRecord) -> bool:
+    """Errors of Treadle itself: the lines and failures of the shop's jobs are for the dashboard."""
+    return record.levelno >= logging.ERROR and record.name not in ("shop", "treadle.jobs")

@@ -32,6 +32,7 @@ def limits() -> tuple[Limit, ...]:
 @app.task(name="shop.send_mail", queue="mail", limits=["smtp"], retry=Retry(attempts=3, base=1))
 async def send_mail(to: str, order: int, smtp_password: str = "demo") -> str:
     """Send the confirmation of an order."""
+    log.info("mail server smtp.example.org, order %d", order)
     await asyncio.sleep(chance.uniform(0.01, 0.25))
     if chance.random() < 0.04:
         raise ConnectionError(f"smtp.example.org refused {to}: 421 too many connections ({order})")

@@ -28,7 +28,8 @@ from treadle.core.model import (
     Record,
     Stats,
 )
-from treadle.errors import IdTaken
+from treadle.errors import BadOption, IdTaken
+from treadle.metrics import OTHER, decode, encode
 from treadle.policy.judge import HOLD
 from treadle.server import system_rows
 from treadle.server.auth.tokens import ANYBODY, Token
@@ -55,7 +56,7 @@ async def to_store(token: Token, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
 
 def to_settle(token: Token, out: Outcome) -> Outcome:
     """The outcome, limited to the rights of the token. Raises Refused (403)."""
-    if out.id.startswith(audit.PREFIX):  # the id is random, so the token began this entry itself
+    if audit.is_id(out.id):  # `IncomingRows` has checked that the token began this entry itself
         return replace(out, reach=(defaults.SYSTEM_QUEUE,)) if token.queues else out
     if not token.may("work"):
         raise _forbidden(token, "has no scope 'work'", scope="work")
@@ -86,8 +87,18 @@ def _signed(token: Token, job: NewJob) -> NewJob:
     if token is ANYBODY:
         return job
     act = audit.read_act(job.payload)
-    act = replace(act, by=f"{token.name} ({act.by})")
+    act = replace(act, by=f"{_signature(token)}{act.by})")
     return replace(job, payload=msgspec.json.encode(act).decode(), reach=())
+
+
+def has_begun(token: Token, row: Record) -> bool:
+    """Whether the token, by a call of the worker protocol, has stored this entry of the audit log."""
+    act = audit.read_act(row.job.payload)
+    return act.source != "api" and (token is ANYBODY or act.by.startswith(_signature(token)))
+
+
+def _signature(token: Token) -> str:
+    return f"{token.name} ("
 
 
 def _forbidden(token: Token, words: str, **details: Any) -> Refused:
@@ -141,11 +152,22 @@ def to_beat(
 
 
 def to_measure(token: Token, rows: Sequence[MetricsRow]) -> list[MetricsRow]:
-    """Rows of metrics under the stored names of the caller's workers. Raises Refused (403) for a bound token and a row
-    that is not a worker's."""
-    if token.queues and not all(row.source for row in rows):
+    """Rows of metrics under the stored names of the caller's workers, with the cells of its own queues only. Raises
+    Refused (403) for a bound token and a row that is not a worker's, and BadOption for one that cannot be read."""
+    if not token.queues:
+        return list(rows)
+    if not all(row.source for row in rows):
         raise _forbidden(token, "is bound to queues, so it may store the metrics of its own workers only")
-    return [replace(row, source=worker_of(token, row.source)) for row in rows] if token.queues else list(rows)
+    return [replace(row, source=worker_of(token, row.source), data=_own_cells(token, row.data)) for row in rows]
+
+
+def _own_cells(token: Token, data: bytes) -> bytes:
+    if not data:  # of a row that is removed
+        return data
+    cells = decode(data)
+    if cells is None:
+        raise BadOption("data", "expected the cells of a row of metrics in a version that this server knows")
+    return encode(each for each in cells if each.queue in token.queues or each.queue == OTHER)
 
 
 # --- visible rows

@@ -145,7 +145,7 @@ class BulkRoutes:
         ]
 
     async def start(self, call: Call[OperationAsked, messages.Nothing]) -> object:
-        chosen = await self._signed(self._selection(call))
+        chosen = await self._signed(call, self._selection(call))
         if call.body.dry:
             return json(await self._preview(call, chosen))
         try:
@@ -198,14 +198,18 @@ class BulkRoutes:
         search = None if text is None else Search(text, hidden_by(call.redaction), not call.redaction.shapes)
         return replace(found, query=query, search=search)
 
-    async def _signed(self, chosen: Selection) -> Selection:
-        """The selection with the signature of its group, which its words have. Raises Refused (404)."""
+    async def _signed(self, call: Call[OperationAsked, messages.Nothing], chosen: Selection) -> Selection:
+        """The selection with the error of its group, which its words have. Raises Refused (404).
+
+        The words of an operation are also read by tokens without a right to payloads, so they name the class only.
+        """
         if chosen.group is None:
             return chosen
         preview = await chosen.preview(self._core.storage)
         if not preview.samples:
             raise Refused(404, "unknown_group", "no job of this group is left, or there never was such a group")
-        return replace(chosen, signature=signature(preview.samples[0].error))
+        redaction = call.redaction if call.body.dry else call.redaction.as_shapes()
+        return replace(chosen, signature=redaction.error(signature(preview.samples[0].error)))
 
     async def _preview(self, call: Call[OperationAsked, messages.Nothing], chosen: Selection) -> PreviewView:
         storage = self._core.storage

@@ -73,7 +73,7 @@ class HttpStorage:
     token  the same access token, to keep it out of the URL
     """
 
-    capabilities = Capabilities(settle_claim=True, marks=True)
+    capabilities = Capabilities(settle_claim=True, marks=True, remote=True)
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         try:

@@ -1,7 +1,7 @@
 -- The rows of metrics. `metrics` has the lengths of their spans, as text. `metrics:<span>` has "<at>:<source>" sorted by
 -- at, and the hash `metrics:<span>:data` maps them to the data. Both expire when nothing was stored for a while.
 local METRICS = ns .. ':metrics'
-local KEPT = 91 * 86400                  -- seconds; the caller removes rows that are older (store_metrics)
+local KEPT = ${METRICS_KEPT}  -- seconds; the caller removes rows that are older (store_metrics)
 local touched = {}
 
 -- Remove the rows named from ARGV[at] on: their number, then span, at and source of each.
