@@ -82,6 +82,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         f"{LAWS}laws_scanning.py",
         "tests/admin/",
         "tests/cli/",
+        "tests/mcp/",
     ),
     "Statistics and metrics": (
         f"{LAWS}laws_glance.py",

@@ -65,6 +65,7 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
     "workflows": [["list"]],
     "audit": [["list"]],
     "dashboard": [["--no-open", "--port", "0"]],
+    "mcp": [[]],
     "stats": [[]],
     "top": [["--times", "1"]],
     "migrate": [[]],

@@ -32,6 +32,7 @@ COMMANDS = {
     "workers": ("treadle.cli.overview", "List the workers that have sent a heartbeat recently."),
     "top": ("treadle.cli.top", "Show queues and workers, refreshed continuously."),
     "stats": ("treadle.cli.overview", "Count jobs by task and state."),
+    "mcp": ("treadle.cli.mcp", "Serve tools that show and change jobs to an assistant, over stdio."),
     "audit": ("treadle.cli.audit", "List who did what: the acts of operators."),
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from treadle.admin import Audit
-from treadle.admin.audit import Receipt
+from treadle.admin.audit import Receipt, Source
 from treadle.server.auth.tokens import ANYBODY
 from treadle.server.routes.job_messages import Acted
 
@@ -33,13 +33,19 @@ def who(call: Any) -> str:
     return f"anybody at {address}" if address else "anybody"
 
 
+def source_of(call: Any) -> Source:
+    """Where the call came from: "api", or the program that makes calls within this process."""
+    found: Source = call.request.scope.get("treadle.source", "api")
+    return found
+
+
 @asynccontextmanager
 async def audited(audit: Audit, act: str, details: tuple[str, ...], call: Any) -> AsyncIterator[Receipt]:
     """Record one call. `details`: the fields of its body that the entry has."""
     parts = call.request.path_params
     target = parts.get("id") or parts.get("name") or getattr(call.body, "task", "")
     async with audit.record(
-        act, str(target), filter=_details(call.body, details), by=who(call), source="api"
+        act, str(target), filter=_details(call.body, details), by=who(call), source=source_of(call)
     ) as receipt:
         yield receipt
 

@@ -18,7 +18,7 @@ from treadle.admin.operations import Operation as Progress
 from treadle.admin.selection import Selection
 from treadle.core.model import Query, State
 from treadle.core.redaction import without_secrets
-from treadle.server.audited import who
+from treadle.server.audited import source_of, who
 from treadle.server.errors import Refused, json
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.job_messages import JobFilter
@@ -150,7 +150,7 @@ class BulkRoutes:
             return json(await self._preview(call, chosen))
         try:
             return await self._core.operations.start(
-                call.body.act, chosen, tree=call.body.tree, by=who(call), source="api"
+                call.body.act, chosen, tree=call.body.tree, by=who(call), source=source_of(call)
             )
         except TooManyOperations:
             words = f"{AT_ONCE} operations run already: wait for one to end, or stop one"
