@@ -16,7 +16,8 @@ import time
 from contextlib import AsyncExitStack
 
 from benchmarks.claim_cost import BATCH, CLAIMS, LEASE, READY_JOBS, a_claim, fill, settle, there
-from treadle.core.model import Claim, Limit
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 

@@ -21,7 +21,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from treadle.core.model import Claim, Limit, NewJob, Outcome, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, NewJob, Outcome, Record, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from treadle import App
-from treadle.core.model import Claim, NewJob, Outcome, Page, Query, State
+from treadle.core.model import Claim, NewJob, Outcome, State
+from treadle.core.query_model import Page, Query
 from treadle.storage.contract import Storage
 
 CALL = 1_000  # jobs of one call while the storage is filled

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from benchmarks.claim_cost import settle
 from tests.servers.valkey import Valkey
-from treadle.core.model import Claim, Limit, NewJob, Outcome, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, NewJob, Outcome, State
 from treadle.storage import connect
 
 Make = Callable[[int], NewJob]

@@ -25,7 +25,9 @@ import psycopg
 from msgspec.structs import replace
 
 from benchmarks.claim_cost import there
-from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
+from treadle.core.query_model import Query
 from treadle.errors import StorageError
 from treadle.storage.postgres import PostgresStorage
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from treadle.app import App
 from treadle.core.events import Event
 from treadle.core.job import Job, JobSpec
-from treadle.core.model import Limit, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Record, State
 from treadle.errors import (
     AnswerTooLarge,
     BadArgument,

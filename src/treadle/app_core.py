@@ -31,7 +31,7 @@ from treadle.core import clock as clocks
 from treadle.core.events import Emitter, Event
 from treadle.core.ids import IdFactory, UuidV7
 from treadle.core.job import Continuation, JobSpec
-from treadle.core.model import Limit
+from treadle.core.limit_model import Limit
 from treadle.errors import UnknownTask
 from treadle.execution import middleware
 from treadle.execution.open_transaction import guarded

@@ -12,7 +12,9 @@ from tests.kit import Spy
 from treadle import App
 from treadle.admin.explain import MOST_AHEAD, explain
 from treadle.admin.storage_move import _running
-from treadle.core.model import Claim, Glance, Limit, Presence, Query, Record
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, Presence, Record
+from treadle.core.query_model import Glance, Query
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 from treadle.testing.shows import shows

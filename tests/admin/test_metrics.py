@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from treadle import App, BadOption, UnknownName
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.metrics import POINTS, Cell, encode
 from treadle.metrics.histogram import bucket_of
 from treadle.testing import HandClock

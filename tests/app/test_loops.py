@@ -21,7 +21,7 @@ from tests.served import memory_url
 from tests.waiting import each_turn, turn, until_blocking
 from treadle import App, StorageError, StorageUnavailable, Worker
 from treadle.concurrency import cross_loop
-from treadle.core.model import Stats
+from treadle.core.query_model import Stats
 from treadle.errors import EventLoopError
 from treadle.ports.memory import memory_backend
 from treadle.storage import loop_ownership

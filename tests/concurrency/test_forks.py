@@ -15,7 +15,8 @@ import pytest
 from tests.concurrency import fork_tasks as work
 from tests.worker.test_processes import record, run, task_of
 from treadle import App, Middleware, ProcessDied, Record, State, Worker
-from treadle.core.model import NewJob, Query
+from treadle.core.model import NewJob
+from treadle.core.query_model import Query
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter, running_here
 from treadle.worker.executors.processes import ProcessPool

@@ -20,7 +20,8 @@ from tests.kit import Told
 from tests.waiting import Signal
 from treadle import App, JobFailed, Retry, Stale, StorageUnavailable, Worker, current, flow
 from treadle.core.job import Job
-from treadle.core.model import Claim, Limit
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim
 from treadle.errors import BadSession, NestedTransaction
 from treadle.execution.job_run import running_here
 from treadle.execution.transaction import Open

@@ -16,19 +16,9 @@ import pytest
 
 from tests.faults.stages import SERVED, Stage, be_patient, staged
 from treadle import StorageUnavailable
-from treadle.core.model import (
-    Claim,
-    HeartbeatResult,
-    LeaseRenewal,
-    Limit,
-    NewJob,
-    Outcome,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    State,
-)
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled, State
+from treadle.core.query_model import Query
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, Proxy

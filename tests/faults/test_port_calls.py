@@ -14,7 +14,9 @@ import msgspec
 import pytest
 
 from tests.faults.breaking_ports import HOWS, Breaking, How
-from treadle.core.model import Limit, Query, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import State
+from treadle.core.query_model import Query
 from treadle.errors import StorageUnavailable
 from treadle.ports import memory_backend
 from treadle.storage.composed import ComposedStorage, log

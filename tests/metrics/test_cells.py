@@ -7,7 +7,7 @@ import zlib
 import msgspec
 import pytest
 
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.metrics import OTHER, Cell, Cells, Recorder, SeriesBuilder, decode, encode
 from treadle.metrics.cells import LARGEST_DATA, LARGEST_ROW, VERSION
 from treadle.metrics.histogram import LARGEST, MOST

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.metrics import Cell, Cells, decode, encode, fold, windows
 from treadle.metrics.folding import AGES, DAY, HOUR, KEPT
 

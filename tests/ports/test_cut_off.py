@@ -15,7 +15,8 @@ import pytest
 
 from tests.waiting import each_turn
 from treadle import StorageError
-from treadle.core.model import NewJob, Query
+from treadle.core.model import NewJob
+from treadle.core.query_model import Query
 from treadle.errors import EventLoopError
 from treadle.ports import Ports, file_queue, file_store, memory_pubsub, memory_queue, memory_store
 from treadle.ports.disk import Disk

@@ -14,7 +14,8 @@ from tests.served import host
 from tests.server.test_crossing import token
 from treadle import App, BadOption, ForeignRow, KeyHeld, Limit, Redrive, Retry, Worker, flow
 from treadle.cli.root import run
-from treadle.core.model import MetricsRow, NewJob, Outcome, State
+from treadle.core.model import NewJob, Outcome, State
+from treadle.core.query_model import MetricsRow
 from treadle.execution.context import current
 from treadle.metrics import OTHER, Cell, encode
 from treadle.server import Settings

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.served import memory_url
-from treadle.core.model import Declare, Limit, LimitChange, NewJob
+from treadle.core.limit_model import Declare, Limit, LimitChange
+from treadle.core.model import NewJob
 from treadle.errors import BadOption
 from treadle.storage.http import HttpStorage
 

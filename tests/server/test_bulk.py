@@ -13,7 +13,8 @@ import pytest
 from tests.server.test_looking import Site
 from treadle.admin.audit import Act
 from treadle.admin.operations import AT_ONCE
-from treadle.core.model import Query, State
+from treadle.core.model import State
+from treadle.core.query_model import Query
 from treadle.errors import StorageUnavailable
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows

@@ -31,7 +31,8 @@ from treadle import App
 from treadle.compat.delayed.app import delayed_routes
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
-from treadle.core.model import Claim, NewJob, Outcome, Presence, Query, Record, State
+from treadle.core.model import Claim, NewJob, Outcome, Presence, Record, State
+from treadle.core.query_model import Query
 from treadle.discovery.packet import BadPacket, decode
 from treadle.server import Settings
 from treadle.server.auth.tokens import SCOPES

@@ -17,7 +17,8 @@ from tests.served import host, memory_url
 from tests.server.raw import Answer, ask
 from tests.waiting import Turns
 from treadle import App, BadOption, flow
-from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Query, State
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, State
+from treadle.core.query_model import Query
 from treadle.server import Settings, time_slices
 from treadle.server.row_checks import (
     MOST_CALL,

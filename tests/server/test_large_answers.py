@@ -10,7 +10,8 @@ import pytest
 from tests.served import host
 from tests.server.places import EVERY, a_place
 from treadle import AnswerTooLarge, App, JobFailed, Limit, gather
-from treadle.core.model import Claim, Query, State
+from treadle.core.model import Claim, State
+from treadle.core.query_model import Query
 from treadle.server import Settings
 from treadle.worker import Worker
 

@@ -12,7 +12,8 @@ from tests.server.raw import ask
 from tests.server.test_bound_worker import TOKENS
 from treadle import App
 from treadle.cli.root import run
-from treadle.core.model import Claim, NewJob, Query
+from treadle.core.model import Claim, NewJob
+from treadle.core.query_model import Query
 from treadle.server import Settings, long_lists
 from treadle.server.auth.rights import worker_of
 from treadle.storage.memory import MemoryStorage

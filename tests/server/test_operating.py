@@ -15,7 +15,7 @@ from tests.server.test_api import Client, session
 from tests.server.test_crossing import token
 from treadle import App
 from treadle.core.clock import wall
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.metrics import Cell, encode
 from treadle.metrics.histogram import bucket_of
 from treadle.server import Settings

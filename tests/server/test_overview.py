@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.server.test_crossing import token
-from treadle.core.model import Glance, Limit, LimitUse, MetricsRow, Pause, Presence, QueueGlance
+from treadle.core.limit_model import Limit, LimitUse, Pause
+from treadle.core.model import Presence
+from treadle.core.query_model import Glance, MetricsRow, QueueGlance
 from treadle.metrics import Cell, encode
 from treadle.metrics.histogram import bucket_of
 from treadle.server.overview import Look, Overview, compose

@@ -18,7 +18,8 @@ from tests.server.test_crossing import token
 from tests.waiting import Signal, patient
 from treadle import App
 from treadle.core.clock import wall
-from treadle.core.model import Limit, NewJob
+from treadle.core.limit_model import Limit
+from treadle.core.model import NewJob
 from treadle.server import Serving, Settings, Token, make_site
 from treadle.server.auth.tokens import ANYBODY, SCOPES, digest
 from treadle.server.errors import Refused

@@ -15,7 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from treadle.admin.acts import GROUP, Acts, cancelled
-from treadle.core.model import LimitFacts, NewJob, Record, Settled, State
+from treadle.core.limit_model import LimitFacts
+from treadle.core.model import NewJob, Record, Settled, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.workflow import signals

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from treadle import App, Worker
-from treadle.core.model import Limit, LimitUse, NewJob, Record, State
+from treadle.core.limit_model import Limit, LimitUse
+from treadle.core.model import NewJob, Record, State
 from treadle.testing.history import Entry, History, Recorder, check, read
 
 START = 1_000.0

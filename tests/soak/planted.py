@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from treadle.core.limit_model import Declare
 from treadle.core.model import (
     APPLIED,
     Claim,
     Claimed,
-    Declare,
     HeartbeatResult,
     LeaseRenewal,
     NewJob,

@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.soak.tasks import EVERY, LEASE, RULES, VALUES, arguments
 from treadle import App, Record, State
-from treadle.core.model import FINAL, LimitUse
+from treadle.core.limit_model import LimitUse
+from treadle.core.model import FINAL
 from treadle.testing.history import Entry, Evidence, Violation, check
 
 CLOCK = 0.005  # seconds; a time of the storage is rounded, and two times of one call differ

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from tests.servers import postgres, valkey
-from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 

@@ -9,7 +9,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import ACT, Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import ACT, Claim, LeaseRenewal, NewJob, Outcome, Presence, State
+from treadle.core.query_model import Query
 from treadle.errors import TreadleError
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock

@@ -15,28 +15,9 @@ import msgspec
 import pytest
 from msgspec import inspect as info
 
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Declare,
-    Glance,
-    LeaseRenewal,
-    Limit,
-    LimitFacts,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Page,
-    Pause,
-    Presence,
-    Query,
-    QueueGlance,
-    Record,
-    Resume,
-    Settled,
-    State,
-)
+from treadle.core.limit_model import Declare, Limit, LimitFacts, LimitUse, Pause, Resume
+from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled, State
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, QueueGlance
 from treadle.storage import messages
 from treadle.storage.composed import log_entries
 from treadle.storage.transfer import Carried, Chunk, Edge, MoveState, Rate

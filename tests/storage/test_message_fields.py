@@ -18,7 +18,8 @@ import pytest
 from msgspec.structs import fields, replace
 
 from tests.storage import test_message_bytes as recorded
-from treadle.core.model import Claim, Limit, LimitChange, Outcome
+from treadle.core.limit_model import Limit, LimitChange
+from treadle.core.model import Claim, Outcome
 from treadle.storage import contract, messages
 from treadle.storage.composed import log_entries
 

@@ -20,7 +20,9 @@ from tests.kit import Spy, Told
 from tests.storage.moving_kit import OUTSIDE, PLACES, made, populate, url_of
 from treadle import App, StorageMoved, StorageUnavailable, Unsupported, Worker
 from treadle.admin.storage_move import Place, abort, compare, move, prepare
-from treadle.core.model import Claim, Limit, NewJob, Outcome, Query, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, NewJob, Outcome, State
+from treadle.core.query_model import Query
 from treadle.errors import MoveFailed, StorageError
 from treadle.storage import connect
 from treadle.storage.contract import Storage

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import Signal, turn
-from treadle.core.model import Query
+from treadle.core.query_model import Query
 from treadle.errors import StorageUnavailable
 from treadle.ports import Ports, file_queue, memory_backend, memory_pubsub, memory_store
 from treadle.storage.composed import ComposedStorage

@@ -13,7 +13,7 @@ import pytest
 
 from tests.servers import valkey
 from tests.storage.shards_kit import REFUSED, expect, makes
-from treadle.core.model import Limit
+from treadle.core.limit_model import Limit
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.conformance import (

@@ -12,7 +12,8 @@ from tests.servers import postgres
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
 from tests.storage.sqlite.support import sql
-from treadle.core.model import Claim, Limit, Presence
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, Presence
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.postgres import PostgresStorage

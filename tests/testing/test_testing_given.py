@@ -12,7 +12,8 @@ import pytest
 from tests.testing.kit import GIVEN, a_given
 from treadle import App, BadOption, Limit, StorageUnavailable, current, flow
 from treadle.core.clock import Clock
-from treadle.core.model import Claim, Declare, NewJob, Presence
+from treadle.core.limit_model import Declare
+from treadle.core.model import Claim, NewJob, Presence
 from treadle.errors import StorageError
 from treadle.storage import connect
 from treadle.storage.contract import Storage

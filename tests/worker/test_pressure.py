@@ -9,7 +9,7 @@ import pytest
 from tests.kit import Spy, Told, work
 from tests.waiting import Signal
 from treadle import AIMD, App, Backlog, Event, Retry, flow
-from treadle.core.model import Query
+from treadle.core.query_model import Query
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 from treadle.worker.backlog import BacklogMonitor

@@ -10,8 +10,9 @@ from treadle.admin.acts import GROUP
 from treadle.admin.failure_groups import SCAN, FailureGroups, read_groups
 from treadle.admin.jobs import Jobs, Told
 from treadle.admin.moved_acts import Stays
-from treadle.core.model import Page, State
+from treadle.core.model import State
 from treadle.core.must_await import Awaited
+from treadle.core.query_model import Page
 from treadle.errors import BadOption
 
 

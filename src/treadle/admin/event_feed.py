@@ -12,7 +12,8 @@ from typing import Final
 from treadle.core import defaults
 from treadle.core.clock import Clock
 from treadle.core.events import Event, reaped
-from treadle.core.model import EXPIRED, Query, Record, State
+from treadle.core.model import EXPIRED, Record, State
+from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 
 TRACKED: Final = 10_000  # unfinished jobs that are polled; beyond that the oldest are dropped

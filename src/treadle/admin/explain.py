@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from treadle.core import ids
 from treadle.core.clock import moment_text
-from treadle.core.model import DECLINED, Glance, Limit, LimitUse, Presence, Record, State
+from treadle.core.limit_model import Limit, LimitUse
+from treadle.core.model import DECLINED, Presence, Record, State
+from treadle.core.query_model import Glance
 from treadle.errors import error_line
 from treadle.storage.row_rules import costs
 from treadle.workflow.signals import signal_name

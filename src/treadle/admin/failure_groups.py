@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.admin.error_signature import signature
-from treadle.core.model import Query, Record, State
+from treadle.core.model import Record, State
+from treadle.core.query_model import Query
 from treadle.errors import UNREADABLE, BadOption, error_line
 from treadle.storage.contract import Storage
 

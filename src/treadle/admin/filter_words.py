@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.core.clock import moment
-from treadle.core.model import Query, State
+from treadle.core.model import State
+from treadle.core.query_model import Query
 
 ACTS: Final = {"retry": "Reopen", "cancel": "Cancel", "run_now": "Queue now", "delete": "Delete"}
 UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)

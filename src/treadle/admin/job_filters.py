@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any, Final, cast
 
 from treadle.admin.known_names import near
-from treadle.core.model import Query, State
+from treadle.core.model import State
+from treadle.core.query_model import Query
 from treadle.errors import BadOption
 from treadle.tasks.when import HasId
 

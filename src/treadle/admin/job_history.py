@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 from msgspec import Struct, UnsetType
 
 from treadle.admin import stored_values
-from treadle.core.model import Query, Record, State
+from treadle.core.model import Record, State
+from treadle.core.query_model import Query
 from treadle.durable.checkpoints import OURS, Entry, read_entry
 from treadle.durable.once import marks_of
 from treadle.errors import UNREADABLE

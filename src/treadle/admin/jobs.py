@@ -22,8 +22,9 @@ from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults, ids
 from treadle.core.job import Job
-from treadle.core.model import Glance, Order, Page, Query, Record, State
+from treadle.core.model import Record, State
 from treadle.core.must_await import Awaited
+from treadle.core.query_model import Glance, Order, Page, Query
 from treadle.durable.checkpoints import check_name
 from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
 from treadle.policy.retry import read_policy

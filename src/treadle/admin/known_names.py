@@ -23,7 +23,9 @@ from msgspec import UNSET, Struct, UnsetType
 from treadle.admin import names_in_use
 from treadle.core import defaults
 from treadle.core.clock import monotonic
-from treadle.core.model import LimitUse, NewJob, Query, Stats
+from treadle.core.limit_model import LimitUse
+from treadle.core.model import NewJob
+from treadle.core.query_model import Query, Stats
 from treadle.core.ranges import OWN
 from treadle.errors import TreadleError, UnknownName
 from treadle.storage.contract import Storage

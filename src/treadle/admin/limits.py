@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from treadle.admin.known_names import Names, warn
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
-from treadle.core.model import Declare, Limit, LimitUse, Pause, Resume
+from treadle.core.limit_model import Declare, Limit, LimitUse, Pause, Resume
 from treadle.core.must_await import Awaited
 from treadle.core.ranges import LONGEST, OWN
 from treadle.errors import BadOption

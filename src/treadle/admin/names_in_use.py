@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from treadle.core.model import Count, Order, Query, State, Stats
+from treadle.core.model import State
+from treadle.core.query_model import Count, Order, Query, Stats
 from treadle.storage.contract import Storage
 
 NEWEST: Final = 1_000  # newest jobs whose tasks and queues are read

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from treadle.core.events import Emitter, Event
-from treadle.core.model import NewJob, Outcome, Query, Record, State
+from treadle.core.model import NewJob, Outcome, Record, State
+from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 
 GRACE: Final = 0.1  # s after the end during which a process may still begin to wait

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from treadle.admin.known_names import warn
 from treadle.admin.limits import Limits
 from treadle.admin.moved_looks import Moved
-from treadle.core.model import Glance, LimitUse, Stats
+from treadle.core.limit_model import LimitUse
 from treadle.core.must_await import Awaited
+from treadle.core.query_model import Glance, Stats
 from treadle.core.ranges import OWN
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of

@@ -14,7 +14,8 @@ from treadle.admin.audit import is_entry
 from treadle.admin.failure_groups import GroupKey, key_of
 from treadle.admin.filter_words import words_of
 from treadle.admin.job_search import Search
-from treadle.core.model import Query, Record, State
+from treadle.core.model import Record, State
+from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import within as in_reach
 

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from treadle.admin.job_filters import id_of, query_of
 from treadle.admin.moved_looks import Moved
 from treadle.admin.workflow_graph import FOLD, Graph, graph
-from treadle.core.model import Query, Record, State
+from treadle.core.model import Record, State
 from treadle.core.must_await import Awaited
+from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
 from treadle.errors import BadOption, UnknownJob
 from treadle.storage.contract import Storage

@@ -32,7 +32,7 @@ from treadle.storage.move_marks import check_stays
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.model import Page
+    from treadle.core.query_model import Page
 
 Filters = dict[str, Any]
 Act = Callable[..., Awaitable[int]]  # takes the app, and an id or filters

@@ -15,7 +15,7 @@ from treadle.core.defaults import MAX_COUNT
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.model import LimitUse
+    from treadle.core.limit_model import LimitUse
 
 COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "blocked", "state")
 
@@ -124,7 +124,7 @@ def set_(
     hold: Literal["running", "ended"],
 ) -> None:
     """Add or replace the rule of a limit. Jobs name it as NAME or NAME:partition; queue:mail limits the queue mail."""
-    from treadle.core.model import Limit
+    from treadle.core.limit_model import Limit
 
     if slots is None and rate is None:
         raise click.UsageError(f"give --slots or --rate; `treadle limits remove {name}` removes the rule")
@@ -148,7 +148,7 @@ def set_(
 @click.argument("name")
 def remove(target: Target, name: str) -> None:
     """Remove the rule of a limit. Jobs that it blocks are queued again, unless the limit is paused."""
-    from treadle.core.model import Limit
+    from treadle.core.limit_model import Limit
 
     async def act(app: App) -> tuple[LimitUse, LimitUse | None]:
         before = await _of(app, name)

@@ -11,7 +11,7 @@ from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.model import Glance
+    from treadle.core.query_model import Glance
 
 STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 

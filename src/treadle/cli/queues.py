@@ -12,7 +12,7 @@ from treadle.cli.watch import Listing, pausable
 from treadle.core.defaults import SYSTEM_QUEUE
 
 if TYPE_CHECKING:
-    from treadle.core.model import Stats
+    from treadle.core.query_model import Stats
 
 COLUMNS = ("queue", "queued", "running", "scheduled", "blocked", "waiting", "failed", "first waits", "workers", "state")
 LEFT = ("queue", "state", "first waits")

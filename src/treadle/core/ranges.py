@@ -14,21 +14,9 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from treadle.core import defaults, ids
-from treadle.core.model import (
-    Claim,
-    Declare,
-    LeaseRenewal,
-    Limit,
-    LimitChange,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Pairs,
-    Pause,
-    Presence,
-    Query,
-    Resume,
-)
+from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Pairs, Presence
+from treadle.core.query_model import MetricsRow, Query
 from treadle.errors import BadOption, TooLarge
 
 MOST_AFTER: Final = 100_000  # jobs that one job waits for

@@ -1,7 +1,4 @@
-"""Runs one job: decodes the arguments, calls the function, encodes the result, and decides the Outcome.
-
-Nothing here writes to the storage.
-"""
+"""Runs one job: decodes, calls the function, encodes the result and decides the Outcome. It stores nothing."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.metrics.cells import Cells, decode, encode
 
 HOUR: Final = 3600.0

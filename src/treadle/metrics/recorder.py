@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.metrics.cells import Cell, Cells, encode
 
 MINUTE: Final = 60.0  # s

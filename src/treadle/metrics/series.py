@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.metrics.cells import Cell, decode
 from treadle.metrics.folding import SPANS
 from treadle.metrics.histogram import MOST, quantiles

@@ -13,7 +13,8 @@ from treadle.app import App
 from treadle.core import defaults
 from treadle.core.argument_names import spelled
 from treadle.core.job import JobSpec
-from treadle.core.model import Query, State
+from treadle.core.model import State
+from treadle.core.query_model import Query
 from treadle.errors import BadOption
 from treadle.pipeline.batches import BatchHandler
 from treadle.pipeline.handlers import child_function, end_function, step_function

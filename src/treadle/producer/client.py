@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeVar
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
-from treadle.core.model import NewJob, Query, Record, State
+from treadle.core.model import NewJob, Record, State
+from treadle.core.query_model import Query
 from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
 from treadle.execution.job_run import in_sole_transaction, refuse_to_wait

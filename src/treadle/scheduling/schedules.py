@@ -16,8 +16,9 @@ from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.clock import moment
 from treadle.core.job import Job, JobSpec
-from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, State
+from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Record, State
 from treadle.core.must_await import Awaited
+from treadle.core.query_model import Query
 from treadle.errors import BadOption, Stale, UnknownSchedule
 from treadle.execution.runner import SystemTask
 from treadle.policy import cron as when

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
-from treadle.core.model import Limit
+from treadle.core.limit_model import Limit
 
 GONE: Final = 30 * 86_400.0  # seconds for which usage is kept after the last start if no rule counts it
 

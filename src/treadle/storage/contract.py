@@ -88,24 +88,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from treadle.core import defaults
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Glance,
-    HeartbeatResult,
-    LeaseRenewal,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    Stats,
-)
+from treadle.core.limit_model import LimitChange, LimitUse
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.storage.transfer import Chunk, MoveState
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from treadle.core.model import Declare, Limit, LimitChange, LimitFacts, Pause, Resume, Why
+from treadle.core.limit_model import Declare, Limit, LimitChange, LimitFacts, Pause, Resume, Why
 
 WHYS: Final[tuple[Why, ...]] = ("paused", "held")
 

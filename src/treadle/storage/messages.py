@@ -14,25 +14,9 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from treadle import errors
 from treadle.core import defaults
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Declare,
-    LeaseRenewal,
-    Limit,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Pairs,
-    Pause,
-    Presence,
-    Record,
-    Resume,
-    Settled,
-    State,
-)
+from treadle.core.limit_model import Declare, Limit, LimitChange, LimitUse, Pause, Resume
+from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Pairs, Presence, Record, Settled, State
+from treadle.core.query_model import MetricsRow
 
 LONG: Final = 100_000  # entries of any list of a request
 FEW: Final = 10_000  # queues or tasks of one claim

@@ -5,24 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Glance,
-    HeartbeatResult,
-    LeaseRenewal,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    Stats,
-)
+from treadle.core.limit_model import LimitChange, LimitUse
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.storage.contract import (
     Bound,
     Capabilities,

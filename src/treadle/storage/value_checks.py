@@ -12,17 +12,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    LeaseRenewal,
-    LimitChange,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Presence,
-    Settled,
-)
+from treadle.core.limit_model import LimitChange
+from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Settled
+from treadle.core.query_model import MetricsRow
 from treadle.core.ranges import (
     COUNT,
     a_span,

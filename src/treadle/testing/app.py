@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from treadle.admin import stored_values
 from treadle.app_core import StorageChoice
 from treadle.core import defaults
-from treadle.core.model import Claim, NewJob, Query, Record
+from treadle.core.model import Claim, NewJob, Record
+from treadle.core.query_model import Query
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
 from treadle.serialization.call_codec import CallCodec

@@ -15,7 +15,9 @@ from typing import Any, Final, TypeVar
 from treadle.admin.acts import cancelled, let_go
 from treadle.core.clock import Clock
 from treadle.core.defaults import MAX_COUNT
-from treadle.core.model import Declare, Limit, LimitUse, Query, Record, Resume, State
+from treadle.core.limit_model import Declare, Limit, LimitUse, Resume
+from treadle.core.model import Record, State
+from treadle.core.query_model import Query
 from treadle.core.ranges import LONGEST, OWN
 from treadle.core.redaction import shown
 from treadle.errors import BadOption, TreadleError

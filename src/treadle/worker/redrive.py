@@ -14,7 +14,8 @@ from datetime import timedelta
 from msgspec.structs import force_setattr
 
 from treadle.core.argument_names import Spelled
-from treadle.core.model import ERROR, LOST, Outcome, Query, Record, State
+from treadle.core.model import ERROR, LOST, Outcome, Record, State
+from treadle.core.query_model import Query
 from treadle.errors import BadOption
 from treadle.policy.retry import seconds
 from treadle.storage.contract import Storage

@@ -13,7 +13,9 @@ from treadle.admin.failure_groups import FailureGroup, FailureGroups
 from treadle.cli.top import rows, summary
 from treadle.cli.top.grid import GAP, Column, Row, cell, fit, gauge, padded, spark
 from treadle.cli.top.reader import LONGEST, Outage, Reader, Snapshot
-from treadle.core.model import Glance, Limit, LimitUse, Pause, Presence, QueueGlance
+from treadle.core.limit_model import Limit, LimitUse, Pause
+from treadle.core.model import Presence
+from treadle.core.query_model import Glance, QueueGlance
 from treadle.server.overview import Look, Overview, compose
 from treadle.storage.memory import MemoryStorage
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import a_schema, blocked_by, done, job, url_of
-from treadle.core.model import Claim, Limit, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, State
 from treadle.storage.postgres import PostgresStorage
 
 STRANGE = (

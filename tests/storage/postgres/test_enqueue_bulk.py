@@ -12,7 +12,8 @@ from psycopg import sql
 from tests.servers import postgres
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
-from treadle.core.model import Claim, NewJob, Query
+from treadle.core.model import Claim, NewJob
+from treadle.core.query_model import Query
 from treadle.errors import IdTaken, KeyHeld
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.postgres import PostgresStorage

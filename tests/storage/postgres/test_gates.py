@@ -14,7 +14,8 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import a_schema, done, job, url_of
-from treadle.core.model import Claim, Limit, Record
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, Record
 from treadle.storage.postgres import PostgresStorage
 
 TENANTS = [f"tenant:{n}" for n in range(12)]

@@ -15,7 +15,8 @@ from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
 from tests.waiting import until
 from treadle import App, Retry, StorageUnavailable, Worker, current
-from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Limit, Presence, Record, Settled, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Presence, Record, Settled, State
 from treadle.storage.postgres import PostgresStorage
 
 MOST = 60.0  # seconds; the open transaction lasts as long as the test waits, so only a hang takes so long

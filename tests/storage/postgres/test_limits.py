@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.postgres.support import done, job
-from treadle.core.model import Claim, Limit, Outcome, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, Outcome, Record, State
 from treadle.storage.postgres import PostgresStorage
 from treadle.testing import HandClock
 

@@ -11,7 +11,9 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import done, job
-from treadle.core.model import Claim, Limit, Outcome, Query, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, Outcome, Record, State
+from treadle.core.query_model import Query
 from treadle.storage.postgres import PostgresStorage
 
 MANY = 1_000  # rows of each kind

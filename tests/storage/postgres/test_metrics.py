@@ -8,7 +8,7 @@ import random
 import psycopg
 
 from tests.servers import postgres
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.storage.postgres import PostgresStorage
 
 START = 1_800_000_000.0

@@ -10,7 +10,8 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import done, job
-from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.storage.postgres import PostgresStorage
 
 MANY, FEW = 1_000, 5

@@ -14,7 +14,8 @@ from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
 from tests.waiting import turn, until
 from treadle import App, Worker
-from treadle.core.model import Claim, Presence, Query
+from treadle.core.model import Claim, Presence
+from treadle.core.query_model import Query
 from treadle.errors import BadUrl, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.storage import connect
 from treadle.storage.postgres import PostgresStorage, vacuum

@@ -12,7 +12,9 @@ import pytest
 
 from tests.servers import valkey
 from treadle import App, StorageDenied, StorageError, StorageFull, StorageUnavailable, Worker
-from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, State
+from treadle.core.query_model import Query
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
 from treadle.testing import Proxy

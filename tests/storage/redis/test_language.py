@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.servers import valkey
-from treadle.core.model import Claim, Query
+from treadle.core.model import Claim
+from treadle.core.query_model import Query
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.storage.redis.reads_kit import reads_of
-from treadle.core.model import Claim, Limit, MetricsRow, NewJob, Order, Outcome, Presence, Query, QueueGlance, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, NewJob, Outcome, Presence, State
+from treadle.core.query_model import MetricsRow, Order, Query, QueueGlance
 from treadle.storage.redis import RedisStorage
 from treadle.storage.redis import storage as module
 from treadle.testing.conformance.kit import back, done, failed

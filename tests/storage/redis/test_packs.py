@@ -8,7 +8,8 @@ import os
 from msgspec.structs import replace
 
 from tests.servers import valkey
-from treadle.core.model import Claim, Outcome, Query, State
+from treadle.core.model import Claim, Outcome, State
+from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage

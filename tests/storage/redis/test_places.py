@@ -15,7 +15,8 @@ from tests.servers import tls, valkey
 from tests.servers.cluster import Cluster, shared
 from tests.servers.sentinel import MASTER, Sentinels
 from tests.waiting import Signal, until
-from treadle.core.model import Claim, NewJob, Outcome, Query, State
+from treadle.core.model import Claim, NewJob, Outcome, State
+from treadle.core.query_model import Query
 from treadle.errors import BadUrl, StorageUnavailable
 from treadle.storage import connect
 from treadle.storage.contract import Storage

@@ -13,7 +13,8 @@ import pytest
 import treadle.storage.redis
 from tests.servers import valkey
 from treadle import StorageDenied
-from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
 from treadle.storage.redis.errors import RIGHTS

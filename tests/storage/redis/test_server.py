@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from tests.servers import valkey
 from tests.waiting import until
-from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
+from treadle.core.query_model import Query
 from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageFull, StorageUnavailable
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage

@@ -18,7 +18,9 @@ import pytest
 from tests.servers import valkey
 from tests.storage.shards_kit import SHARDS, any_id
 from treadle.core.ids import derived, is_derived
-from treadle.core.model import Claim, LeaseRenewal, Limit, NewJob, Outcome, Presence, Query, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
+from treadle.core.query_model import Query
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage, ShardedRedis

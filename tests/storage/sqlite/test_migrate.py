@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.storage.sqlite.support import ask, done, integrity, job, jobs, opened, sql
-from treadle.core.model import Limit, Outcome, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Outcome, State
 from treadle.errors import StorageError
 from treadle.storage.sqlite import migrate
 

@@ -10,7 +10,9 @@ import pytest
 from msgspec import structs
 
 from tests.storage.sqlite.support import ask, job, opened
-from treadle.core.model import Limit, Outcome, Query, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import Outcome, State
+from treadle.core.query_model import Query
 from treadle.storage.sqlite.glance import glance
 from treadle.storage.sqlite.queries import by_ids
 from treadle.storage.sqlite.search import Search

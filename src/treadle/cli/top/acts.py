@@ -18,7 +18,8 @@ from treadle.admin.operations import Operation, TooManyOperations
 from treadle.admin.selection import Selection
 from treadle.cli.audited import audited
 from treadle.cli.output import lasts, plural
-from treadle.core.model import Query, Record, State
+from treadle.core.model import Record, State
+from treadle.core.query_model import Query
 from treadle.core.redaction import in_line
 from treadle.errors import Stale
 from treadle.server.overview import QueueOverview

@@ -8,7 +8,7 @@ from treadle.cli.output import data, lasts, plural, table
 from treadle.cli.watch import clear
 
 if TYPE_CHECKING:
-    from treadle.core.model import Glance, QueueGlance
+    from treadle.core.query_model import Glance, QueueGlance
 
 QUEUES = ("queue", "queued", "running", "scheduled", "blocked", "failed", "first waits", "state")
 WORKERS = ("worker", "queues", "running", "up for")
@@ -37,7 +37,7 @@ def show(seen: Glance) -> None:
 
 def _queues(seen: Glance, limited: set[str]) -> dict[str, QueueGlance]:
     """The queues that have jobs, a worker or a limit of their own, by name."""
-    from treadle.core.model import QueueGlance
+    from treadle.core.query_model import QueueGlance
 
     names = (
         {each.name for each in seen.queues} | {queue for worker in seen.workers for queue in worker.queues} | limited

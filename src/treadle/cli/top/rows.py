@@ -8,7 +8,7 @@ from typing import Final
 from treadle.admin.failure_groups import FailureGroups
 from treadle.cli.output import age, lasts
 from treadle.cli.top.grid import Cell, Column, Row, Tone, cell, gauge, spark
-from treadle.core.model import LimitUse, Pause
+from treadle.core.limit_model import LimitUse, Pause
 from treadle.server.overview import Overview, QueueOverview, WorkerView
 
 SPARK: Final = 15  # cells: 20 s in each

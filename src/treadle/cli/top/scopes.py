@@ -11,7 +11,8 @@ from treadle.admin.failure_groups import FailureGroup, key_of
 from treadle.cli import job_view
 from treadle.cli.output import age
 from treadle.cli.top.grid import Column, Row, Tone, cell
-from treadle.core.model import Order, Record, State
+from treadle.core.model import Record, State
+from treadle.core.query_model import Order
 from treadle.core.redaction import in_line
 from treadle.server.overview import QueueOverview
 

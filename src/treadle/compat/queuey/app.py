@@ -32,19 +32,8 @@ from treadle.compat.queuey.jobs import (
     view,
 )
 from treadle.core.job import JobSpec
-from treadle.core.model import (
-    ABORTED,
-    ERROR,
-    LOST,
-    Claim,
-    LeaseRenewal,
-    NewJob,
-    Outcome,
-    Presence,
-    Query,
-    Record,
-    State,
-)
+from treadle.core.model import ABORTED, ERROR, LOST, Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
+from treadle.core.query_model import Query
 from treadle.policy import judge
 from treadle.server.errors import Refused, json
 from treadle.server.incoming_rows import users_row

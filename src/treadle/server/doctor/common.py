@@ -16,7 +16,7 @@ from treadle.worker.leader import TASK as LEADER
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
-    from treadle.core.model import Stats
+    from treadle.core.query_model import Stats
 
 YEAR_2024 = 1_704_067_200.0
 AHEAD = 60.0  # s that a stored time may lie ahead of this clock without a warning

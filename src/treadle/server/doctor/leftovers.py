@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.core import defaults
-from treadle.core.model import Query, Record
+from treadle.core.model import Record
+from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
 from treadle.core.words import plural
 from treadle.errors import JobNotDone, Stale, TreadleError, UnknownJob

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.metrics import MINUTE, Cell, decode
 from treadle.metrics.histogram import quantiles
 from treadle.server.overview.views import Rates

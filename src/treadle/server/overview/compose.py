@@ -10,7 +10,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from treadle.core import defaults
-from treadle.core.model import Glance, LimitUse, Presence, QueueGlance
+from treadle.core.limit_model import LimitUse
+from treadle.core.model import Presence
+from treadle.core.query_model import Glance, QueueGlance
 from treadle.core.ranges import OWN
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import ANYBODY, Token

@@ -15,7 +15,7 @@ import msgspec
 
 from treadle.admin.known_names import heard
 from treadle.core.clock import wall
-from treadle.core.model import Glance
+from treadle.core.query_model import Glance
 from treadle.errors import TreadleError
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused

@@ -10,7 +10,8 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from treadle.admin.known_names import near
-from treadle.core.model import LimitUse, Presence
+from treadle.core.limit_model import LimitUse
+from treadle.core.model import Presence
 from treadle.server.overview.views import Notice, QueueOverview
 
 MOST: Final = 50  # notices; a screen does not show more

@@ -7,7 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from treadle.core.model import LimitUse, Presence, Why
+from treadle.core.limit_model import LimitUse, Why
+from treadle.core.model import Presence
 
 Level = Literal["error", "warning", "info"]
 

@@ -16,7 +16,8 @@ from treadle.admin.job_search import Search, near_id
 from treadle.admin.operations import AT_ONCE, TooManyOperations, Verb
 from treadle.admin.operations import Operation as Progress
 from treadle.admin.selection import Selection
-from treadle.core.model import Query, State
+from treadle.core.model import State
+from treadle.core.query_model import Query
 from treadle.core.redaction import without_secrets
 from treadle.server.audited import source_of, who
 from treadle.server.errors import Refused, json

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from treadle.core.model import Order
+from treadle.core.query_model import Order
 from treadle.tasks.json_options import Id, Name, moment_of
 
 Status = Literal["queued", "scheduled", "blocked", "waiting", "running", "succeeded", "failed", "cancelled"]

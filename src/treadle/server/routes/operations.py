@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from treadle.core.defaults import MAX_COUNT, SYSTEM_QUEUE
-from treadle.core.model import Count, Limit, LimitUse, Presence, State, Stats
+from treadle.core.limit_model import Limit, LimitUse
+from treadle.core.model import Presence, State
+from treadle.core.query_model import Count, Stats
 from treadle.server.auth import rights
 from treadle.server.errors import Refused
 from treadle.server.middleware import for_everybody

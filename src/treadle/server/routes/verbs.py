@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from treadle.core.model import Claimed, Page, Query
+from treadle.core.model import Claimed
+from treadle.core.query_model import Page, Query
 from treadle.server.operation import Call, Operation
 from treadle.server.request_body import BODY
 from treadle.storage import messages

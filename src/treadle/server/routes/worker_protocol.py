@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.clock import Clock
-from treadle.core.model import Claim, Claimed, Glance, Outcome, Page, Query, Record, Settled, Stats
+from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
+from treadle.core.query_model import Glance, Page, Query, Stats
 from treadle.core.ranges import FAR, a_count, a_span, check_change, check_ids, check_metrics, check_query
 from treadle.errors import IdTaken, StorageError
 from treadle.policy import judge

@@ -12,7 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from treadle.core.model import Claim, Declare, LeaseRenewal, MetricsRow, NewJob, Outcome, Pause, Presence, Resume
+from treadle.core.limit_model import Declare, Pause, Resume
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence
+from treadle.core.query_model import MetricsRow
 from treadle.storage.messages import LimitChanges, SetRule
 from treadle.storage.transfer import Chunk, MoveState
 

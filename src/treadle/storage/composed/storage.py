@@ -19,24 +19,9 @@ import msgspec
 from treadle.concurrency.group_commit import GroupCommit
 from treadle.concurrency.spawn import started
 from treadle.core import clock
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Glance,
-    HeartbeatResult,
-    LeaseRenewal,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    Stats,
-)
+from treadle.core.limit_model import LimitChange, LimitUse
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import StorageError
 from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries

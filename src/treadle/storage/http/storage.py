@@ -18,24 +18,9 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Glance,
-    HeartbeatResult,
-    LeaseRenewal,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    Stats,
-)
+from treadle.core.limit_model import LimitChange, LimitUse
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.core.redaction import origin, shown, target
 from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
 from treadle.storage import messages

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from treadle.core.model import Limit, Record
+from treadle.core.limit_model import Limit
+from treadle.core.model import Record
 from treadle.storage.admission import Admission, opens_behind, rule_for
 from treadle.storage.machine.rows import Rows, Steps
 from treadle.storage.row_rules import costs, first_moment

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from treadle.core.model import Limit, NewJob, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage
 
 T = TypeVar("T")

@@ -14,25 +14,20 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from treadle.core import clock, defaults
+from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import (
     Claim,
     Claimed,
-    Glance,
     HeartbeatResult,
     LeaseRenewal,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
     NewJob,
     Outcome,
-    Page,
     Presence,
-    Query,
     Record,
     Settled,
     State,
-    Stats,
 )
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.storage import queries
 from treadle.storage.admission import rate_use, rule_for, take_back
 from treadle.storage.contract import Capabilities

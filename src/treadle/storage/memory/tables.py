@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from treadle.core.model import Limit, LimitFacts, NewJob, Record, State
+from treadle.core.limit_model import Limit, LimitFacts
+from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage, is_over, rule_for
 from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.machine.limits import keeps_slots

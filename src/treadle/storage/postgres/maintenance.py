@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from treadle.core.model import Declare, Limit, LimitChange, Pause, Resume
+from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
 from treadle.storage.postgres.rows import text
 from treadle.storage.postgres.topics import Caller, noting
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.storage.postgres.pool import Runner
 from treadle.storage.postgres.rows import heard, text
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from treadle.core import defaults
-from treadle.core.model import FINAL, Page, Query, State
+from treadle.core.model import FINAL, State
+from treadle.core.query_model import Page, Query
 from treadle.storage import queries
 from treadle.storage.postgres.pool import Runner
 from treadle.storage.postgres.rows import NUMBER, TOLD, TOLD_ENDED, record, said, text

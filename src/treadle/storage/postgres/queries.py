@@ -13,7 +13,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from treadle.core.model import Count, Glance, Limit, LimitFacts, LimitUse, Presence, QueueGlance, Record, Stats
+from treadle.core.limit_model import Limit, LimitFacts, LimitUse
+from treadle.core.model import Presence, Record
+from treadle.core.query_model import Count, Glance, QueueGlance, Stats
 from treadle.storage import queries
 from treadle.storage.admission import counted, rule_for
 from treadle.storage.limit_facts import gathered

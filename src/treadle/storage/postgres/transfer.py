@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from treadle.core.model import LimitFacts, Record
+from treadle.core.limit_model import LimitFacts
+from treadle.core.model import Record
 from treadle.storage.limit_facts import rows
 from treadle.storage.postgres.metrics import all_metrics
 from treadle.storage.postgres.metrics import words as metric_words

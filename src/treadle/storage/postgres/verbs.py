@@ -4,24 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Glance,
-    HeartbeatResult,
-    LeaseRenewal,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    Stats,
-)
+from treadle.core.limit_model import LimitChange, LimitUse
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import StorageError
 from treadle.storage.postgres import metrics, pages, queries
 from treadle.storage.postgres.claim import Nobody, Watch, claim

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from treadle.core.model import (
-    APPLIED,
-    Claim,
-    Claimed,
-    Declare,
-    Limit,
-    LimitChange,
-    NewJob,
-    Outcome,
-    Pause,
-    Record,
-    Resume,
-    Settled,
-    State,
-)
+from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
+from treadle.core.model import APPLIED, Claim, Claimed, NewJob, Outcome, Record, Settled, State
 from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
 from treadle.storage.redis.outcomes import outcome_bytes
 from treadle.storage.redis.rows import (

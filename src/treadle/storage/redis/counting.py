@@ -12,7 +12,9 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import Count, Limit, LimitFacts, LimitUse, Presence, QueueGlance, State
+from treadle.core.limit_model import Limit, LimitFacts, LimitUse
+from treadle.core.model import Presence, State
+from treadle.core.query_model import Count, QueueGlance
 from treadle.storage import queries
 from treadle.storage.admission import counted, rule_for
 from treadle.storage.limit_facts import Fact, gathered

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from treadle.core import defaults
-from treadle.core.model import Query, State
+from treadle.core.model import State
+from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
 from treadle.storage.redis.counting import Sizes
 

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import Page, Query, Record
+from treadle.core.model import Record
+from treadle.core.query_model import Page, Query
 from treadle.storage import queries
 from treadle.storage.redis import plans
 from treadle.storage.redis.counting import Sizes, sizes

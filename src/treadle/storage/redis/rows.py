@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.defaults import SYSTEM_QUEUE
-from treadle.core.model import Limit, NewJob, Pairs, Presence, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import NewJob, Pairs, Presence, Record, State
 from treadle.core.ranges import OWN
 from treadle.storage.row_rules import rank
 

@@ -15,26 +15,9 @@ from msgspec.structs import replace
 
 from treadle.core import clock
 from treadle.core.ids import is_derived
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Declare,
-    Glance,
-    HeartbeatResult,
-    LeaseRenewal,
-    Limit,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    Stats,
-)
+from treadle.core.limit_model import Declare, Limit, LimitChange, LimitUse
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
 from treadle.storage.queries import merged_glances

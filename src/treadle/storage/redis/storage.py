@@ -13,24 +13,9 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from treadle.core import clock
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Glance,
-    HeartbeatResult,
-    LeaseRenewal,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    Stats,
-)
+from treadle.core.limit_model import LimitChange, LimitUse
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageUnavailable
 from treadle.storage.contract import Capabilities
 from treadle.storage.queries import merged_glances

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from treadle.core.model import LimitFacts, MetricsRow
+from treadle.core.limit_model import LimitFacts
+from treadle.core.query_model import MetricsRow
 from treadle.storage.limit_facts import rows
 from treadle.storage.redis import metrics
 from treadle.storage.redis.counting import limit_facts

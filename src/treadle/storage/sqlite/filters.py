@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from treadle.core import defaults
-from treadle.core.model import Query, State
+from treadle.core.model import State
+from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
 from treadle.storage.sqlite.rows import NUMBER, text
 

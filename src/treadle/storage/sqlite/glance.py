@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from treadle.core.model import Glance, QueueGlance
+from treadle.core.query_model import Glance, QueueGlance
 from treadle.storage.queries import merged_glances
 from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.rows import from_json

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from treadle.core.model import LimitChange, LimitFacts
+from treadle.core.limit_model import LimitChange, LimitFacts
 from treadle.storage.admission import rule_for
 from treadle.storage.limit_facts import acting, folded, gathered, named, rows
 from treadle.storage.machine.limits import call_in_all

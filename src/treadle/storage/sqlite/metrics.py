@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Generator, Iterable, Sequence
 from typing import Final
 
-from treadle.core.model import MetricsRow
+from treadle.core.query_model import MetricsRow
 from treadle.core.ranges import LONGEST
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork

@@ -6,7 +6,9 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treadle.core.model import Count, Limit, LimitUse, Presence, Record
+from treadle.core.limit_model import Limit, LimitUse
+from treadle.core.model import Presence, Record
+from treadle.core.query_model import Count
 from treadle.storage import queries
 from treadle.storage.admission import Usage, rate_use, rule_for
 from treadle.storage.sqlite.limits import SQL as LIMITS

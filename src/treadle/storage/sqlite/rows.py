@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from treadle.core import defaults
-from treadle.core.model import Limit, NewJob, Presence, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import NewJob, Presence, Record, State
 from treadle.storage.row_rules import rank
 
 DOWN: Final = 1  # a job waits, or waited, for it: its ending must be counted

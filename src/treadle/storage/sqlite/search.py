@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import Query
+from treadle.core.query_model import Query
 from treadle.storage import queries
 from treadle.storage.sqlite.filters import (
     AFTER,

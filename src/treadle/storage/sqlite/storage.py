@@ -10,24 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from treadle.core import clock, defaults
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Glance,
-    HeartbeatResult,
-    LeaseRenewal,
-    LimitChange,
-    LimitUse,
-    MetricsRow,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    Stats,
-)
+from treadle.core.limit_model import LimitChange, LimitUse
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl
 from treadle.storage.contract import Capabilities
 from treadle.storage.sqlite import metrics, queries, transfer

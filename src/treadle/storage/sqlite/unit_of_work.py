@@ -9,7 +9,8 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from treadle.core.model import Limit, NewJob, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage, rule_for
 from treadle.storage.machine.limits import keeps_slots
 from treadle.storage.machine.rows import Dependent

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from treadle.core.model import Glance, Limit, LimitUse, Pause, Presence, QueueGlance
+from treadle.core.limit_model import Limit, LimitUse, Pause
+from treadle.core.model import Presence
+from treadle.core.query_model import Glance, QueueGlance
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from treadle.core.model import Claim, Limit, Record
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, Record
 from treadle.storage.capabilities import hand_offs
 from treadle.storage.contract import Post, Storage
 from treadle.testing.clock import HandClock

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from treadle.core.model import Limit, Record
+from treadle.core.limit_model import Limit
+from treadle.core.model import Record
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from treadle.core.model import Limit, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.core.model import Limit
+from treadle.core.limit_model import Limit
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from treadle.core.model import Limit, LimitUse, Pause
+from treadle.core.limit_model import Limit, LimitUse, Pause
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle.core.model import MetricsRow, Query
+from treadle.core.query_model import MetricsRow, Query
 from treadle.errors import BadOption, StorageMoved, StorageUnavailable, TooLarge
 from treadle.storage.contract import Storage
 from treadle.testing.conformance.kit import claim_ids, ids, jobs

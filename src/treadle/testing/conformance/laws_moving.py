@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from treadle.core.model import Limit, Record
+from treadle.core.limit_model import Limit
+from treadle.core.model import Record
 from treadle.errors import MoveFailed, StorageMoved, StorageUnavailable
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage

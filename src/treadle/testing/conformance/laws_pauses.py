@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from treadle.core.model import Claim, Limit
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.core.model import Query
+from treadle.core.query_model import Query
 from treadle.errors import UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from treadle.core.model import Count, Limit, Presence, Query
+from treadle.core.limit_model import Limit
+from treadle.core.model import Presence
+from treadle.core.query_model import Count, Query
 from treadle.errors import BadOption
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock

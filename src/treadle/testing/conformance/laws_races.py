@@ -9,7 +9,9 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from treadle.core.model import HeartbeatResult, Limit, Outcome, Presence, Query
+from treadle.core.limit_model import Limit
+from treadle.core.model import HeartbeatResult, Outcome, Presence
+from treadle.core.query_model import Query
 from treadle.errors import KeyHeld
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage

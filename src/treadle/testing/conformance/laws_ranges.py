@@ -7,19 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from treadle.core.model import (
-    Declare,
-    LeaseRenewal,
-    Limit,
-    LimitChange,
-    NewJob,
-    Outcome,
-    Pause,
-    Presence,
-    Query,
-    Record,
-    Resume,
-)
+from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
+from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence, Record
+from treadle.core.query_model import Query
 from treadle.errors import BadOption, TooLarge
 from treadle.storage.capabilities import fused, movable
 from treadle.storage.contract import Storage

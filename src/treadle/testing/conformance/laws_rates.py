@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from treadle.core.model import Limit
+from treadle.core.limit_model import Limit
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (

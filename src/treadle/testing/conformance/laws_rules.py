@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from treadle.core.model import Declare, Limit, LimitChange, LimitUse, Pause, Resume
+from treadle.core.limit_model import Declare, Limit, LimitChange, LimitUse, Pause, Resume
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import claim, claim_ids, claim_one, claimed, done, job, jobs, settle

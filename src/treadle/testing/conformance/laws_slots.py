@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.core.model import Limit, Query
+from treadle.core.limit_model import Limit
+from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (

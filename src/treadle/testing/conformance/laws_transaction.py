@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from treadle.core.model import Limit
+from treadle.core.limit_model import Limit
 from treadle.errors import BadSession, IdTaken, KeyHeld, UnknownUpstream
 from treadle.storage.contract import Storage, Transaction, Transactional
 from treadle.testing.clock import HandClock

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle.core.model import Limit
+from treadle.core.limit_model import Limit
 from treadle.storage import capabilities
 from treadle.storage.contract import Movable, Storage
 from treadle.storage.transfer import Carried, MoveState, Role

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.core.model import Limit, MetricsRow
+from treadle.core.limit_model import Limit
+from treadle.core.query_model import MetricsRow
 
 Step = tuple[Any, ...]
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from treadle.core.model import LimitUse, Record
+from treadle.core.limit_model import LimitUse
+from treadle.core.model import Record
 from treadle.testing.history import holding, jobs
 from treadle.testing.history.entries import Entry, History, Recorder, facts_of, ordered, read
 from treadle.testing.history.evidence import Evidence, Run, Violation, brief

@@ -8,7 +8,8 @@ from math import inf
 
 from msgspec import Struct
 
-from treadle.core.model import LimitUse, Record
+from treadle.core.limit_model import LimitUse
+from treadle.core.model import Record
 from treadle.testing.history.entries import Entry, ordered
 
 FIRST, LAST = 15, 45  # lines that are shown of a story's beginning and end

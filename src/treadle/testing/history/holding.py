@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
 
-from treadle.core.model import FINAL, SUPERSEDED, Limit, Record, State
+from treadle.core.limit_model import Limit
+from treadle.core.model import FINAL, SUPERSEDED, Record, State
 from treadle.testing.history.evidence import Evidence, Run, Violation
 
 EPSILON = 1e-6  # seconds; the storage's times are sums of floats
