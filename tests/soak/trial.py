@@ -26,7 +26,7 @@ from tests.soak.set_clock import SetClockStage
 from tests.soak.tasks import TABLES, make
 from tests.soak.verdict import judge, summary
 from tests.waiting import NotSeen, until
-from treadle import App, StorageError
+from treadle import App, StorageError, StorageUnavailable
 from treadle.testing.history import History, Violation, read
 
 PATIENCE = 3.0  # seconds that a call of the fleet waits for an answer
@@ -100,11 +100,20 @@ async def trial(
         await fleet.close()
 
 
+async def _opened(app: App) -> bool:
+    """Whether the storage answers. A server that was killed last may still recover."""
+    try:
+        await app.open()
+    except StorageUnavailable:
+        return False
+    return True
+
+
 async def _judged(stage: Stage, fleet: Fleet, say: Callable[[str], None], drain: float) -> Verdict:
     """Let the fleet finish the remaining jobs, and compare its histories with the rows."""
     app, history = make(_shared(stage, stage.direct), "judge", str(fleet.folder / "judge.jsonl"))
     try:
-        await app.open()
+        await until(lambda: _opened(app), "a storage that answers, after the last fault", 60)
         await _drain(app, history, fleet, say, drain)
         await fleet.end("worker")
         rows = [row async for row in app.jobs.iterate()]
