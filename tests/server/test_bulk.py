@@ -368,6 +368,18 @@ async def test_programs_that_send_jobs_are_not_recorded_and_a_person_at_a_page_i
     assert (entry["act"], entry["target"], entry["by"]) == ("job.enqueue", "send", "sender")
 
 
+@shows("Entries of the audit log do not exist for a token that may not operate, also not as rows")
+async def test_a_reader_sees_no_entry(site: Site) -> None:
+    await site.client("POST", "/v1/queues/a/pause", token="ops")
+    [entry] = await entries(site)
+    for query in ("task=treadle.audit", "queue=treadle"):
+        status, page = await site.client("GET", f"/v1/jobs?{query}", token="blind")
+        assert (status, page["jobs"]) == (200, [])
+    for path in ("", "/history", "/explain"):
+        assert (await site.client("GET", f"/v1/jobs/{entry['id']}{path}", token="blind"))[0] == 404
+        assert (await site.client("GET", f"/v1/jobs/{entry['id']}{path}", token="ops"))[0] == 200
+
+
 async def test_entries_are_paged_and_kept_out_of_lists_and_acts(site: Site) -> None:
     for name in ("a", "b", "c"):
         await site.client("POST", f"/v1/queues/{name}/pause", token="ops")

@@ -24,6 +24,7 @@ from treadle.compat.delayed.ids import shown
 from treadle.compat.queuey.app import QUEUE, queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core import defaults, ids
+from treadle.metrics import encode
 from treadle.server import Settings, Token
 from treadle.server.app import operations_of
 from treadle.server.auth.tokens import SCOPES, digest
@@ -188,7 +189,10 @@ WATCHED = [[f"job:{id}"] for id in IDS] + [[f"queue:{OTHER}"], ["worker:theirs"]
 RULES = [{"name": f"queue:{OTHER}", "slots": 5}, {"name": "shared", "slots": 5}]
 
 
-def measured(source: str, data: str = "AAAA") -> dict[str, Any]:
+NOTHING_COUNTED = base64.b64encode(encode([])).decode()
+
+
+def measured(source: str, data: str = NOTHING_COUNTED) -> dict[str, Any]:
     """A row of metrics."""
     return {"at": 60.0, "span": 60.0, "source": source, "data": data}
 

@@ -162,6 +162,11 @@ def _own_cells(token: Token, data: bytes) -> bytes:
 # --- visible rows
 
 
+def sees(token: Token, row: Record) -> bool:
+    """Whether the row exists for this token. Entries of the audit log do only for those that may operate."""
+    return token.sees(row.job.queue) and (not audit.is_entry(row) or token.may("operate"))
+
+
 def shown(token: Token, row: Record, asked: NewJob) -> Record:
     """The row that an enqueue returns; for a token that may not read jobs, without arguments and results of others."""
     if token.may("read", "work"):

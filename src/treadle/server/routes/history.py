@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from treadle.admin import JobHistory, stored_values
+from treadle.admin.audit import is_id
+from treadle.errors import UnknownJob
 from treadle.server.operation import Call, Operation
 from treadle.server.redaction import Redaction
 from treadle.server.views import ENCODE
@@ -37,7 +39,10 @@ class HistoryRoutes:
         ]
 
     async def history(self, call: Call[None, messages.Nothing]) -> JobHistory:
-        return shown(await self._core.jobs.within(call.token.queues).history(call.part("id")), call.redaction)
+        jobs, id = self._core.jobs.within(call.token.queues), call.part("id")
+        if is_id(id) and not call.token.may("operate"):
+            raise UnknownJob(id)
+        return shown(await jobs.history(id), call.redaction)
 
 
 def shown(found: JobHistory, redaction: Redaction) -> JobHistory:

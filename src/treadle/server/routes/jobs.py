@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
 from treadle.core.model import Record
-from treadle.errors import ForeignRow, IdTaken
+from treadle.errors import ForeignRow, IdTaken, UnknownJob
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
 from treadle.server.event_stream import EventStream
@@ -274,7 +274,8 @@ class JobRoutes:
                 scan=scan,
                 **asked.filters(),
             )
-        found = await in_turns(lambda row: view(row, call.redaction), page.records)
+        rows = [row for row in page.records if rights.sees(call.token, row)]
+        found = await in_turns(lambda row: view(row, call.redaction), rows)
         return PageView(found, page.cursor, page.total, page.scanned, page.scanned_to, said.text)
 
     async def get(self, call: Call[None, messages.Nothing]) -> JobView:
@@ -287,8 +288,11 @@ class JobRoutes:
         return Explained(text, await jobs.position(row.id))
 
     async def _row(self, call: Call[Any, Any]) -> Record:
-        """The row that the path names. For a token without a right to its queue the job is unknown."""
-        return await self._jobs(call).get(call.part("id"))
+        """The row that the path names. For a token without a right to it the job is unknown."""
+        row = await self._jobs(call).get(call.part("id"))
+        if not rights.sees(call.token, row):
+            raise UnknownJob(row.id)
+        return row
 
     # --- waiting
 

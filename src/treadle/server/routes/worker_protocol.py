@@ -301,7 +301,7 @@ class WorkerProtocol:
         asked, token = call.body, call.token
         check_ids("ids", asked.ids)
         rows = await self._app.storage.get(asked.ids)
-        return messages.Records(tuple(row if row is not None and token.sees(row.job.queue) else None for row in rows))
+        return messages.Records(tuple(row if row is not None and rights.sees(token, row) else None for row in rows))
 
     async def find(self, call: Call[Query, messages.Nothing]) -> Page:
         """One page of rows. A token of one queue reads that queue; a token of several must name one of them."""
@@ -318,7 +318,8 @@ class WorkerProtocol:
                 [row] = await self._app.storage.get([asked.ahead_of])
                 if row is None or not token.sees(row.job.queue):
                     return Page(total=0 if asked.count else None)
-        return await self._app.storage.find(asked)
+        page = await self._app.storage.find(asked)
+        return replace(page, records=tuple(row for row in page.records if rights.sees(token, row)))
 
     async def stats(self, call: Call[messages.Nothing, messages.Nothing]) -> Stats:
         return rights.seen(call.token, await self._app.storage.stats())
