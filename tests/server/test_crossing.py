@@ -5,6 +5,7 @@ No answer has a word of the other queue, and no row of it changes. A call that i
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator, Iterator
 from itertools import product
