@@ -1,6 +1,6 @@
 /** Keys of the page. A component adds its own while it is shown; the help dialog lists those that act now. */
 import { signal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { go } from "./route";
 import { singleKeys } from "./settings";
 
@@ -23,12 +23,12 @@ export function bind(added: readonly Binding[]): () => void {
   };
 }
 
-/** Bind while the component is shown. The functions may change with each render. */
+/** Bind while the component is shown, from the moment it is on the page. The functions may change with each render. */
 export function useKeys(wanted: readonly Binding[]): void {
   const newest = useRef(wanted);
   newest.current = wanted;
   const names = wanted.map((each) => each.keys).join("|");
-  useEffect(() => bind(wanted.map((each, at) => ({ ...each, run: () => newest.current[at]?.run() }))), [names]);
+  useLayoutEffect(() => bind(wanted.map((each, at) => ({ ...each, run: () => newest.current[at]?.run() }))), [names]);
 }
 
 function isTyping(target: EventTarget | null): boolean {
