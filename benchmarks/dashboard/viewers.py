@@ -26,7 +26,7 @@ class Round:
     def __init__(self, viewers: int, seconds: float) -> None:
         self.viewers, self.seconds = viewers, seconds
         self.busy = self.p99 = 0.0
-        self.looks: dict[float, float] = {}  # when -> ms, of all looks that a viewer was told of
+        self.looks: dict[float, float] = {}  # when -> ms, of all looks that a viewer received
 
     @property
     def rate(self) -> float:

@@ -56,7 +56,7 @@ class Step(Struct, frozen=True, kw_only=True):
            timed out. "once": a key of `current().once`, of which the last ten are known
     value  decoded as a result is, or its stored text if that cannot be decoded
     until  end of the sleep, or of the mark
-    done   whether later runs pass it: false for a sleep that lasts, a wait that timed out, a key that was given back
+    done   whether later runs pass it: false for a sleep that lasts, a wait that timed out, a key that was released
     """
 
     name: str

@@ -21,7 +21,7 @@ from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience, SignalAsked
-from treadle.server.routes.shown import hidden_by
+from treadle.server.routes.shown import hidden_by, one_queue
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
 from treadle.server.time_slices import in_turns
@@ -254,14 +254,7 @@ class JobRoutes:
     # --- reading
 
     async def list(self, call: Call[None, Listing]) -> PageView:
-        asked = call.query
-        if call.token.queues:
-            if asked.queue is None and len(call.token.queues) == 1:
-                asked = replace(asked, queue=call.token.queues[0])
-            if asked.queue is None:
-                words = f"the token {call.token.name!r} may read {', '.join(call.token.queues)}: name one with queue="
-                raise Refused(403, "forbidden", words)
-            call.allowed([asked.queue])
+        asked = replace(call.query, queue=one_queue(call, call.query.queue, "name one with queue="))
         scan = asked.scan
         if scan is None and not asked.count:
             scan = self._core.storage.capabilities.scan

@@ -40,6 +40,14 @@ def queue_of(call: Call[Any, Any], queue: str | None) -> str | None:
     return call.token.queues[0] if len(call.token.queues) == 1 else None
 
 
+def one_queue(call: Call[Any, Any], queue: str | None, how: str) -> str | None:
+    """The queue of a list, as `queue_of`, but a token of several queues must name one; the error says `how`."""
+    found, token = queue_of(call, queue), call.token
+    if found is None and token.queues:
+        raise Refused(403, "forbidden", f"the token {token.name!r} may read {', '.join(token.queues)}: {how}")
+    return found
+
+
 def names_of(text: str | None) -> Sequence[str]:
     """The parts of a parameter, which commas separate."""
     return tuple(part for each in (text or "").split(",") if (part := each.strip()))

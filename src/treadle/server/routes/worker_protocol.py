@@ -27,8 +27,9 @@ from treadle.server.claim_size import fitting
 from treadle.server.errors import Refused
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
-from treadle.server.middleware import allowed, for_everybody
+from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
+from treadle.server.routes.shown import one_queue
 from treadle.server.routes.verbs import verb
 from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
 from treadle.server.runner_metrics import RunnerMetrics
@@ -307,17 +308,11 @@ class WorkerProtocol:
         """One page of rows. A token of one queue reads that queue; a token of several must name one of them."""
         asked, token = call.body, call.token
         check_query(asked)
-        if token.queues:
-            if asked.queue is None and len(token.queues) == 1:
-                asked = replace(asked, queue=token.queues[0])
-            if asked.queue is None:
-                words = f"the token {token.name!r} may read {', '.join(token.queues)}: name one queue"
-                raise Refused(403, "forbidden", words)
-            allowed(token, (asked.queue,))
-            if asked.ahead_of is not None:
-                [row] = await self._app.storage.get([asked.ahead_of])
-                if row is None or not token.sees(row.job.queue):
-                    return Page(total=0 if asked.count else None)
+        asked = replace(asked, queue=one_queue(call, asked.queue, "name one queue"))
+        if token.queues and asked.ahead_of is not None:
+            [row] = await self._app.storage.get([asked.ahead_of])
+            if row is None or not token.sees(row.job.queue):
+                return Page(total=0 if asked.count else None)
         page = await self._app.storage.find(asked)
         return replace(page, records=tuple(row for row in page.records if rights.sees(token, row)))
 
