@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from treadle.admin import stored_values
+from treadle.admin import JobAttempt, JobHistory, stored_values
 from treadle.admin.failure_groups import FailureGroup
-from treadle.admin.job_history import JobAttempt, JobHistory
 from treadle.app import App
 from treadle.cli.output import age, iso, lasts, plural, stamp, stamp_of
 from treadle.core.model import Record, State
@@ -184,7 +183,7 @@ def plain(app: App, row: Record) -> dict[str, Any]:
     }
 
 
-def shown(app: App, row: Record, history: JobHistory, why: str, now: float) -> list[tuple[str, object]]:
+def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object]]:
     """A job for people: pairs of name and value."""
     job, call = row.job, _cut(_call(app, row))
     key = job.key.partition(" ")[2] if job.key else None
@@ -202,7 +201,6 @@ def shown(app: App, row: Record, history: JobHistory, why: str, now: float) -> l
         ("attempts", row.attempt),
         ("lost", f"{plural(row.lost, 'expired lease')}" if row.lost else None),
         ("worker", row.worker),
-        ("runs", runs(history)),
         ("key", key),
         ("lane", job.lane),
         ("limits", ", ".join(name for name, _ in job.limits)),

@@ -208,7 +208,8 @@ def show(target: Target, id: str, json_: bool) -> None:
     if json_:
         document({**job_view.plain(target.app, row), "runs": job_view.plain_runs(history), "why": why})
     else:
-        facts(job_view.shown(target.app, row, history, why, target.app._core.now()))
+        pairs = job_view.shown(target.app, row, why, target.app._core.now())
+        facts([*pairs, ("runs", job_view.runs(history))])
 
 
 @jobs.command()

@@ -87,7 +87,7 @@ def up(
         if named:
             made.append(Beside(orders, named, stopping))
         elif app is not None or is_delayed:
-            made.append(Inside(target.app, orders))
+            made.append(Inside(target.app, orders, slots))
         if "queuey" in protocols:
             made.append(Modules(options, serving.port, concurrency or 1, stopping))
         return Together(made)
@@ -166,12 +166,12 @@ class Inside:
 
     code = 0
 
-    def __init__(self, app: App, orders: Orders) -> None:
+    def __init__(self, app: App, orders: Orders, slots: int) -> None:
         from treadle.worker import Worker
 
         self._worker: Worker = Worker(
             app,
-            concurrency=orders.concurrency,
+            concurrency=slots,
             ordered=orders.ordered,
             metrics=orders.metrics,
             capture_logs=orders.capture_logs,
