@@ -28,7 +28,7 @@ def celery(package: Path, write_: bool, report: Path | None, json_: bool, force:
     A task moves with all of its uses or stays with all of them; the report names every line that stays, with the
     reason and the section of the guide. The rewritten program runs: what stays, runs on Celery.
 
-    Exit codes: 0 nothing of Celery is left, 1 something is left, 2 usage error.
+    Exit codes: 0 done, also if lines are left; 1 no task could be moved, or a file could not be read; 2 usage error.
     """
     if importlib.util.find_spec("libcst") is None:
         raise Stop(USAGE, "this needs libcst: pip install './treadle[migrate]'")
@@ -57,7 +57,8 @@ def celery(package: Path, write_: bool, report: Path | None, json_: bool, force:
     left = sum(each.kind == "left" for each in made.findings)
     did = "changed" if write_ else "would be changed"
     note(f"{plural(len(made.files), 'file')} {did}; {plural(left, 'line')} left{_where(report)}")
-    return FAILED if left else OK
+    unread = any(each.section == migration.UNREAD for each in made.findings)
+    return FAILED if unread or (made.stayed and not made.moved) else OK
 
 
 def _where(report: Path | None) -> str:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
 )
 @click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
+@click.option(
     "--grace",
     type=seconds,
     metavar="SECONDS",

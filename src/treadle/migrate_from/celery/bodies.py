@@ -88,9 +88,9 @@ def _retry(task: TaskDef, call: cst.Call) -> None:
         task.problem(call, "self.retry() is not a statement of its own", "retries")
         return
 
-    def build(_: Any, module: Module) -> cst.CSTNode:
+    def build(updated: Any, module: Module) -> cst.CSTNode:
         # The parts are those of the call after the edits inside it.
-        inner = _.exc if isinstance(_, cst.Raise) else _.value
+        inner: Any = updated.exc if isinstance(statement, cst.Raise) else updated.value
         parts = {arg.keyword.value: module.text(arg.value) for arg in inner.args}
         wait, cause = parts.get("countdown", task.delay), parts.get("exc")
         text = f"{module.wanted['treadle.Retry']}.after({wait})"
@@ -99,7 +99,7 @@ def _retry(task: TaskDef, call: cst.Call) -> None:
             exc=raised,
             cause=None if cause is None else cst.From(module.parse(cause), cst.SimpleWhitespace(" ")),
             whitespace_after_raise=cst.SimpleWhitespace(" "),
-            semicolon=_.semicolon,
+            semicolon=updated.semicolon,
         )
 
     task.edits[statement] = build

@@ -15,6 +15,7 @@ from treadle.migrate_from.celery.settings import NotLiteral, Settings, literal
 SECTION: Final = "options-of-a-call"
 RENAMED: Final = {"countdown": "delay", "eta": "run_at", "queue": "queue", "task_id": "id", "time_limit": "timeout"}
 DIFFERS: Final = {
+    "queue": "a worker serves the queues of its tasks; if no task names this one, start it with -q",
     "eta": "a time without a zone is refused in Treadle",
     "expires": "was the time to start by; it now is the time to have ended by",
     "time_limit": 'a thread is not killed at its timeout; with kind="process" it is',
@@ -33,9 +34,15 @@ class Parts(Struct):
     """The arguments of a call in Treadle's form, as source."""
 
     given: list[str] = field(default_factory=list)
+    head: str = ""  # positional arguments over several lines, with their comments and a comma at the end
     options: list[str] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def args(self) -> str:
+        """The arguments of the task."""
+        return self.head + ", ".join(self.given)
 
     @property
     def bound(self) -> str:
@@ -63,12 +70,18 @@ def parts(args: Sequence[cst.Arg], module: Module, settings: Settings) -> Parts:
 
 def _positional(found: Parts, node: cst.BaseExpression, module: Module) -> None:
     if isinstance(node, cst.Tuple | cst.List):
+        last = node.elements[-1] if node.elements else None
+        if last is None:
+            return
+        if "\n" in module.text(node) and (not isinstance(node, cst.Tuple) or node.lpar):
+            if isinstance(last.comma, cst.MaybeSentinel):
+                last = last.with_changes(comma=cst.Comma())
+            whole = node.with_changes(elements=[*node.elements[:-1], last])
+            found.head = module.text(whole).strip()[1:-1]
+            return
         text = module.text(node).strip()
         inner = text[1:-1] if text[:1] in "([" else text
-        if "\n" not in inner:
-            inner = inner.strip().removesuffix(",")
-        if node.elements:
-            found.given.append(inner.rstrip().removesuffix(","))
+        found.given.append(inner.strip().removesuffix(","))
     elif not _is_none(node):
         found.given.append(f"*{module.text(node)}")
 
@@ -82,7 +95,7 @@ def _keywords(found: Parts, node: cst.BaseExpression, module: Module) -> None:
         if isinstance(element, cst.StarredDictElement):
             found.given.append(f"**{module.text(element.value)}")
             continue
-        key = element.key
+        key = element.key if isinstance(element, cst.DictElement) else None
         name = key.evaluated_value if isinstance(key, cst.SimpleString) else None
         if not isinstance(name, str) or not name.isidentifier():
             found.problems.append(("the keys of kwargs are not names", SECTION))

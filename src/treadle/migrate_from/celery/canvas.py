@@ -174,7 +174,7 @@ class Canvas:
                 if how in ("signature", "subtask")
                 else parts((), self.module, self._settings)
             )
-            given = ", ".join(whole.given)
+            given = whole.args
             if how in ("s", "si"):
                 given = self.module.text(call.with_changes(func=cst.Name("f")))[2:-1]
             more = parts(extra, self.module, self._settings)

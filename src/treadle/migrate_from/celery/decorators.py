@@ -181,7 +181,7 @@ def _expires(task: TaskDef, settings: Settings, node: cst.CSTNode, value: Any) -
 
 
 def _json(task: TaskDef, settings: Settings, node: cst.CSTNode, value: Any) -> bool:
-    return value == "json"
+    return bool(value == "json")
 
 
 KNOWN: Final[dict[str, Callable[[TaskDef, Settings, cst.CSTNode, Any], bool]]] = {

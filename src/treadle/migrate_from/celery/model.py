@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 GUIDE: Final = "docs/guides/moving-from/celery.md"
 
+UNREAD: Final = "files-that-cannot-be-read"
 APP_MARK: Final = "\0app"  # in planned decorators: the local name of the Treadle app
 
 Kind = Literal["rewritten", "left", "differs"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from treadle.migrate_from.celery.model import Finding, Module, absolute
+from treadle.migrate_from.celery.model import UNREAD, Finding, Module, absolute
 
 SKIPPED = {"__pycache__", "node_modules", "venv", "site-packages", "build", "dist"}
 DEEPEST = 50  # re-exports of a name that are followed
@@ -66,7 +66,7 @@ class Package:
             self.modules[module.name] = module
 
     def _unread(self, shown: str, reason: str, line: int = 0) -> None:
-        self.findings.append(Finding(shown, line, "left", "", reason, "files-that-cannot-be-read"))
+        self.findings.append(Finding(shown, line, "left", "", reason, UNREAD))
 
     def _index(self, module: Module) -> None:
         """Note the names that a module takes from others, or gives to its own: `from .tasks import send as mail`."""

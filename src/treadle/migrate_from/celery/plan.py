@@ -12,7 +12,7 @@ from typing import Final
 import libcst as cst
 from msgspec import Struct, field
 
-from treadle.migrate_from.celery import beat, decorators, imports, left, settings, uses
+from treadle.migrate_from.celery import beat, decorators, imports, left, loops, settings, uses
 from treadle.migrate_from.celery.model import Finding, Module, TaskDef, Use
 from treadle.migrate_from.celery.package import Package, statements
 from treadle.migrate_from.celery.rewrite import rewritten
@@ -54,6 +54,7 @@ def plan(path: Path) -> Plan:
     found.uses = [use for use in found.uses if use.node not in beats or isinstance(use.node, cst.DictElement)]
     found.uses += left.named_in_strings(package, config, tasks, beats)
     found.uses += left.star_imports(package, tasks)
+    loops.refuse(package, found.uses)
     stays = _stays(config, tasks, found.uses)
     moving = {full: task for full, task in tasks.items() if full not in stays}
     going = [use for use in found.uses if use.tasks and not use.problems and not use.tasks & stays]
@@ -126,7 +127,8 @@ def _report(made: Plan, tasks: dict[str, TaskDef], found: uses.Found, stays: set
                 )
         else:
             made.findings += use.problems
-            if not use.problems:
+            here = use.module.line(use.whole_node)
+            if here not in [each.line for each in use.problems]:
                 reason = f"uses {_names(use.tasks & stays)}, which stays with Celery"
                 made.findings.append(use.module.finding(use.whole_node, "left", reason, "what-stays"))
 

@@ -70,12 +70,18 @@ def _attribute(use: Use, node: cst.Attribute, many: bool) -> None:
     if name in IDS and not many and not (isinstance(call, cst.Call) and call.func is node):
         use.edits[node] = lambda updated, _: updated.with_changes(attr=cst.Name("id"))
         return
-    waits = isinstance(call, cst.Call) and call.func is node and name in WAITS
-    if not waits or not _only_timeout(call) or (many and module.is_async(call)):
+    waits = isinstance(call, cst.Call) and call.func is node and name in WAITS and _only_timeout(call)
+    if call is None or not waits or (many and module.is_async(call)):
         use.problem(node, f".{name} of a result has no counterpart that is certain", SECTION)
         return
     use.note(call, RAISES, SECTION)
     use.edits[call] = _waiting(call, many)
+
+
+def renamed(call: Any, name: str) -> cst.Call:
+    """The call of another method of the same object."""
+    changed: cst.Call = call.with_changes(func=call.func.with_changes(attr=cst.Name(name)))
+    return changed
 
 
 def _only_timeout(call: Any) -> bool:
@@ -90,6 +96,6 @@ def _waiting(call: Any, many: bool) -> Any:
             return module.parse(f"[each.result_sync({args}) for each in {module.text(jobs)}]")
         if module.is_async(call):
             return module.parse(plain(module, call, f"await {module.text(jobs)}.result({args})"))
-        return updated.with_changes(func=updated.func.with_changes(attr=cst.Name("result_sync")))
+        return renamed(updated, "result_sync")
 
     return build

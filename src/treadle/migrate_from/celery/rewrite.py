@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import libcst as cst
 
 from treadle.migrate_from.celery import imports
 from treadle.migrate_from.celery.model import APP_MARK, Module, TaskDef, Use
+
+WIDE: Final = 80  # characters of options in one line
 
 
 class Edits(cst.CSTTransformer):
@@ -63,6 +65,9 @@ class Edits(cst.CSTTransformer):
                 options[name] = options[name].replace("Retry", wanted["treadle.Retry"], 1)
         given = ", ".join(f"{name}={text}" for name, text in options.items())
         made = [self._module.parse(text.replace(APP_MARK, app)) for text in task.above]
+        if len(given) > WIDE:
+            end = self._module.tree.default_newline
+            given = "".join(f"{end}    {name}={text}," for name, text in options.items()) + end
         made.append(self._module.parse(f"{app}.task({given})" if given else f"{app}.task"))
         found = [cst.Decorator(decorator=each) for each in made]
         found[0] = found[0].with_changes(leading_lines=old.leading_lines)
@@ -78,9 +83,9 @@ def rewritten(module: Module, tasks: list[TaskDef], uses: list[Use], app: str, l
         module.edits.update(use.edits)
     entries = {use.node for use in uses if use.schedule is not None}
     tree = module.tree.visit(Edits(module, tasks, entries))
-    tree = imports.inserted(tree, imports.lines(module, app))
     if leaving:
         tree = tree.visit(imports.Removal(leaving))
+    tree = imports.inserted(tree, imports.lines(module, app))
     made = tree.bytes
     compile(made, str(module.path), "exec", dont_inherit=True)
     return made

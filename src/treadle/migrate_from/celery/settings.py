@@ -92,18 +92,25 @@ class Setting(Struct):
 class Settings(Struct):
     """The settings of the one Celery app of a package.
 
-    app       its dotted name; None: there is none
-    stops     reasons for which no task can be moved
-    unread    references to the app that read or change settings in another way
+    app    its dotted name; None: there is none
+    stops  reasons for which no task can be moved
+    twice  settings that are given more than once, so it is not certain which one holds
     """
 
     app: str | None = None
     values: dict[str, Setting] = field(default_factory=dict)
     stops: list[Finding] = field(default_factory=list)
+    twice: set[str] = field(default_factory=set)
+
+    def add(self, setting: Setting) -> None:
+        """Note a setting."""
+        if setting.name in self.values:
+            self.twice.add(setting.name)
+        self.values[setting.name] = setting
 
     def get(self, name: str, default: Any) -> Any:
         """A literal setting; the default if it is not given, or not a literal (which is in `stops`)."""
-        if name not in self.values:
+        if name not in self.values or name in self.twice:
             return default
         try:
             return self.values[name].value()
@@ -147,7 +154,7 @@ def read(package: Package) -> Settings:
         if arg.keyword is None:
             continue
         name = {"broker": "broker_url", "backend": "result_backend"}.get(arg.keyword.value, arg.keyword.value)
-        settings.values[name] = Setting(module, arg.value, name)
+        settings.add(Setting(module, arg.value, name))
         if name == "config_source":
             _configured(package, settings, module, arg.value, "")
     for each in package.modules.values():
@@ -178,7 +185,7 @@ class _Conf(cst.CSTVisitor):
         return found.removeprefix(app) if found is not None and found.startswith(app) else None
 
     def _set(self, name: str, value: cst.CSTNode) -> None:
-        self._settings.values[name] = Setting(self._module, value, name)
+        self._settings.add(Setting(self._module, value, name))
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for target in node.targets:
@@ -247,7 +254,7 @@ def _configured(package: Package, settings: Settings, module: Module, value: cst
         for target, given in _assigned(source):
             name = _setting(target, prefix)
             if name is not None:
-                settings.values[name] = Setting(source, given, name)
+                settings.add(Setting(source, given, name))
 
 
 def _setting(target: str, prefix: str) -> str | None:
@@ -288,11 +295,11 @@ def _stop(settings: Settings) -> None:
         if (setting := settings.values.get(name)) is None:
             continue
         try:
-            value = setting.value()
+            value = object() if name in settings.twice else setting.value()
         except NotLiteral:
             value = object()
         if not isinstance(value, dict if name == "task_routes" else (str, int, float, bool)):
-            reason = f"{name} is not a literal, so no task is certain"
+            reason = f"{name} is not given once, as a literal, so no task is certain"
             settings.stops.append(setting.module.finding(setting.node, "left", reason, "queues-and-routes"))
 
 

@@ -12,7 +12,7 @@ from treadle.migrate_from.celery.canvas import SECTION as CANVAS_SECTION
 from treadle.migrate_from.celery.canvas import SIGNATURES, Canvas
 from treadle.migrate_from.celery.model import Build, Module, TaskDef, Use, absolute, is_dotted
 from treadle.migrate_from.celery.package import Package
-from treadle.migrate_from.celery.results import passed_to_on_commit, plain, result_of
+from treadle.migrate_from.celery.results import passed_to_on_commit, plain, renamed, result_of
 from treadle.migrate_from.celery.settings import Settings
 
 NO_COUNTERPART: Final = {
@@ -186,9 +186,8 @@ def _delay(use: Use, above: Any, called: bool) -> None:
 def _enqueued(call: cst.Call) -> Build:
     def build(updated: Any, module: Module) -> cst.CSTNode:
         if module.is_async(call):
-            made = updated.with_changes(func=updated.func.with_changes(attr=cst.Name("enqueue")))
-            return module.parse(plain(module, call, f"await {module.text(made)}"))
-        return updated.with_changes(func=updated.func.with_changes(attr=cst.Name("enqueue_sync")))
+            return module.parse(plain(module, call, f"await {module.text(renamed(updated, 'enqueue'))}"))
+        return renamed(updated, "enqueue_sync")
 
     return build
 
@@ -198,7 +197,7 @@ def _apply_async(use: Use, settings: Settings, call: Any) -> None:
         found = parts(updated.args, use.module, settings)
         waits = use.module.is_async(call)
         verb = "enqueue" if waits else "enqueue_sync"
-        made = f"{use.module.text(updated.func.value)}{found.bound}.{verb}({', '.join(found.given)})"
+        made = f"{use.module.text(updated.func.value)}{found.bound}.{verb}({found.args})"
         return plain(use.module, call, f"await {made}") if waits else made
 
     checked(use, call, parts(call.args, use.module, settings), text(call))

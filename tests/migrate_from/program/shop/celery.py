@@ -7,7 +7,8 @@ from celery import Celery
 from celery.schedules import crontab
 from celery.signals import task_failure
 
-app = Celery("shop", broker="redis://localhost:6379/0", include=["shop.mail", "shop.orders", "shop.reports"])
+app = Celery("shop", include=["shop.mail", "shop.orders", "shop.reports"])
+app.set_default()  # in all threads
 app.conf.update(
     broker_url=os.environ.get("SHOP_BROKER", "redis://localhost:6379/0"),
     result_backend=os.environ.get("SHOP_BROKER", "redis://localhost:6379/0"),
