@@ -37,8 +37,8 @@ SURFACE = {
     """,
     "Worker": "concurrency name run running start stop",
     "current()": """
-        after attempt cancelled deadline error headers id labels lost once parent progress record report sleep step
-        step_key sync task transaction upstream version wait wait_for worker workflow
+        after attempt cancelled child_headers deadline error headers id labels lost once parent progress record report
+        sleep step step_key sync task transaction upstream version wait wait_for worker workflow
     """,
     "Task": "enqueue function job kind late name options queue",
     "BatchTask": "enqueue function job kind late max_wait name options queue size",
