@@ -70,9 +70,9 @@ if TYPE_CHECKING:
     from treadle.workflow.chain import chain
     from treadle.workflow.flow import Conclude, Flow, flow, gather
 else:
-    from treadle.core.lazy_names import lazy_names
+    from treadle.core.lazy_names import lazy_names as _lazy_names
 
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__ = _lazy_names(
         __name__,
         globals(),
         {
@@ -168,6 +168,8 @@ else:
             ),
         },
     )
+
+del TYPE_CHECKING
 
 __version__ = "0.1.0"
 
