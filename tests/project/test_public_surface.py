@@ -32,8 +32,8 @@ TREADLE = """
 
 SURFACE = {
     "App": """
-        audit batch close cron dead delayed_handler enqueue events every find_task jobs limits metrics middleware on
-        open queues reducer release schedule schedules storage stub sync task tasks testing url workflows
+        audit autodiscover batch close cron dead delayed_handler enqueue events every find_task jobs limits metrics
+        middleware on open queues reducer release schedule schedules storage stub sync task tasks testing url workflows
     """,
     "Worker": "concurrency name run running start stop",
     "current()": """

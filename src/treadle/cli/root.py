@@ -102,7 +102,7 @@ def treadle() -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command -> its exit code."""
     typed = list(sys.argv[1:] if args is None else args)
-    return guarded(lambda: treadle.main(typed, prog_name="treadle", standalone_mode=False))
+    return guarded(lambda: treadle.main(typed, prog_name="treadle", standalone_mode=False, obj=typed))
 
 
 def guarded(act: Callable[[], object]) -> int:
