@@ -166,7 +166,7 @@ async def test_sessions_that_cannot_be_used(app: App, engine: Engine) -> None:
 @shows("a job is stored with a session that a FastAPI dependency commits after the endpoint")
 @pytest.mark.parametrize("dialect", ["postgresql+asyncpg", "sqlite+aiosqlite"], indirect=True)
 async def test_a_dependency_that_commits_after_the_endpoint(app: App, urls: tuple[str, str], dialect: str) -> None:
-    """The app of the web process is not open. A failing endpoint stores neither the order nor the job."""
+    """The app of the web process is not open. A failing endpoint stores no order and no job."""
     web, engine, sent = FastAPI(), create_async_engine(urls[0]), App(urls[1])
     sessions = async_sessionmaker(engine)
 
