@@ -18,6 +18,7 @@ import          the cost of `import treadle`, also without bytecode
 starts          the cost of starting a worker with many stored jobs
 bulk            the time of large enqueue calls
 singles         the cost of hints
+within          the cost of an enqueue in a transaction against a plain INSERT
 readers         the cost of a forgotten reader
 waits           how long calls wait for each other on PostgreSQL
 dashboard       the dashboard in a browser, and the cost of its viewers
@@ -48,6 +49,7 @@ SMALLER = {
     "starts": "starts",
     "bulk": "bulk",
     "singles": "singles",
+    "within": "within",
     "readers": "readers",
     "fleet-lines": "fleet_lines",
     "server-hostile": "hostile",
