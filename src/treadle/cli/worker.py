@@ -96,6 +96,9 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
     help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
 )
 @click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
+@click.option(
+    "--no-relay", is_flag=True, help="Do not hand over the jobs of the app's outbox; `treadle relay` does it."
+)
 @delivering
 def worker(
     app: str | None,
@@ -115,6 +118,7 @@ def worker(
     log_json: bool,
     capture_logs: str | None,
     no_metrics: bool,
+    no_relay: bool,
     **options: Any,
 ) -> int:
     """Run the jobs of MODULE:APP (or path/to/file.py:APP; without :APP, the only app of the module).
@@ -153,6 +157,7 @@ def worker(
         log_level=log_level,
         log_json=log_json,
         metrics=not no_metrics,
+        relay=not no_relay,
         capture_logs=capture_logs,
     )
     if sys.platform == "win32":

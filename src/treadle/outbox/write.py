@@ -1,0 +1,142 @@
+"""`within=` of an app with an outbox: the jobs become rows of the user's own transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakSet
+
+from treadle.core.model import NewJob, Outcome, Record, Settled
+from treadle.errors import UNREADABLE, BadSession, StorageError, Unsupported
+from treadle.outbox.address import Address
+from treadle.outbox.commits import when_committed
+from treadle.outbox.drivers import Database, Row, missing, raise_translated
+from treadle.outbox.rows import expected, job_of, written
+from treadle.outbox.sessions import Session, check_file, session_on
+from treadle.outbox.table import SCHEMA, Sent, Statements
+from treadle.storage.user_session import is_async
+
+
+class Checked:
+    """What this process knows of the database: its mark, and the connections that were seen to belong to it."""
+
+    def __init__(self) -> None:
+        self.mark: str | None = None  # None: not asked yet, or the database could not be asked
+        self.asked = False
+        self._known: WeakSet[Any] = WeakSet()
+
+    def has(self, raw: Any) -> bool:
+        try:
+            return raw in self._known
+        except TypeError:  # no weak references to it
+            return False
+
+    def add(self, raw: Any) -> None:
+        try:
+            self._known.add(raw)
+        except TypeError:
+            pass
+
+
+class Written:
+    """The verbs inside one transaction of the user.
+
+    committed  called with the ids after the commit, if the session reports it
+    """
+
+    def __init__(
+        self,
+        given: Any,
+        database: Database,
+        statements: Statements,
+        checked: Checked,
+        committed: Callable[[Sequence[str]], None] | None,
+    ) -> None:
+        self._given, self._database, self._statements = given, database, statements
+        self._checked, self._committed = checked, committed
+
+    @property
+    def _address(self) -> Address:
+        return self._database.address
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        """Write the rows. Whether a key is held or an id is taken is known at the hand-over, so the records are the
+        jobs' own. Raises BadOption, TooLarge, BadSession and StorageError."""
+        rows = written(jobs)
+        session = await self._session()
+        if rows:
+            await self._run(session, self._statements.insert(rows))
+            if self._committed is not None:
+                when_committed(self._given, [job.id for job in jobs], self._committed)
+        now = time.time()
+        return [expected(job, now) for job in jobs]
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        """The jobs in the outbox, as this transaction sees them."""
+        session, found = await self._session(), dict[str, Record]()
+        for id, text in await self._run(session, self._statements.jobs(ids)):
+            try:
+                found[id] = expected(job_of(text), 0.0)
+            except UNREADABLE:
+                continue
+        return [found.get(id) for id in ids]
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        raise Unsupported("an outbox", "settling jobs within=", "do it after your commit, without within=")
+
+    async def _session(self) -> Session:
+        session = await session_on(self._given, self._address)
+        if not self._checked.has(session.raw):
+            await self._check(session)
+            self._checked.add(session.raw)
+        return session
+
+    async def _run(self, session: Session, sent: Sent) -> list[Row]:
+        text, values = sent
+        try:
+            return await session.run(text, values)
+        except StorageError:
+            raise
+        except Exception as error:
+            raise_translated(error, self._address)
+
+    async def _check(self, session: Session) -> None:
+        """Raise an error unless the session is on the database of the outbox, and that has its tables."""
+        address = self._address
+        if address.dialect == "sqlite":
+            await check_file(session, address)
+        if not await self._run(session, self._statements.exists()):
+            raise missing(await self._where(session))
+        [(mark, version)] = await self._run(session, self._statements.mark())
+        if version > SCHEMA:
+            raise StorageError(f"{address.database} has tables of version {version}, this Treadle knows up to {SCHEMA}")
+        wanted = self._checked.mark
+        if not self._checked.asked:
+            wanted = await asyncio.to_thread(self._ask) if is_async(self._given) else self._ask()
+        if wanted is not None and mark != wanted:
+            raise BadSession(
+                f"a {type(self._given).__name__}", f"it is a transaction of another database than {address.database}"
+            )
+
+    async def _where(self, session: Session) -> str:
+        """The database of the session, which may not be that of the outbox."""
+        if self._address.dialect == "sqlite":
+            return self._address.database
+        name = "current_database()" if self._address.dialect == "postgresql" else "DATABASE()"
+        [(found,)] = await self._run(session, (f"SELECT {name}", ()))
+        return f"the database {found!r} of a {type(self._given).__name__} (the outbox is {self._address.shown})"
+
+    def _ask(self) -> str | None:
+        """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: it
+        cannot be asked, for example because this process has no account there."""
+        self._checked.asked = True
+        if self._address.dialect == "sqlite":
+            return None  # the file was compared, and it may be locked by the user's own transaction
+        try:
+            [[(mark, _)]] = self._database.run_once([self._statements.mark()])
+        except StorageError:
+            return None
+        self._checked.mark = str(mark)
+        return self._checked.mark
