@@ -97,7 +97,9 @@ class MariaDB(Process):
     def __init__(self) -> None:
         super().__init__()
         self._program = program()
-        told = subprocess.run([self._program.path, "--version"], capture_output=True, text=True, env=self._env(), check=True)
+        told = subprocess.run(
+            [self._program.path, "--version"], capture_output=True, text=True, env=self._env(), check=True
+        )
         VERSIONS.add(f"MariaDB {told.stdout.split('Ver ')[-1].split()[0]} ({self._program.path})")
         self._initialise()
 

@@ -277,9 +277,7 @@ class Statements:
             return self._sent("SELECT seq FROM {rows} WHERE due IS NULL AND became IS NULL")
         condition, value = self._among("id", ids, "text")
         of_call = f"call_id IN (SELECT call_id FROM {{rows}} WHERE {condition})"
-        return self._sent(
-            f"SELECT seq FROM {{rows}} WHERE became IS NULL AND ({condition} OR {of_call})", value, value
-        )
+        return self._sent(f"SELECT seq FROM {{rows}} WHERE became IS NULL AND ({condition} OR {of_call})", value, value)
 
     def again(self, seqs: Sequence[int]) -> Sent:
         condition, value = self._among("seq", seqs)
