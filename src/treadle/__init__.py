@@ -58,6 +58,7 @@ from treadle.errors import (
 from treadle.execution.context import JobFilter, current, current_batch
 from treadle.execution.middleware import Middleware
 from treadle.execution.run_outcome import RunOutcome
+from treadle.outbox import Outbox
 from treadle.pipeline import Pipeline, Step
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.policy.throttle import AIMD
@@ -105,6 +106,7 @@ __all__ = [
     "Middleware",
     "NotADatabase",
     "OldRows",
+    "Outbox",
     "Pipeline",
     "ProcessDied",
     "Record",

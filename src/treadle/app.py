@@ -245,7 +245,8 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
 
         after, when, wait_timeout  make all of them wait, like the options of these names
         within                     your own open transaction on the storage's database: a connection or a session. The
-                                   jobs are committed or rolled back with it (SQLite, PostgreSQL; any storage with an outbox)
+                                   jobs are committed or rolled back with it (SQLite, PostgreSQL, or any storage with
+                                   an outbox)
         Raises UnknownUpstream, KeyHeld, IdTaken, BadOption, BadSession, Unsupported and StorageError, and then stores
         nothing. After StorageUnavailable it is unknown whether the jobs are stored; repeating the call with the same
         specs is safe.

@@ -34,8 +34,8 @@ from treadle.core.job import Continuation, JobSpec
 from treadle.core.limit_model import Limit
 from treadle.errors import UnknownTask
 from treadle.execution import middleware
-from treadle.execution.open_transaction import guarded
 from treadle.execution.job_run import is_of_run
+from treadle.execution.open_transaction import guarded
 from treadle.outbox import Outbox, OutboxTasks, Relay
 from treadle.policy import judge
 from treadle.policy.judge import HOLD

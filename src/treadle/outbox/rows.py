@@ -27,12 +27,11 @@ class Waiting(Struct, frozen=True, gc=False):
     """A row as the relay reads it. `age` is in seconds, by the clock of that database."""
 
     seq: int
-    id: str
     call: str | None
     text: str
     age: float
-    tries: int
-    became: str | None
+    tries: int = 0
+    became: str | None = None
 
 
 Call = list[Waiting]
@@ -40,8 +39,7 @@ Call = list[Waiting]
 
 
 def read(row: Sequence[Any]) -> Waiting:
-    seq, id, call, text, age, tries, became = row
-    return Waiting(seq, id, call, text, float(age), tries, became)
+    return Waiting(*row)
 
 
 def written(jobs: Sequence[NewJob]) -> list[New]:

@@ -41,8 +41,9 @@ DDL: Final[dict[Dialect, tuple[str, ...]]] = {
     tries integer NOT NULL DEFAULT 0,
     error text,
     became text
-) WITH (%s)"""
-        % AUTOVACUUM,
+) WITH ("""
+        + AUTOVACUUM
+        + ")",
         f"CREATE INDEX {ROWS}_due ON {{rows}} (due, seq) WHERE due IS NOT NULL",
         f"CREATE INDEX {ROWS}_id ON {{rows}} (id)",
         f"CREATE INDEX {ROWS}_call ON {{rows}} (call_id) WHERE call_id IS NOT NULL",
@@ -105,7 +106,8 @@ DDL: Final[dict[Dialect, tuple[str, ...]]] = {
     ),
 }
 
-COLUMNS: Final = "seq, id, call_id, job, {now} - made, tries, became"
+COLUMNS: Final = "seq, call_id, job, {now} - made, tries, became"
+FRESH: Final = "seq, call_id, job, {now} - made"  # of rows that were never tried; a third less work for a driver
 
 
 class New(msgspec.Struct, frozen=True, gc=False):
@@ -141,7 +143,8 @@ class Statements:
 
     def _sent(self, text: str, *values: Any) -> Sent:
         """Number the placeholders, which are written as ?."""
-        text = text.format(columns=COLUMNS.format(**self._names), **self._names)
+        fresh, columns = FRESH.format(**self._names), COLUMNS.format(**self._names)
+        text = text.format(fresh=fresh, columns=columns, **self._names)
         if self.dialect == "mysql":
             return text.replace("?", "%s"), values
         sign, parts = ("$" if self.dialect == "postgresql" else "?"), text.split("?")
@@ -198,6 +201,9 @@ class Statements:
     def jobs(self, ids: Sequence[str]) -> Sent:
         """(id, job) of these jobs."""
         condition, value = self._among("id", ids, "text")
+        if self.dialect == "postgresql":  # as one text, because not every driver has arrays
+            condition = "id IN (SELECT json_array_elements_text(?::json))"
+            value = msgspec.json.encode(list(ids)).decode()
         return self._sent(f"SELECT id, job FROM {{rows}} WHERE {condition} AND became IS NULL ORDER BY seq", value)
 
     # --- for the relay
@@ -205,6 +211,12 @@ class Statements:
     def page(self, limit: int) -> Sent:
         """The first rows that are due, oldest first. Rows that failed come after those that were never tried."""
         return self._sent("SELECT {columns} FROM {rows} WHERE due <= {now} ORDER BY due, seq LIMIT ?", limit)
+
+    def further(self, after: int, limit: int) -> Sent:
+        """The next rows that were never tried. Rows that are committed late may have a lower number, so each pass
+        begins with `page` again."""
+        text = "SELECT {fresh} FROM {rows} WHERE due = 0 AND seq > ? ORDER BY seq LIMIT ?"
+        return self._sent(text, after, limit)
 
     def calls(self, calls: Sequence[str]) -> Sent:
         """All rows of these calls."""
@@ -214,7 +226,7 @@ class Statements:
     def of(self, ids: Sequence[str]) -> Sent:
         """The rows of these jobs that were never tried."""
         condition, value = self._among("id", ids, "text")
-        return self._sent(f"SELECT {{columns}} FROM {{rows}} WHERE {condition} AND due = 0 ORDER BY seq", value)
+        return self._sent(f"SELECT {{fresh}} FROM {{rows}} WHERE {condition} AND due = 0 ORDER BY seq", value)
 
     def delete(self, seqs: Sequence[int]) -> Sent:
         condition, value = self._among("seq", seqs)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
+from treadle.core.clock import wall
 from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import UNREADABLE, BadSession, StorageError, Unsupported
 from treadle.outbox.address import Address
 from treadle.outbox.commits import when_committed
 from treadle.outbox.drivers import Database, Row, missing, raise_translated
 from treadle.outbox.rows import expected, job_of, written
-from treadle.outbox.sessions import Session, check_file, session_on
 from treadle.outbox.table import SCHEMA, Sent, Statements
-from treadle.storage.user_session import is_async
+from treadle.storage.driver_sessions import Session
+from treadle.storage.user_session import is_async, session_of
+
+
+def same_file(file: str, path: str) -> bool:
+    return bool(file) and os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path)
 
 
 class Checked:
@@ -34,10 +40,8 @@ class Checked:
             return False
 
     def add(self, raw: Any) -> None:
-        try:
+        with suppress(TypeError):
             self._known.add(raw)
-        except TypeError:
-            pass
 
 
 class Written:
@@ -70,7 +74,7 @@ class Written:
             await self._run(session, self._statements.insert(rows))
             if self._committed is not None:
                 when_committed(self._given, [job.id for job in jobs], self._committed)
-        now = time.time()
+        now = wall()
         return [expected(job, now) for job in jobs]
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
@@ -87,10 +91,11 @@ class Written:
         raise Unsupported("an outbox", "settling jobs within=", "do it after your commit, without within=")
 
     async def _session(self) -> Session:
-        session = await session_on(self._given, self._address)
-        if not self._checked.has(session.raw):
+        session = await session_of(self._given, self._address.dialect, f"the outbox, {self._address.shown}")
+        connection = getattr(session, "identity", session.raw)
+        if not self._checked.has(connection):
             await self._check(session)
-            self._checked.add(session.raw)
+            self._checked.add(connection)
         return session
 
     async def _run(self, session: Session, sent: Sent) -> list[Row]:
@@ -106,7 +111,7 @@ class Written:
         """Raise an error unless the session is on the database of the outbox, and that has its tables."""
         address = self._address
         if address.dialect == "sqlite":
-            await check_file(session, address)
+            await self._check_file(session)
         if not await self._run(session, self._statements.exists()):
             raise missing(await self._where(session))
         [(mark, version)] = await self._run(session, self._statements.mark())
@@ -119,6 +124,15 @@ class Written:
             raise BadSession(
                 f"a {type(self._given).__name__}", f"it is a transaction of another database than {address.database}"
             )
+
+    async def _check_file(self, session: Session) -> None:
+        path = self._address.target
+        for _, name, file in await session.run("PRAGMA database_list"):
+            if name == "main" and not same_file(file, path):
+                raise BadSession(
+                    f"a connection to {file or 'a database in memory'}",
+                    f"the outbox is in {path}, and a transaction cannot span two files",
+                )
 
     async def _where(self, session: Session) -> str:
         """The database of the session, which may not be that of the outbox."""
