@@ -8,7 +8,7 @@ blocked         the cost of one tenant's blocked jobs for the others
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
 looks           the cost of lists and counts at a million jobs
-outbox          how fast a relay hands over the rows of an outbox, also while it is killed
+outbox          how fast a relay delivers the rows of an outbox, also while it is killed
 lateness        how late delayed jobs are picked up
 plans           how PostgreSQL finds the next jobs
 churn           whether a database that was busy for an hour is slower than a new one

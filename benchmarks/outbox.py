@@ -1,9 +1,9 @@
-"""`bench outbox`: how fast a relay hands over the rows of an outbox to Redis, and that none is lost or doubled while it
+"""`bench outbox`: how fast a relay delivers the rows of an outbox to Redis, and that none is lost or doubled while it
 is killed.
 
     python3 dev.py bench outbox [--rows 100000] [--kills 20] [--data sqlite postgresql mysql]
 
-First one relay hands over all rows, for the rate. Then the same rows are handed over by relays that are killed with
+First one relay delivers all rows, for the rate. Then the same rows are delivered by relays that are killed with
 kill -9 at random moments, while workers run the jobs and count how often each ran.
 """
 
@@ -28,6 +28,7 @@ from tests.outbox.kit import Data, a_database
 from tests.servers import valkey
 from tests.waiting import until
 from treadle import App, Outbox, Worker
+from treadle.outbox import relay as relays
 from treadle.outbox.rows import text_of
 
 SEED = 20_261_126
@@ -73,24 +74,25 @@ async def fill(app: App, data: Data, rows: int) -> None:
 
 
 async def rate(app: App, data: Data, rows: int) -> tuple[float, float]:
-    """Rows a second that one relay hands over, and a second of its own processor time, which does not depend on what
+    """Rows a second that one relay delivers, and a second of its own processor time, which does not depend on what
     else the machine does."""
     await fill(app, data, rows)
     async with app:
         relay = app._core.relay
         assert relay is not None
         began, cpu = time.perf_counter(), time.process_time()
-        handed = await relay.everything()
+        delivered = await relay.everything()
         took, cpu = time.perf_counter() - began, time.process_time() - cpu
-    assert handed == rows, f"{handed} of {rows}"
+    assert delivered == rows, f"{delivered} of {rows}"
     return rows / took, rows / cpu
 
 
 # --- with kills
 
 
-async def relaying(url: str, outbox: str) -> None:
+async def relaying(url: str, outbox: str, page: int) -> None:
     """The process that is killed."""
+    relays.PAGE = page  # type: ignore[misc]
     app = make(url, outbox)
     async with app:
         relay = app._core.outbox_tasks.relay(lease=LEASE)
@@ -99,14 +101,17 @@ async def relaying(url: str, outbox: str) -> None:
         await relay.run()
 
 
-async def killed(app: App, url: str, data: Data, rows: int, kills: int, chance: random.Random) -> int:
-    """Kill the relay until all rows are handed over, and at least `kills` times; returns how often it was killed."""
+async def killed(
+    app: App, url: str, data: Data, rows: int, kills: int, chance: random.Random, page: int = relays.PAGE
+) -> int:
+    """Kill the relay `kills` times before all rows are delivered; `page`: rows of one delivery. Returns how often it
+    was killed."""
     server = redis.Redis.from_url(url.partition("?")[0])
     server.delete(RAN)
     await fill(app, data, rows)
     assert app.outbox is not None
     count, turn = 0, rows // (kills + 1)
-    words = [sys.executable, "-m", "benchmarks.outbox", "--relay", url, data.url]
+    words = [sys.executable, "-m", "benchmarks.outbox", "--relay", url, data.url, str(page)]
     async with app, Worker(app, concurrency=2_000, relay=False):
         left = rows
         while left:
@@ -119,7 +124,7 @@ async def killed(app: App, url: str, data: Data, rows: int, kills: int, chance: 
                 assert app.outbox is not None
                 return (await app.outbox.stats()).rows <= goal
 
-            await until(reached, "rows that are handed over", 300)
+            await until(reached, "rows that are delivered", 300)
             if count < kills:
                 await asyncio.sleep(chance.uniform(0, 0.02))  # to a random statement
                 os.kill(relay.pid, signal.SIGKILL)
@@ -129,7 +134,7 @@ async def killed(app: App, url: str, data: Data, rows: int, kills: int, chance: 
             await relay.wait()
             left = (await app.outbox.stats()).rows
             if not left and count < kills:
-                raise RuntimeError(f"all rows were handed over after {count} kills: give more --rows")
+                raise RuntimeError(f"all rows were delivered after {count} kills: give more --rows")
 
         async def ran() -> bool:
             counts = (await app.queues.stats()).counts
@@ -161,7 +166,7 @@ async def both(kind: str, rows: int, kills: int, rounds: int) -> None:
 
 def main(words: Sequence[str]) -> None:
     if words[:1] == ["--relay"]:
-        asyncio.run(relaying(words[1], words[2]))
+        asyncio.run(relaying(words[1], words[2], int(words[3])))
         return
     parser = argparse.ArgumentParser(prog="bench outbox", description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)

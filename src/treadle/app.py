@@ -58,7 +58,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     codec     converts arguments and results to text and back; None: by their annotations
     sizes     the largest payload, result and headers, in bytes
     token     the access token for an http:// url; None: TREADLE_TOKEN
-    outbox    Outbox(...) in the database with your data: `within=session` writes the jobs there, and they are handed
+    outbox    Outbox(...) in the database with your data: `within=session` writes the jobs there, and they are delivered
               over to the storage after the commit. For jobs that are not in the same database
     clock     returns seconds since 1970. For tests, like ids (returns job ids) and random (returns 0 to 1).
 
@@ -145,7 +145,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
 
     @property
     def outbox(self) -> Outbox | None:
-        """The outbox, to count, list, retry and delete the jobs that wait for their hand-over; None: there is none."""
+        """The outbox, to count, list, retry and delete the jobs that wait for their delivery; None: there is none."""
         return self._core.choice.outbox
 
     @property

@@ -59,9 +59,9 @@ def a_database(kind: str, folder: Path) -> Data:
     return Data(kind, url, lambda: pymysql.connect(**words))
 
 
-def an_app(data: Data, namespace: str, **options: Any) -> App:
-    """An app whose jobs are on the shared Valkey, with an outbox in the database, and one task."""
-    app = App(f"{valkey.url()}?ns={namespace}", outbox=Outbox(data.url, **options))
+def an_app(data: Data, namespace: str, server: str | None = None, **options: Any) -> App:
+    """An app with an outbox in the database, and one task. Its jobs are on the shared Valkey, or on `server`."""
+    app = App(f"{server or valkey.url()}?ns={namespace}", outbox=Outbox(data.url, **options))
 
     @app.task(name="mail")
     async def mail(to: str) -> str:

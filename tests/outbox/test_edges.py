@@ -37,8 +37,8 @@ async def row_of(app: App, job: Any) -> Record:
     return await app.jobs.get(job)
 
 
-@shows("an outbox hands over each job once, also if the row of a short-lived job would be pruned before a repetition")
-async def test_rows_stay_long_enough_for_a_repeated_hand_over(app: App, data: Data) -> None:
+@shows("an outbox delivers each job once, also if the row of a short-lived job would be pruned before a repetition")
+async def test_rows_stay_long_enough_for_a_repeated_deliver(app: App, data: Data) -> None:
     [job] = await written(app, data, mail(app, "ada", keep=0))
     await relayed(app)
     assert (await row_of(app, job)).job.keep == 3_600
@@ -113,7 +113,7 @@ async def test_after_a_job_of_the_same_transaction(app: App, data: Data) -> None
         assert await second.result(30) == "mail to b"
 
 
-@shows("a job of the outbox that waits for a job that is not handed over yet is tried again")
+@shows("a job of the outbox that waits for a job that is not delivered yet is tried again")
 async def test_after_a_job_of_an_open_transaction(app: App, data: Data) -> None:
     with closing(data.connect()) as slow:
         first = mail(app, "a")
@@ -150,7 +150,7 @@ async def test_refused_jobs_block_nobody(app: App, data: Data, monkeypatch: pyte
     data.run("UPDATE treadle_outbox SET due = 0.5")
     await relayed(app)
     assert (await app.outbox.stats()).given_up == 2
-    with pytest.raises(TimeoutError, match="waits in the outbox, and 2 hand-overs failed"):
+    with pytest.raises(TimeoutError, match="waits in the outbox, and 2 deliveries failed"):
         await jobs[4].result(0)
     await app.enqueue(mail(app, "late", id="nobody"))
     assert await app.outbox.retry(jobs[4].id) == 1
@@ -184,7 +184,7 @@ async def test_rows_that_commit_late_are_not_passed_over(app: App, data: Data) -
 
 
 @shows("a result is awaited while the job is still in the outbox")
-async def test_a_result_is_awaited_before_the_hand_over(app: App, data: Data) -> None:
+async def test_a_result_is_awaited_before_the_deliver(app: App, data: Data) -> None:
     [job] = await written(app, data, mail(app, "ada"))
     with pytest.raises(TimeoutError, match="still waits in the outbox"):
         await job.result(0)
@@ -254,7 +254,7 @@ async def test_a_job_that_cuts_the_connection_does_not_stop_the_others(app: App,
 
     assert app.outbox is not None
     relay = app.outbox._relay(cut)
-    while relay.handed < 6:
+    while relay.delivered < 6:
         try:
             await relay.once()
         except StorageUnavailable:
@@ -298,8 +298,8 @@ async def test_one_relay_at_a_time(app: App, data: Data, monkeypatch: pytest.Mon
     await asked.until(lambda: leads(first), "the first relay leads")
     following = asyncio.create_task(second.run())
     await written(app, data, mail(app, "ada"))
-    await asked.until(lambda: _empty(app), "the hand-over")
-    assert (first.handed, second.handed) == (1, 0)
+    await asked.until(lambda: _empty(app), "the delivery")
+    assert (first.delivered, second.delivered) == (1, 0)
     leading.cancel()
     await asyncio.wait([leading])
     await asked.until(lambda: leads(second), "the second relay leads")

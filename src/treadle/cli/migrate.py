@@ -64,7 +64,7 @@ def _migrate_storage(target: Target) -> None:
 
 
 def _storage_due(target: Target) -> str | None:
-    """What a migration would do to the storage; None: nothing. Only SQLite and PostgreSQL have migrations."""
+    """Why the storage needs a migration; None: it needs none. Only SQLite and PostgreSQL have migrations."""
     newest = _newest(target)
     if newest is None:
         return None

@@ -1,4 +1,4 @@
-"""`treadle relay`: hands over the jobs of an outbox; lists, retries and deletes those that cannot be handed over."""
+"""`treadle relay`: delivers the jobs of an outbox; lists, retries and deletes those that cannot be delivered."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RelayGroup(click.Group):
 
 @click.group(cls=RelayGroup, subcommand_metavar="MODULE:APP | COMMAND [ARGS]...")
 def relay() -> None:
-    """Hand over the jobs of an app's outbox to its storage: `treadle relay MODULE:APP`.
+    """Deliver the jobs of an app's outbox to its storage: `treadle relay MODULE:APP`.
 
     Workers do this too, unless they run with --no-relay. One process relays at a time; any other takes over when it
     dies.
@@ -40,18 +40,18 @@ def relay() -> None:
 
 @relay.command("run")
 @click.argument("app", metavar="MODULE:APP")
-@click.option("--once", is_flag=True, help="Hand over the jobs that wait now, then exit.")
+@click.option("--once", is_flag=True, help="Deliver the jobs that wait now, then exit.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
 def run(app: str, once: bool, log_level: str, log_json: bool) -> None:
-    """Hand over the jobs of the outbox of MODULE:APP until SIGTERM or Ctrl-C."""
+    """Deliver the jobs of the outbox of MODULE:APP until SIGTERM or Ctrl-C."""
     from treadle.cli import event_loop, logs
     from treadle.cli.app_loader import find_app
 
     found = find_app(app)
     outbox = _outbox_of(found)
     if once:
-        note(f"treadle: {plural(event_loop.run(_everything(found)), 'job')} handed over")
+        note(f"treadle: {plural(event_loop.run(_everything(found)), 'job')} delivered")
         return
     logs.set_up("relay", log_level, log_json)
     note(f"treadle: relaying from {outbox.url}; Ctrl-C stops")
@@ -145,11 +145,11 @@ def call(outbox: Outbox, act: Callable[[], Awaitable[T]]) -> T:
 
 @relay.command("list")
 @on_outbox
-@click.option("--all", "all_", is_flag=True, help="Also those whose hand-over was not refused.")
+@click.option("--all", "all_", is_flag=True, help="Also those whose delivery was not refused.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of jobs to show.")
 @as_json
 def list_(outbox: Outbox, all_: bool, limit: int, json_: bool) -> None:
-    """List the jobs whose hand-over was refused, with the reason."""
+    """List the jobs whose delivery was refused, with the reason."""
 
     async def look() -> tuple[OutboxStats, list[OutboxRow]]:
         return await outbox.stats(), await outbox.list(limit, failing=not all_)
@@ -177,7 +177,7 @@ def _next(row: OutboxRow) -> str:
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @on_outbox
 def retry(outbox: Outbox, ids: tuple[str, ...]) -> None:
-    """Hand jobs over again, with the other jobs of their calls. Without an ID: all that were given up."""
+    """Deliver jobs again, with the other jobs of their calls. Without an ID: all that were given up."""
     data(f"{plural(call(outbox, lambda: outbox.retry(*ids)), 'job')} will be tried again")
 
 

@@ -96,9 +96,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
     help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
 )
 @click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
-@click.option(
-    "--no-relay", is_flag=True, help="Do not hand over the jobs of the app's outbox; `treadle relay` does it."
-)
+@click.option("--no-relay", is_flag=True, help="Do not deliver the jobs of the app's outbox; `treadle relay` does it.")
 @delivering
 def worker(
     app: str | None,

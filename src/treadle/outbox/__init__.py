@@ -1,4 +1,4 @@
-"""The transactional outbox: jobs as rows of the user's own database, handed over to their storage after the commit."""
+"""The transactional outbox: jobs as rows of the user's own database, delivered to their storage after the commit."""
 
 from __future__ import annotations
 

@@ -81,8 +81,15 @@ def _conninfo(url: str, known: str) -> str:
         told = conninfo_to_dict(url)
     except psycopg.Error:
         raise BadUrl(f"outbox: libpq cannot read {known!r}") from None
-    ours = {"connect_timeout": CONNECT, "application_name": "treadle outbox", "tcp_user_timeout": 10_000}
-    return make_conninfo("", **{**ours, **{name: value for name, value in told.items() if value is not None}})
+    ports = [port for port in str(told.get("port") or "").split(",") if port]
+    if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
+        raise BadUrl(f"outbox: expected a port from 1 to 65,535, found {known!r}")
+    ours: dict[str, str | int] = {
+        "connect_timeout": CONNECT,
+        "application_name": "treadle outbox",
+        "tcp_user_timeout": 10_000,
+    }
+    return make_conninfo("", **{**ours, **{name: str(value) for name, value in told.items() if value is not None}})
 
 
 def _path(url: str, known: str) -> str:

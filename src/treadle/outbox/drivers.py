@@ -45,7 +45,7 @@ class Postgres:
 
         self._raw = psycopg.connect(address.target, autocommit=True, client_encoding="UTF8")
         self._cursor = psycopg.RawCursor(self._raw)
-        # A delete that a crash undoes is repeated with its hand-over, so no commit of the relay waits for the disk.
+        # A delete that a crash undoes is repeated with its delivery, so no commit of the relay waits for the disk.
         self._raw.execute(
             "SELECT set_config('statement_timeout', %s, false), set_config('synchronous_commit', 'off', false)",
             (f"{ANSWER}s",),
@@ -65,7 +65,7 @@ class Sqlite:
             raise NotADatabase(f"{address.database}: there is no such file; create your database first")
         self._raw = sqlite3.connect(address.target, timeout=LOCKED, isolation_level=None, check_same_thread=False)
         if self.run("PRAGMA journal_mode", ())[0][0] == "wal":
-            # A delete that a crash undoes is repeated with its hand-over. Without WAL this could damage the file.
+            # A delete that a crash undoes is repeated with its delivery. Without WAL this could damage the file.
             self.run("PRAGMA synchronous = NORMAL", ())
 
     def run(self, text: str, values: Sequence[Any]) -> list[Row]:
@@ -92,7 +92,7 @@ class MySQL:
 
 def _mysql_driver(address: Address) -> Any:
     try:
-        import pymysql
+        import pymysql  # type: ignore[import-untyped]
     except ImportError as error:
         raise BadUrl(f"{address.database} needs a driver: pip install pymysql ({error})") from error
     return pymysql
@@ -106,8 +106,8 @@ KINDS: Final[dict[str, Callable[[Address], Connection]]] = {
 
 
 class Database:
-    """The database of an outbox, for one process. The connection is opened at its first use, and again after it was
-    lost.
+    """The database of an outbox, as one process uses it. The connection is opened at its first use, and again after it
+    was lost.
 
     Errors: StorageUnavailable, StorageDenied, StorageFull, and StorageError if the tables do not exist.
     """

@@ -25,11 +25,11 @@ POLL: Final = 0.5  # s
 
 
 class OutboxStats(Struct, frozen=True, kw_only=True):
-    """The rows that wait for their hand-over.
+    """The rows that wait for their delivery.
 
     rows      all of them, those that were given up included
     oldest    the age of the oldest in seconds, by the clock of its database; 0 without rows
-    failing   rows whose last hand-over was refused
+    failing   rows whose last delivery was refused
     given_up  rows that no relay tries again before an operator retries them
     relay     the process that relays now; None: no process does
     """
@@ -42,12 +42,12 @@ class OutboxStats(Struct, frozen=True, kw_only=True):
 
 
 class OutboxRow(Struct, frozen=True, kw_only=True):
-    """A job that waits for its hand-over.
+    """A job that waits for its delivery.
 
     job     None: this Treadle cannot read it
     age     seconds since the enqueue
     next    seconds until the next try; 0: at once; None: it was given up
-    error   why the last hand-over was refused
+    error   why the last delivery was refused
     """
 
     id: str
@@ -64,14 +64,14 @@ class OutboxRow(Struct, frozen=True, kw_only=True):
 
 @spelled
 class Outbox:
-    """A transactional outbox: `within=session` writes jobs as rows of your database, and a relay hands them over to the
+    """A transactional outbox: `within=session` writes jobs as rows of your database, and a relay delivers them to the
     storage of the app after the commit.
 
     url     postgresql://, mysql://, mariadb:// or sqlite:///: the database with your data. A URL of SQLAlchemy will do:
             its driver is ignored
     schema  PostgreSQL: the schema of the two tables; None: the first of the search path
     keep    seconds for which the rows of these jobs stay after they ended, at least. A relay that died between a
-            hand-over and the delete must be replaced within this time, or a job that was pruned meanwhile runs twice
+            delivery and the delete must be replaced within this time, or a job that was pruned meanwhile runs twice
     poll    seconds between two looks for new rows
     notify  PostgreSQL: notify the relay at the commit. False for transactions that are committed in two phases, which
             cannot notify
@@ -143,16 +143,16 @@ class Outbox:
         )
 
     async def list(self, limit: int = 100, *, failing: bool = False) -> list[OutboxRow]:
-        """The first rows in the order of their enqueue; `failing`: only those whose hand-over was refused."""
+        """The first rows in the order of their enqueue; `failing`: only those whose delivery was refused."""
         return [_listed(row) for row in await self._database.run(self._statements.listed(limit, failing))]
 
     async def retry(self, *ids: str) -> int:
-        """Hand these jobs over with the next page, together with the other jobs of their calls; without ids, all that
+        """Deliver these jobs with the next page, together with the other jobs of their calls; without ids, all that
         were given up. Returns the number of rows."""
         return await self._act(ids, self._statements.again)
 
     async def delete(self, *ids: str) -> int:
-        """Delete these jobs, together with the other jobs of their calls. They are never handed over. Without ids, all
+        """Delete these jobs, together with the other jobs of their calls. They are never delivered. Without ids, all
         that were given up. Returns the number of rows."""
         return await self._act(ids, self._statements.delete)
 

@@ -1,6 +1,6 @@
-"""Hands over the rows of an outbox to the storage of the jobs: read a page, enqueue it, delete it.
+"""Delivers the rows of an outbox to the storage of the jobs: read a page, enqueue it, delete it.
 
-A relay may die between any two of these. The next one repeats the hand-over, and the storage returns the jobs that it
+A relay may die between any two of these. The next one repeats the delivery, and the storage returns the jobs that it
 has. Two relays at once do the same work twice and nothing else, so the lease saves work; correctness does not need it.
 """
 
@@ -35,10 +35,10 @@ from treadle.outbox.table import Statements
 
 log = logging.getLogger("treadle")
 
-PAGE: Final = 1_000  # rows of one hand-over; larger pages gained nothing and block the storage for longer
+PAGE: Final = 1_000  # rows of one delivery; larger pages gained nothing and block the storage for longer
 LEASE: Final = 5.0  # s without a renewal after which another relay takes over
 RENEWALS: Final = 4  # of the lease in that time
-TRIES: Final = 10  # failed hand-overs after which a row waits for an operator
+TRIES: Final = 10  # failed deliveries after which a row waits for an operator
 FIRST: Final = 1.0  # s until the second try; each further pause is twice as long
 LONGEST: Final = 300.0  # s of such a pause
 FOLLOWED: Final = 3_600.0  # s for which the outbox remembers that another job was returned for one of its jobs
@@ -57,7 +57,7 @@ class Store(Protocol):
 class Relay:
     """The relay of one process.
 
-    keep   s for which the row of a job stays at least: a repeated hand-over must find it
+    keep   s for which the row of a job stays at least: a repeated delivery must find it
     poll   s between two reads, if no notification arrives
     lease  s without a renewal after which another relay takes over
     """
@@ -79,7 +79,7 @@ class Relay:
         self._led_until = 0.0  # by this process's monotonic clock; 0: another relay leads
         self._notices = Notices(database.address, poll) if notify else None
         self._size = PAGE  # smaller after a page that the storage did not answer, while it answers other calls
-        self.handed = 0  # jobs, since this relay was created
+        self.delivered = 0  # jobs, since this relay was created
 
     # --- the loop
 
@@ -124,27 +124,27 @@ class Relay:
         else:
             await self._notices.wait()
 
-    # --- the hand-over
+    # --- the delivery
 
     async def everything(self) -> int:
-        """Hand over all rows that are due; returns how many jobs were."""
-        before = self.handed
+        """Deliver all rows that are due; returns how many jobs were."""
+        before = self.delivered
         while await self._pass(_always):
             pass
-        return self.handed - before
+        return self.delivered - before
 
     async def once(self) -> None:
-        """Hand over one page: the first rows that are due."""
+        """Deliver one page: the first rows that are due."""
         await self._pass(_never)
 
-    async def hand_over(self, ids: Sequence[str]) -> None:
-        """Hand over the committed rows of these jobs that were never tried."""
+    async def deliver(self, ids: Sequence[str]) -> None:
+        """Deliver the committed rows of these jobs that were never tried."""
         rows = await self._database.run(self._statements.of(ids))
         if rows:
             await self._delete(await self._page([read(row) for row in rows]))
 
     async def _pass(self, goes_on: Callable[[], Awaitable[bool]]) -> bool:
-        """Hand over page after page, while `goes_on`. Returns whether there were any rows.
+        """Deliver page after page, while `goes_on`. Returns whether there were any rows.
 
         While the storage works on one page, this process reads the next one and deletes the one before: half as much
         time again on PostgreSQL.
@@ -165,6 +165,8 @@ class Relay:
                 deleting = started(self._delete(over))
                 rows = [] if further is None else [read(row) for row in await further]
                 further = None
+            if deleting is not None:
+                await deleting
             return True
         finally:
             await _ended(further, deleting)
@@ -174,7 +176,7 @@ class Relay:
             await self._database.run(self._statements.delete(seqs))
 
     async def _page(self, rows: list[Waiting]) -> list[int]:
-        """Hand over these rows. Returns the numbers of those that are done."""
+        """Deliver these rows. Returns the numbers of those that are done."""
         over = [row.seq for row in rows if row.became is not None]  # no longer worth remembering
         rows = await self._with_calls([row for row in rows if row.became is None])
         return over + await self._calls(await self._storage(), calls_of(rows))
@@ -189,7 +191,7 @@ class Relay:
         return sorted([*rows, *(each for row in more if (each := read(row)).seq not in known)], key=lambda row: row.seq)
 
     async def _calls(self, storage: Store, calls: list[Call]) -> list[int]:
-        """Hand over these calls in one step; if one of them is refused, by halves. Returns the rows that are done."""
+        """Deliver these calls in one step; if one of them is refused, by halves. Returns the rows that are done."""
         if not calls:
             return []
         try:
@@ -205,7 +207,7 @@ class Relay:
             raise
         except (TreadleError, *UNREADABLE) as error:
             return await self._refused(storage, calls, error)
-        self.handed += len(jobs)
+        self.delivered += len(jobs)
         self._size = min(PAGE, 2 * self._size)
         return await self._done([row for call in calls for row in call], jobs, stored)
 
@@ -224,7 +226,7 @@ class Relay:
         words = f"{type(error).__name__}: {error_line(str(error)) or 'no details'}"[:ERROR]
         await self._database.run(self._statements.failed([row.seq for row in call], words, delay))
         after = "given up; `treadle relay retry` tries it again" if delay is None else f"again in {delay:g} s"
-        log.warning("outbox: %s cannot be handed over (%s), try %d, %s", _named(call[0]), words, tries, after)
+        log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), words, tries, after)
 
     async def _done(self, rows: Sequence[Waiting], jobs: Sequence[NewJob], stored: Sequence[Record]) -> list[int]:
         """The rows to be deleted. Those for which the storage returned another job stay for a while, as a reference."""

@@ -68,7 +68,7 @@ def job_of(text: str) -> NewJob:
 
 def aged(job: NewJob, age: float, keep: float) -> NewJob:
     """The job as it must be stored now, `age` seconds after its enqueue: its times count from the enqueue. Its row
-    stays for at least `keep` s, so that a repeated hand-over finds it."""
+    stays for at least `keep` s, so that a repeated delivery finds it."""
     fields: dict[str, Any] = {}
     if job.keep < keep:
         fields["keep"] = keep
@@ -95,6 +95,6 @@ def calls_of(rows: Sequence[Waiting]) -> list[Call]:
 
 
 def expected(job: NewJob, now: float) -> Record:
-    """The row that the storage will have, as far as it is known before the hand-over."""
+    """The row that the storage will have, as far as it is known before the delivery."""
     state = State.WAITING if job.after or not job.task else State.READY
     return Record(job=job, version=0, state=state, after=job.after, created_at=now, updated_at=now)

@@ -1,6 +1,6 @@
-"""The tables of an outbox, and every statement on them, for each kind of database.
+"""The tables of an outbox and every statement on them, in the SQL of each kind of database.
 
-`treadle_outbox` has one row for each job; the rows of one call have the same `call_id` and are handed over together.
+`treadle_outbox` has one row for each job; the rows of one call have the same `call_id` and are delivered together.
 `treadle_relay` has one row: the mark of this database, and the lease of the relay.
 """
 

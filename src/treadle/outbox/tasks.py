@@ -1,6 +1,6 @@
-"""What an app does with its outbox: writes rows, hands over its own after their commit, and finds jobs that still wait.
+"""The outbox of an app: writes rows, delivers its own after their commit, and finds jobs that still wait.
 
-The hand-over after a commit is a shortcut of milliseconds. It happens only while the app is open in this process, and
+The delivery after a commit is a shortcut of milliseconds. It happens only while the app is open in this process, and
 its failures are left to the relay.
 """
 
@@ -20,14 +20,14 @@ from treadle.outbox.write import Written
 
 log = logging.getLogger("treadle")
 
-CLOSING: Final = 2.0  # s that a closing app gives to hand-overs that have begun
-MOST: Final = 10_000  # jobs that wait for such a hand-over; the relay finds any further ones
+CLOSING: Final = 2.0  # s that a closing app gives to deliveries that have begun
+MOST: Final = 10_000  # jobs that wait for such a delivery; the relay finds any further ones
 
 
 class Found(NamedTuple):
     """A job that is in the outbox, or was.
 
-    became  the id of the job that the storage returned for it; None: it was not handed over yet
+    became  the id of the job that the storage returned for it; None: it was not delivered yet
     """
 
     became: str | None
@@ -49,7 +49,7 @@ class OutboxTasks:
 
     def _begin(self) -> None:
         self._ids: list[str] = []
-        self._handing: asyncio.Task[None] | None = None
+        self._delivering: asyncio.Task[None] | None = None
 
     def forget(self) -> None:
         """Begin anew in a forked child."""
@@ -76,7 +76,7 @@ class OutboxTasks:
     # --- after a commit
 
     def _committed(self, ids: Sequence[str]) -> None:
-        """Begin the hand-over, from the thread that has committed."""
+        """Begin the delivery, from the thread that has committed."""
         loop = self._loop()
         if loop is not None:
             with suppress(RuntimeError):  # it ended meanwhile
@@ -84,25 +84,25 @@ class OutboxTasks:
 
     def _add(self, ids: Sequence[str]) -> None:
         self._ids += ids[: MOST - len(self._ids)]
-        if self._handing is None:
-            self._handing = started(self._hand_over())
+        if self._delivering is None:
+            self._delivering = started(self._deliver())
 
-    async def _hand_over(self) -> None:
+    async def _deliver(self) -> None:
         try:
             relay = self.relay()
             while self._ids and relay is not None:
                 ids, self._ids = self._ids, []
-                await relay.hand_over(ids)
+                await relay.deliver(ids)
         except TreadleError as error:
             log.debug("jobs of a commit are left to the relay: %s", error)
         except Exception:
             log.exception("jobs of a commit are left to the relay")
         finally:
-            self._ids, self._handing = [], None
+            self._ids, self._delivering = [], None
 
     async def close(self) -> None:
-        """Finish the hand-overs that have begun, and release the connection."""
-        handing = self._handing
+        """Finish the deliveries that have begun, and release the connection."""
+        handing = self._delivering
         if handing is not None:
             await asyncio.wait([handing], timeout=CLOSING)
             handing.cancel()

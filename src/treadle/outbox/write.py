@@ -26,10 +26,10 @@ def same_file(file: str, path: str) -> bool:
 
 
 class Checked:
-    """What this process knows of the database: its mark, and the connections that were seen to belong to it."""
+    """The facts that this process has about the database: its mark, and the connections that belong to it."""
 
     def __init__(self) -> None:
-        self.mark: str | None = None  # None: not asked yet, or the database could not be asked
+        self.mark: str | None = None  # None: not read yet, or the database did not answer
         self.asked = False
         self._known: WeakSet[Any] = WeakSet()
 
@@ -66,7 +66,7 @@ class Written:
         return self._database.address
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        """Write the rows. Whether a key is held or an id is taken is known at the hand-over, so the records are the
+        """Write the rows. Whether a key is held or an id is taken is known at the delivery, so the records are the
         jobs' own. Raises BadOption, TooLarge, BadSession and StorageError."""
         rows = written(jobs)
         session = await self._session()
@@ -144,7 +144,7 @@ class Written:
 
     def _ask(self) -> str | None:
         """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: it
-        cannot be asked, for example because this process has no account there."""
+        does not answer, for example because this process has no account there."""
         self._checked.asked = True
         if self._address.dialect == "sqlite":
             return None  # the file was compared, and it may be locked by the user's own transaction

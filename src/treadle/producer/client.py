@@ -72,7 +72,7 @@ class InOutbox(Protocol):
 
 
 class Outboxes(Protocol):
-    """Finds jobs that were not handed over to the storage yet."""
+    """Finds jobs that were not delivered to the storage yet."""
 
     async def find(self, id: str) -> InOutbox | None: ...
 
@@ -368,18 +368,18 @@ class Client:
             return row if row is not None else await self._look_at(id), id
         found = await self.outbox.find(id)
         if found is None:
-            return await self._look_at(id), id  # it may have been handed over between the two reads
+            return await self._look_at(id), id  # it may have been delivered between the two reads
         if found.became is None:
             return None, id
         return await self._look_at(found.became), found.became
 
     async def _not_handed_over(self, id: str, limit: float | None) -> TimeoutError:
         found = None if self.outbox is None else await self.outbox.find(id)
-        why = f", and {found.tries} hand-overs failed: {found.error}" if found is not None and found.error else ""
+        why = f", and {found.tries} deliveries failed: {found.error}" if found is not None and found.error else ""
         after = f" after {limit:g} s" if limit else ""
         return TimeoutError(
             f"job {id} still waits in the outbox{after}{why}; `treadle relay list` shows such jobs, and a worker or "
-            "`treadle relay` hands them over"
+            "`treadle relay` delivers them"
         )
 
     async def _look_at(self, id: str) -> Record:

@@ -71,7 +71,7 @@ class ServerSession(Session, Protocol):
 
     @property
     def place(self) -> Place | None:
-        """Where it is connected to, as the driver was told; None: the driver does not report it."""
+        """The server, as the caller named it to the driver; None: the driver does not report it."""
         ...
 
     @property
@@ -253,9 +253,9 @@ class MySQLSession(NamedTuple):
 def _plain_mysql_cursor(raw: Any) -> Any:
     """The class of cursors that return tuples; the user may have set another one."""
     if type(raw).__module__.startswith("pymysql"):
-        from pymysql.cursors import Cursor as Plain
+        from pymysql.cursors import Cursor as Plain  # type: ignore[import-untyped]
     else:
-        from MySQLdb.cursors import Cursor as Plain
+        from MySQLdb.cursors import Cursor as Plain  # type: ignore[import-not-found,import-untyped,unused-ignore]
     return Plain
 
 

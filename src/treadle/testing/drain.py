@@ -58,7 +58,7 @@ async def drain(
 
     Returns the number of runs. Jobs due later stay, including retries with a delay; nothing sleeps. Jobs run one at a
     time in queue order unless `concurrency` is higher: a job that waits for another's result needs 2. If the app has an
-    outbox, its committed jobs are handed over first.
+    outbox, its committed jobs are delivered first.
 
     tasks         run only these
     raise_errors  raise the first exception of a task, whatever its verdict; the jobs behind it stay queued
@@ -133,7 +133,7 @@ async def _queues(core: AppCore, storage: Storage) -> set[str]:
 
 
 async def _relayed(core: AppCore) -> bool:
-    """Hand over the committed jobs of the app's outbox. Returns whether there were any."""
+    """Deliver the committed jobs of the app's outbox. Returns whether there were any."""
     relay = core.relay
     return relay is not None and await relay.everything() > 0
 

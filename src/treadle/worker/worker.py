@@ -45,7 +45,7 @@ class Worker:
     recovery     delays between retries while the storage is away
     capture_logs a level of `logging`, as a number or a name: keep the log lines of this level that each run emits, for
                  `app.jobs.history`; None: none
-    relay        hand over the jobs of the app's outbox, if it has one; False: another process does, `treadle relay`
+    relay        deliver the jobs of the app's outbox, if it has one; False: another process does, `treadle relay`
     metrics      store how many jobs end and how long they take, for `app.metrics`
     """
 

@@ -1,4 +1,4 @@
-"""The checks of an app's outbox: its tables, a relay, rows that are old or cannot be handed over."""
+"""The checks of an app's outbox: its tables, a relay, rows that are old or cannot be delivered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def checks(outbox: Outbox) -> AsyncIterator[Check]:
         more = f", {stats.given_up:,} of them given up" if stats.given_up else ""
         yield warn(
             "outbox",
-            f"{plural(stats.failing, 'job')} cannot be handed over{more}: {named}",
+            f"{plural(stats.failing, 'job')} cannot be delivered{more}: {named}",
             "`treadle relay list` shows them; correct the cause, then `treadle relay retry`, or `treadle relay delete`",
         )
 
