@@ -80,6 +80,7 @@ WITHOUT_URL = {
     "wasi-runner",
     "submit-jobs",
     "demo",
+    "init",
     "move",
     "relay",
 }  # tested below; `move` takes two URLs

@@ -94,6 +94,7 @@ class Worker:
             relay=relay,
             capture_logs=level_of(capture_logs),
         )
+        app._core.modules.load()
         self._core = WorkerCore(app._core, config)
 
     @property
