@@ -8,6 +8,7 @@ blocked         the cost of one tenant's blocked jobs for the others
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
 looks           the cost of lists and counts at a million jobs
+outbox          how fast a relay delivers the rows of an outbox, also while it is killed
 lateness        how late delayed jobs are picked up
 plans           how PostgreSQL finds the next jobs
 churn           whether a database that was busy for an hour is slower than a new one
@@ -41,6 +42,7 @@ SMALLER = {
     "http": "over_http",
     "looks": "looks",
     "lateness": "lateness",
+    "outbox": "outbox",
     "plans": "plans",
     "churn": "churn",
     "fleet-limits": "fleet_limits",

@@ -35,6 +35,7 @@ COMMANDS = {
     "stats": ("treadle.cli.overview", "Count jobs by task and state."),
     "mcp": ("treadle.cli.mcp", "Serve tools that show and change jobs to an assistant, over stdio."),
     "audit": ("treadle.cli.audit", "List who did what: the acts of operators."),
+    "relay": ("treadle.cli.relay", "Hand over the jobs of an app's outbox, and list those that are refused."),
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
     "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
