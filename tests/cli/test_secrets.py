@@ -73,8 +73,17 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
     "server": [["--port", "0"]],
     "up": [["--protocol", "delayed", "--port", "0"]],
     "worker": [["--protocol", "delayed"]],
+    "shell": [[]],
 }
-WITHOUT_URL = {"token", "wasi", "wasi-runner", "submit-jobs", "demo", "move"}  # tested below; `move` takes two URLs
+WITHOUT_URL = {
+    "token",
+    "wasi",
+    "wasi-runner",
+    "submit-jobs",
+    "demo",
+    "move",
+    "completion",
+}  # tested below; `move` takes two URLs
 
 
 def test_every_command_is_called_here() -> None:
