@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from treadle.execution.context import JobFilter, current, current_batch
     from treadle.execution.middleware import Middleware
+    from treadle.execution.run_outcome import RunOutcome
     from treadle.pipeline import Pipeline, Step
     from treadle.policy.retry import Abort, Defer, Retry
     from treadle.policy.throttle import AIMD
@@ -133,6 +134,7 @@ else:
                 "current_batch",
             ),
             "treadle.execution.middleware": ("Middleware",),
+            "treadle.execution.run_outcome": ("RunOutcome",),
             "treadle.pipeline": (
                 "Pipeline",
                 "Step",
@@ -213,6 +215,7 @@ __all__ = [
     "Redrive",
     "RemoteFailure",
     "Retry",
+    "RunOutcome",
     "SchemaTooNew",
     "Signalled",
     "Sizes",

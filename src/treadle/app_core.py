@@ -113,6 +113,7 @@ class AppCore:
         self.retry, self.on_error, self.codec, self.sizes = retry or Retry(), on_error, codec, sizes or Sizes()
         self.when_forked: list[Callable[[], None]] = []  # called in a forked child
         self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
+        self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline = InlineWorker(self)
         self.life = self.new_life(choice)
         self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)

@@ -83,6 +83,7 @@ WITHOUT_URL = {
     "demo",
     "move",
     "completion",
+    "init",
 }  # tested below; `move` takes two URLs
 
 

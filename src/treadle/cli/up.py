@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 )
 @click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
 @click.option(
+    "--capture-logs",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
+)
+@click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
+@click.option(
     "--grace",
     type=seconds,
     metavar="SECONDS",
@@ -50,6 +56,8 @@ def up(
     app: str | None,
     concurrency: int | None,
     roles: str | None,
+    capture_logs: str | None,
+    no_metrics: bool,
     grace: float | None,
     protocols: tuple[str, ...],
     url: str | None,
@@ -79,6 +87,8 @@ def up(
         delayed=is_delayed,
         concurrency=slots,
         ordered=is_delayed,
+        metrics=not no_metrics,
+        capture_logs=capture_logs,
         grace=grace,
     )
     options |= {"protocols": protocols, "api": options["api"] or not protocols}
@@ -172,7 +182,14 @@ class Inside:
 
         grace = defaults.GRACE if orders.grace is None else orders.grace
         slots = orders.concurrency or defaults.CONCURRENCY
-        self._worker: Worker = Worker(app, concurrency=slots, ordered=orders.ordered, grace=grace)
+        self._worker: Worker = Worker(
+            app,
+            concurrency=slots,
+            ordered=orders.ordered,
+            grace=grace,
+            metrics=orders.metrics,
+            capture_logs=orders.capture_logs,
+        )
 
     async def __aenter__(self) -> Self:
         await self._worker.start()

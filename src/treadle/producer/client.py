@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Query
 from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
-from treadle.execution.job_run import in_sole_transaction, refuse_to_wait
+from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
 from treadle.storage.contract import Bound, Storage
@@ -27,6 +27,7 @@ log = logging.getLogger("treadle")
 
 A = TypeVar("A")
 B = TypeVar("B")
+T = TypeVar("T")
 
 
 class Waited(Protocol):
@@ -35,6 +36,13 @@ class Waited(Protocol):
     listening: bool
 
     async def waited(self, id: str) -> None: ...
+
+
+class Portal(Protocol):
+    """`app.sync`, which runs coroutines of the app for threads without an event loop."""
+
+    def _send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]: ...
+    def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
 
 class Names(Protocol):
@@ -72,6 +80,7 @@ class Client:
         self.moved: Moved | None = None  # warns, while a caller waits, if the jobs were moved
         self.orphans: Waited | None = None  # records waits, while a listener for workflows without waiters exists
         self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # runs inline jobs in this process
+        self.portal: Portal  # set by `app.sync`, which every app has
 
     def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
         storage = self._at_hand()
@@ -116,6 +125,14 @@ class Client:
 
         return await self._through(send, specs)
 
+    def send_sync(self, specs: Sequence[JobSpec[Any]], within: Any = None) -> list[Job[Any, Any]]:
+        """`send` for a thread without an event loop."""
+        return self.portal._send(specs, within)
+
+    def wait_sync(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of a coroutine of the app that may be repeated, for a thread without an event loop."""
+        return self.portal._again(make)
+
     async def send_rows(self, specs: Sequence[JobSpec[Any]]) -> list[tuple[Record, bool]]:
         """As `send`. Returns the stored rows, and whether this call stored them, so the caller need not read them."""
         rows: dict[str, Record] = {}
@@ -136,6 +153,9 @@ class Client:
         return [(rows[job.id], job.created) for job in jobs]
 
     def _through(self, send: middleware.Send, specs: Sequence[JobSpec[Any, Any]]) -> Awaitable[list[Job[Any, Any]]]:
+        here = running_here()
+        if here is not None and here.child_headers:
+            specs = [spec.inheriting(here.child_headers) for spec in specs]
         return middleware.around_enqueue(self.layers, send)(specs) if self.layers else send(specs)
 
     async def prepared(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
