@@ -22,9 +22,11 @@ class TaskModules:
 
     def add(self, name: str, module: str) -> None:
         """Want the modules called `module` of a package, or a plain module. Raises BadOption if it does not exist."""
-        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+        text: object = name
+        if not isinstance(text, str) or not all(part.isidentifier() for part in text.split(".")):
             raise BadOption(OPTION, f"expected the dotted name of a package or module, found {name!r}")
-        if not isinstance(module, str) or not module.isidentifier():
+        called: object = module
+        if not isinstance(called, str) or not called.isidentifier():
             raise BadOption(OPTION, f"expected the name of a module in the package, such as 'tasks', found {module!r}")
         _exists(name)
         if (name, module) not in self._wanted:
