@@ -10,9 +10,11 @@ from treadle.core.events import Emitter
 from treadle.core.job import Sender
 from treadle.execution import middleware
 from treadle.execution.runner import SystemTask
+from treadle.outbox import Relay
 from treadle.policy.judge import OnError
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
+from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
@@ -30,6 +32,7 @@ class WorkerHost(Protocol):
 
     tasks: dict[str, TaskCore]
     system_tasks: dict[str, SystemTask]
+    modules: TaskModules
     emitter: Emitter
     layers: list[middleware.Middleware]
     on_error: OnError | None
@@ -38,6 +41,9 @@ class WorkerHost(Protocol):
 
     @property
     def client(self) -> Sender: ...
+
+    @property
+    def relay(self) -> Relay | None: ...
 
     async def open(self) -> Storage: ...
     async def prepare(self) -> None: ...
