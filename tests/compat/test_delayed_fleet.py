@@ -166,7 +166,7 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["up"], "name an app"),
+        (["up"], "name one: bare:app or full:app"),
         (["up", "--protocol", "delayed", "--roles", "boss"], "boss"),
         (["up", "--protocol", "queuey", "--roles", "auto"], "--roles"),
         (["up", "full.py:app", "--webhook", "http://x"], "--protocol delayed"),
@@ -177,7 +177,7 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
         (["up", "--protocol", "delayed", "--command", "'"], "cannot be read"),
         (["up", "--protocol", "delayed", "--header", "A: b"], "--webhook"),
         (["up", "--protocol", "delayed", "--webhook", "http://x", "--header", "A"], "Name: value"),
-        (["worker"], "name an app"),
+        (["worker"], "name one: bare:app or full:app"),
         (["worker", "--url", "memory://"], "name an app"),
         (["worker", "bare.py:app", "--protocol", "delayed"], "delayed_handler"),
         (["worker", "full.py:app", "--protocol", "delayed", "--command", "true"], "delayed_handler"),
