@@ -186,14 +186,14 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
     ],
 )
 def test_what_does_not_fit_together(
-    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bare = 'from treadle import App\napp = App("memory://")\n'
     (tmp_path / "bare.py").write_text(bare)
     (tmp_path / "full.py").write_text(bare + "@app.delayed_handler\nasync def handle(payload): ...\n")
     assert treadle(words) == 2
-    assert says in capsys.readouterr().err
+    assert says in capfd.readouterr().err
 
 
 def test_nobody_at_the_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
