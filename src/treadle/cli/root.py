@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -36,8 +37,10 @@ COMMANDS = {
     "stats": ("treadle.cli.overview", "Count jobs by task and state."),
     "mcp": ("treadle.cli.mcp", "Serve tools that show and change jobs to an assistant, over stdio."),
     "audit": ("treadle.cli.audit", "List who did what: the acts of operators."),
+    "relay": ("treadle.cli.relay", "Hand over the jobs of an app's outbox, and list those that are refused."),
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
+    "from": ("treadle.cli.from_other", "Move a program from Celery to Treadle."),
     "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
     "completion": ("treadle.cli.completion", "Print the code that completes commands in a shell."),
     "demo": (
@@ -56,7 +59,8 @@ class Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name.replace("-", "_")
+        found = getattr(importlib.import_module(COMMANDS[cmd_name][0]), name)
         assert isinstance(found, click.Command)
         return found
 
