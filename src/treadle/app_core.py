@@ -39,6 +39,7 @@ from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
+from treadle.resources import AppResources
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
@@ -111,12 +112,14 @@ class AppCore:
         self.retry, self.on_error, self.codec, self.sizes = retry or Retry(), on_error, codec, sizes or Sizes()
         self.when_forked: list[Callable[[], None]] = []  # called in a forked child
         self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
+        self.resources = AppResources()
         self.inline = InlineWorker(self)
         self.life = self.new_life(choice)
         self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)
         self.new_id: IdFactory = ids or UuidV7()
         self.maker = JobFactory(self.client, self.new_id, self.now, self.retry, self.sizes)
         self.reducers: dict[str, Reducer] = self.maker.reducers
+        self.maker.resources = self.resources
         self.moved = Moved(self.opened)
         self._make_groups()
         self.orphans = OrphanedWorkflows(self.opened, self.emitter)
@@ -267,6 +270,7 @@ class AppCore:
     def _when_forked(self) -> None:
         """In a forked child: drop everything that runs on event loops of the parent."""
         self.inline.forget()
+        self.resources.forget()
         for forget in self.when_forked:
             forget()
 

@@ -12,7 +12,6 @@ import pytest
 from treadle import Abort, Defer, errors
 from treadle.admin.storage_move import AlreadyMoved
 from treadle.errors import TreadleError
-from treadle.execution.context import NotRunning
 from treadle.testing import NotEmpty
 
 DONE = ("j1", "mail", "aborted", "ValueError: no")
@@ -30,6 +29,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "JobFailed": DONE,
     "JobNotDone": DONE,
     "KeyHeld": ("key", "j1"),
+    "LifespanFailed": ("shop.resources", "ended without a yield"),
     "NotAwaited": ("mail.enqueue()", "app.sync.enqueue(mail.job())"),
     "ProcessDied": ("mail", -9, "SIGKILL"),
     "RemoteFailure": ("ValueError", "builtins", "no", "Traceback ..."),
@@ -51,7 +51,7 @@ NAMED = [
     for name in errors.__all__
     if name[0] != "_" and isinstance(getattr(errors, name), type)
 ]
-OTHERS = [Abort("no"), Defer(3), AlreadyMoved("moved"), NotRunning("no job"), NotEmpty("a", "2 jobs", "empty it")]
+OTHERS = [Abort("no"), Defer(3), AlreadyMoved("moved"), NotEmpty("a", "2 jobs", "empty it")]
 ROUND_TRIPS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,

@@ -18,6 +18,8 @@ TreadleError
 ├── BadStep (ValueError)         durable code that a later run could not repeat
 ├── StepMismatch                 the function takes other steps than the run that began the job
 ├── Signalled                    the job was given that signal before
+├── LifespanFailed               the lifespan of an app raised, or yields never or twice
+├── NotRunning (RuntimeError)    a call that needs a running job was made outside of one
 ├── RemoteFailure                the exception of a function in a separate process
 ├── ProcessDied                  the process of such a function died
 ├── JobNotDone                   a job did not succeed, or has not ended
@@ -71,7 +73,8 @@ from treadle.errors.jobs import (
     WorkflowFailed,
 )
 from treadle.errors.notices import OldRows, UnknownName
-from treadle.errors.runs import BadStep, ProcessDied, RemoteFailure, StepMismatch
+from treadle.errors.resources import LifespanFailed
+from treadle.errors.runs import BadStep, NotRunning, ProcessDied, RemoteFailure, StepMismatch
 from treadle.errors.storage import (
     AnswerTooLarge,
     BadSession,
@@ -109,10 +112,12 @@ __all__ = [
     "JobFailed",
     "JobNotDone",
     "KeyHeld",
+    "LifespanFailed",
     "MoveFailed",
     "NestedTransaction",
     "NotADatabase",
     "NotAwaited",
+    "NotRunning",
     "OldRows",
     "ProcessDied",
     "RemoteFailure",

@@ -23,6 +23,7 @@ from treadle.core.model import Claim, NewJob, Record
 from treadle.core.query_model import Query
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
+from treadle.resources import Life
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage.memory import MemoryStorage
 from treadle.tasks.stub import Stub
@@ -96,6 +97,7 @@ class Testing:
             self.storage = self._given.make()
         self._before: list[tuple[object, str, Any]] = []
         self._peeks = count(1)
+        self._life: Life | None = None  # entered by the first drain, left at the end of the test
 
     async def __aenter__(self) -> Self:
         given = self._given
@@ -116,17 +118,26 @@ class Testing:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._leave()
+        failed = await self._leave()
+        if failed is not None and error is None:
+            raise failed
 
-    async def _leave(self) -> None:
+    async def _leave(self) -> BaseException | None:
+        """Restore the app. Returns the error of its lifespan."""
+        error: BaseException | None = None
         try:
-            await self._core.close()
+            try:
+                if self._life is not None:
+                    error = await self._core.resources.leave(self._life)
+            finally:
+                await self._core.close()
         finally:
             while self._before:
                 target, name, value = self._before.pop()
                 setattr(target, name, value)
             if self._given is not None:
                 await self._given.clear()
+        return error
 
     def _change_app(self) -> None:
         core, ids = self._core, count(1)
@@ -135,6 +146,7 @@ class Testing:
             "now": self.clock,
             "chance": lambda: 0.0,
             "inline": InlineWorker(core),
+            "resources": core.resources.for_test(),
         }
         for name, value in new.items():
             self._change(core, name, value)
@@ -167,6 +179,8 @@ class Testing:
         concurrency: int = 1,
     ) -> int:
         """Run all due jobs and their follow-up jobs; see `treadle.testing.drain`. Returns the number of runs."""
+        if self._life is None:
+            self._life = await self._core.resources.enter()
         return await drain_core(
             self._core,
             tasks=tasks,

@@ -36,7 +36,9 @@ from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
+from treadle.tasks.core import TaskCore
 from treadle.tasks.task import Task
+from treadle.worker.executors.child_resources import ChildResources
 from treadle.worker.executors.django import close_old_connections
 from treadle.worker.log_capture import LogCapture
 from treadle.workflow.continuation import encode_next, next_of
@@ -45,6 +47,7 @@ HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text th
 NOTES_EVERY = 0.05  # s between two notes sent; the last one goes with the answer
 MAINS = ("__main__", "__mp_main__")
 
+Found = tuple[CallCodec, Any, TaskCore | None]
 Kind = Literal["other", "defer", "abort", "argument", "result", "large"]
 
 
@@ -104,7 +107,11 @@ class Raised(Struct, tag="raised", tag_field="is"):
     log: tuple[LogLine, ...] = ()
 
 
-Message = Hello | Ask | Begun | Noted | Done | Raised
+class Leave(Struct, tag="leave", tag_field="is"):
+    """Close the resources of the app, and exit."""
+
+
+Message = Hello | Ask | Begun | Noted | Done | Raised | Leave
 read_message = msgspec.json.Decoder(Message).decode
 
 
@@ -122,12 +129,17 @@ class Child:
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[tuple[Message, str]] = SimpleQueue()
         self._functions = Places(None, None)
+        self._resources = ChildResources()
 
     def serve(self) -> None:
         """Run jobs until the parent closes its end or kills this process."""
         threading.Thread(target=self._listen, name="treadle-parent", daemon=True).start()
         while True:
             message, payload = self._inbox.get()
+            if isinstance(message, Leave):
+                self._resources.close()
+                _flush()
+                os._exit(0)  # threads of the functions cannot hold this process
             if isinstance(message, Hello):
                 self._set_up(message)
             elif isinstance(message, Ask):
@@ -188,8 +200,9 @@ class Child:
     def _called(self, ask: Ask, payload: str, run: JobRun) -> tuple[Done | Raised, str]:
         number = ask.number
         try:
-            signature, function = self._functions.find(ask)
+            signature, function, core = self._functions.find(ask)
             args, kwargs = signature.decode_call(payload)
+            run.site = None if core is None else self._resources.site(core.factory.resources)
             result = forks.contained(function, *args, **kwargs)
             if isinstance(result, Continuation):
                 following = next_of(result, signature.encode_result, defaults.MAX_RESULT)
@@ -221,16 +234,17 @@ class Places:
 
     def __init__(self, main: str | None, package: str | None) -> None:
         self._main, self._package = main, package
-        self._known: dict[tuple[str, str, str], tuple[CallCodec, Any]] = {}
+        self._known: dict[tuple[str, str, str], Found] = {}
 
-    def find(self, ask: Ask) -> tuple[CallCodec, Any]:
-        """The codec of the task, and its function. Raises BadTask, or the error of the import."""
+    def find(self, ask: Ask) -> Found:
+        """The codec of the task, its function, and the task itself; None if only the function is found. Raises BadTask,
+        or the error of the import."""
         key = ask.module, ask.qualname, ask.name
         if key not in self._known:
             self._known[key] = self._load(ask)
         return self._known[key]
 
-    def _load(self, ask: Ask) -> tuple[CallCodec, Any]:
+    def _load(self, ask: Ask) -> Found:
         module = self._script() if ask.module in MAINS else importlib.import_module(ask.module)
         function: Any = module
         for part in ask.qualname.split("."):
@@ -238,7 +252,7 @@ class Places:
         for candidate in (*_wrapped(function), *vars(module).values()):
             # Not isinstance, which reads `__class__`: a lazy object such as Django's settings may raise there.
             if issubclass(type(candidate), Task) and candidate.name == ask.name:
-                return candidate._core.signature, candidate.function
+                return candidate._core.signature, candidate.function, candidate._core
         if not callable(function):
             raise BadTask(
                 f"{ask.name}: {ask.module} has no {ask.qualname} at its top level, so a process cannot run it"
@@ -248,7 +262,7 @@ class Places:
                 f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its codec; "
                 "make it a task in the module that defines it"
             )
-        return CallCodec(ask.name, function), function
+        return CallCodec(ask.name, function), function, None
 
     def _script(self) -> types.ModuleType:
         """Import the parent's script under another name, so that its `__main__` block does not run again."""
