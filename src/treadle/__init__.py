@@ -19,12 +19,14 @@ from treadle.errors import (
     AnswerTooLarge,
     BadArgument,
     BadCodec,
+    BadDependency,
     BadOption,
     BadResult,
     BadSession,
     BadStep,
     BadTask,
     BadUrl,
+    DependencyFailed,
     ForeignRow,
     IdTaken,
     JobCancelled,
@@ -61,6 +63,7 @@ from treadle.execution.middleware import Middleware
 from treadle.pipeline import Pipeline, Step
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.policy.throttle import AIMD
+from treadle.resources import depends
 from treadle.tasks.batch import BatchTask
 from treadle.tasks.options import Key, Sizes
 from treadle.tasks.task import Task
@@ -79,6 +82,7 @@ __all__ = [
     "Backlog",
     "BadArgument",
     "BadCodec",
+    "BadDependency",
     "BadOption",
     "BadResult",
     "BadSession",
@@ -88,6 +92,7 @@ __all__ = [
     "BatchTask",
     "Conclude",
     "Defer",
+    "DependencyFailed",
     "Event",
     "Flow",
     "ForeignRow",
@@ -141,6 +146,7 @@ __all__ = [
     "chain",
     "current",
     "current_batch",
+    "depends",
     "flow",
     "gather",
 ]

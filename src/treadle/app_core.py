@@ -39,7 +39,7 @@ from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
-from treadle.resources import AppResources
+from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
@@ -321,6 +321,11 @@ class AppCore:
     def _tell_error(self, error: BaseException) -> None:
         if self.emitter.wants("worker.error"):
             self.emitter.emit(Event(name="worker.error", error=error))
+
+
+def injectors(core: AppCore) -> list[Injector]:
+    """The dependencies of all tasks that have some."""
+    return [task.injector for task in core.tasks.values() if task.injector is not None]
 
 
 class AnyApp(Protocol):

@@ -21,19 +21,20 @@ from treadle.testing import drain, given_storage
 HERE = "tests/project/test_public_surface.py"
 
 TREADLE = """
-    AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadOption BadResult BadSession BadStep BadTask BadUrl
-    BatchTask Conclude Defer Event Flow ForeignRow IdTaken Job JobCancelled JobExpired JobFailed JobFilter
-    JobNotDone JobSpec Key KeyHeld LifespanFailed Limit Middleware NotADatabase OldRows Pipeline ProcessDied Record
-    Redrive RemoteFailure Retry SchemaTooNew Signalled Sizes Stale State Step StepMismatch StorageDenied
-    StorageError StorageFull StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownName
-    UnknownSchedule UnknownTask UnknownUpstream Unsupported Worker WorkflowFailed all_done all_succeeded at_least
-    chain current current_batch flow gather
+    AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession BadStep
+    BadTask BadUrl BatchTask Conclude Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
+    JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld LifespanFailed Limit Middleware NotADatabase
+    OldRows Pipeline ProcessDied Record Redrive RemoteFailure Retry SchemaTooNew Signalled Sizes Stale State Step
+    StepMismatch StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task TooLarge TreadleError
+    UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream Unsupported Worker WorkflowFailed all_done
+    all_succeeded at_least chain current current_batch depends flow gather
 """
 
 SURFACE = {
     "App": """
         audit batch close cron dead delayed_handler enqueue events every find_task jobs lifespan limits metrics
-        middleware on open queues reducer release schedule schedules storage stub sync task tasks testing url workflows
+        middleware on open override queues reducer release schedule schedules storage stub sync task tasks testing url
+        workflows
     """,
     "Worker": "concurrency name run running start stop",
     "current()": """

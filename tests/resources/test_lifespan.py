@@ -177,7 +177,7 @@ async def test_a_slow_start_is_logged(
 
     class Seen(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "has not yielded" in record.getMessage():
+            if "is not ready" in record.getMessage():
                 logged.set()
                 go_on.set()
 

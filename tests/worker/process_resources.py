@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from treadle import App, Retry, current
+from treadle import App, Retry, current, depends
 
 app = App("memory://", retry=Retry(attempts=1))
 
@@ -29,3 +29,24 @@ async def resources() -> AsyncIterator[int]:
 def use() -> tuple[int, int]:
     assert resources.state == current().state
     return resources.state, os.getpid()
+
+
+async def pool(of: int = depends(resources)) -> AsyncIterator[str]:
+    note("open pool")
+    yield f"pool of {of}"
+    note("close pool")
+
+
+def session(on: str = depends(pool, scope="process")) -> Iterator[str]:
+    note("open session")
+    yield f"session on {on}"
+    note("close session")
+
+
+@app.task(kind="process")
+def use_session(n: int, one: str = depends(session)) -> str:
+    return f"{n} {one} in {os.getpid()}"
+
+
+def undecorated(n: int, one: str = depends(session)) -> str:
+    return one

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker import process_resources as work
-from treadle import JobFailed, Worker
+from treadle import App, JobFailed, Retry, Worker
 from treadle.testing.shows import shows
 from treadle.worker.executors import processes
 
@@ -35,3 +35,25 @@ async def test_a_lifespan_that_fails_there_fails_the_attempt(tmp_path: Path, mon
     async with work.app, Worker(work.app):
         with pytest.raises(JobFailed, match="failed before its yield: OSError: no database"):
             await (await work.use.enqueue()).result(60)
+
+
+@shows('tasks of kind="process" get their dependencies in their process, which closes them before it ends')
+async def test_dependencies_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = tmp_path / "notes"
+    monkeypatch.setenv("NOTES", str(notes))
+    async with work.app, Worker(work.app, concurrency=1):
+        found = [await (await work.use_session.enqueue(n)).result(60) for n in (1, 2)]
+    pid = found[0].split()[-1]
+    assert found == [f"{n} session on pool of {pid} in {pid}" for n in (1, 2)]
+    there = [line.removesuffix(f" {pid}") for line in notes.read_text().splitlines() if line.endswith(f" {pid}")]
+    runs = ["open session", "close session"] * 2
+    assert there == ["entered", "open pool", *runs, "close pool", "left"]
+    assert pid != str(os.getpid())
+
+
+async def test_a_function_that_is_no_task_there_has_no_dependencies(tmp_path: Path) -> None:
+    async with App("memory://", retry=Retry(attempts=1)) as app:
+        task = app.task(name="use", kind="process")(work.undecorated)
+        async with Worker(app):
+            with pytest.raises(JobFailed, match="is not that task, so the process does not know its dependencies"):
+                await (await task.enqueue(1)).result(60)

@@ -18,7 +18,10 @@ TreadleError
 ├── BadStep (ValueError)         durable code that a later run could not repeat
 ├── StepMismatch                 the function takes other steps than the run that began the job
 ├── Signalled                    the job was given that signal before
-├── LifespanFailed               the lifespan of an app raised, or yields never or twice
+├── BadDependency (ValueError)   a provider that cannot work, or a direct call without its value
+├── ResourceFailed               a worker cannot open what its jobs share
+│   ├── LifespanFailed           the lifespan of the app raised, or yields never or twice
+│   └── DependencyFailed         a dependency of the process raised
 ├── NotRunning (RuntimeError)    a call that needs a running job was made outside of one
 ├── RemoteFailure                the exception of a function in a separate process
 ├── ProcessDied                  the process of such a function died
@@ -73,7 +76,7 @@ from treadle.errors.jobs import (
     WorkflowFailed,
 )
 from treadle.errors.notices import OldRows, UnknownName
-from treadle.errors.resources import LifespanFailed
+from treadle.errors.resources import BadDependency, DependencyFailed, LifespanFailed, ResourceFailed
 from treadle.errors.runs import BadStep, NotRunning, ProcessDied, RemoteFailure, StepMismatch
 from treadle.errors.storage import (
     AnswerTooLarge,
@@ -98,12 +101,14 @@ __all__ = [
     "AnswerTooLarge",
     "BadArgument",
     "BadCodec",
+    "BadDependency",
     "BadOption",
     "BadResult",
     "BadSession",
     "BadStep",
     "BadTask",
     "BadUrl",
+    "DependencyFailed",
     "EventLoopError",
     "ForeignRow",
     "IdTaken",
@@ -121,6 +126,7 @@ __all__ = [
     "OldRows",
     "ProcessDied",
     "RemoteFailure",
+    "ResourceFailed",
     "SchemaTooNew",
     "Signalled",
     "Stale",

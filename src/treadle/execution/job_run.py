@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent import futures
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,7 @@ from treadle.errors import NestedTransaction
 from treadle.execution.transaction import Open
 from treadle.policy import attempts
 from treadle.policy.run_log import RunLog
-from treadle.resources import Life
+from treadle.resources import Life, Threads
 from treadle.storage.contract import Storage
 
 Results = Callable[[Sequence[str]], Awaitable[list[Any]]]
@@ -53,11 +54,13 @@ class Site(NamedTuple):
     storage  None in a separate process
     loop     the worker's event loop; in a separate process, the one that runs its async resources
     life     the resources that are open there
+    threads  where plain dependencies of async functions are made
     """
 
     storage: Storage | None
     loop: asyncio.AbstractEventLoop
     life: Life
+    threads: Callable[[], Threads]
 
 
 class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of this width: 0.35
@@ -79,6 +82,7 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     why: str | None = None  # why it must stop: timeout, deadline, lost or stop
     site: Site | None = None
     transaction: Open | None = None
+    waits_for: futures.Future[Any] | None = None  # in a thread: an async dependency that is being made
     log: RunLog | None = None  # its captured log lines; None: not captured
     carried: Pairs = ()  # checkpoints of the engine that go with the outcome, whatever that is
     _stopped: threading.Event | None = None  # made at the first `wait`

@@ -147,7 +147,7 @@ class Runner:
                 text = await self._result(task, run, rules)
             else:
                 args, kwargs = task.signature.decode_call(run.record.job.payload)
-                text = self._encode(task, await task.function(*args, **kwargs))
+                text = self._encode(task, await task.call(*args, **kwargs))
             if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
             elif type(text) is Next:
@@ -208,7 +208,7 @@ class Runner:
             return await self._wrapped(task, run, first)
         args, kwargs = task.signature.decode_call(run.record.job.payload, first=first)
         if task.kind == "async":
-            value = await task.function(*args, **kwargs)
+            value = await task.call(*args, **kwargs)
         else:
             value = await self._elsewhere(task, run, args, kwargs)
         return self._encode(task, value)
@@ -241,7 +241,7 @@ class Runner:
 
         async def call() -> Any:
             if task.kind == "async":
-                return await task.function(*args, **kwargs)
+                return await task.call(*args, **kwargs)
             return await self._elsewhere(task, run, args, kwargs)
 
         return self._encode(task, await middleware.around_run(self._layers, Context(run), call))
@@ -263,8 +263,10 @@ class Runner:
         def interrupt() -> None:
             if run.durable is not None:
                 run.durable.interrupt()
+            if run.waits_for is not None:
+                run.waits_for.cancel()
 
-        call = functools.partial(here.run, task.function, *args, **kwargs)
+        call = functools.partial(here.run, task.call, *args, **kwargs)
         return await in_thread(self._threads(), call, task.name, lambda: run.why == "stop", interrupt)
 
     def _stopped(

@@ -17,13 +17,16 @@ from treadle.resources.generators import Problem, begin, end
 
 log = logging.getLogger("treadle")
 
-CANCELLED = 5.0  # s that a cancelled generator gets to end
+CANCELLED = 2.0  # s that a cancelled generator gets to end
 
 
 class Hosted:
-    """One generator. `name` and `problem` are for errors, `context` has the context variables that it sees."""
+    """One generator. `name` and `problem` are for errors, `context` has the context variables that it sees;
+    None: those of `enter`."""
 
-    def __init__(self, name: str, generator: AsyncGenerator[Any, None], problem: Problem, context: Context) -> None:
+    def __init__(
+        self, name: str, generator: AsyncGenerator[Any, None], problem: Problem, context: Context | None
+    ) -> None:
         self._name, self._generator, self._problem, self._context = name, generator, problem, context
         self._value: Any = None
         self._error: BaseException | None = None  # to raise at the yield

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Generic, TypeVar, cast
 
 from treadle.errors import BadOption, LifespanFailed
+from treadle.resources.failure import described
 
 S = TypeVar("S")
 
@@ -58,17 +58,9 @@ class Lifespan(Generic[S]):
         """The error to raise for an exception of the function; `when` says where it came from."""
         if isinstance(error, LifespanFailed):
             return error
-        words = " ".join(str(error).split())
-        kind = type(error).__name__
-        found = LifespanFailed(self.name, f"failed {when}: {kind}{': ' if words else ''}{words}{self._place(error)}")
+        found = LifespanFailed(self.name, f"failed {when}: {described(error, self._function)}")
         found.__cause__ = error
         return found
-
-    def _place(self, error: BaseException) -> str:
-        """Where in the function it was raised."""
-        own = self._function.__code__.co_filename
-        lines = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == own]
-        return f" ({lines[-1].filename}, line {lines[-1].lineno})" if lines else ""
 
 
 def _takes_app(function: Callable[..., Any]) -> bool:

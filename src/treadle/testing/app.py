@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
-from treadle.app_core import StorageChoice
+from treadle.app_core import StorageChoice, injectors
 from treadle.core import defaults
 from treadle.core.model import Claim, NewJob, Record
 from treadle.core.query_model import Query
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
-from treadle.resources import Life
+from treadle.resources import Life, Overrides
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage.memory import MemoryStorage
 from treadle.tasks.stub import Stub
@@ -61,6 +61,7 @@ class Testing:
     within   in memory, "commit": jobs of `within=session` are stored when the session commits and dropped when it rolls
              back, for SQLAlchemy sessions and Django's connection; "at_once": they are stored at once, for any session.
              Other storages always behave like "commit", and "at_once" raises BadOption
+    overrides  functions that replace providers of `depends(...)`, or the lifespan, by what they replace
     """
 
     __test__ = False  # otherwise pytest collects it because of its name
@@ -73,7 +74,10 @@ class Testing:
         storage: Given = MEMORY,
         within: When = "commit",
         threads: Runs | None = None,
+        overrides: Overrides | None = None,
     ) -> None:
+        self._overrides = dict(overrides or {})
+        core.resources.check(self._overrides, injectors(core))
         if within not in ("commit", "at_once"):
             raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
         self._core, self.clock, self._threads = core, clock or HandClock(), threads
@@ -146,7 +150,7 @@ class Testing:
             "now": self.clock,
             "chance": lambda: 0.0,
             "inline": InlineWorker(core),
-            "resources": core.resources.for_test(),
+            "resources": core.resources.for_test(self._overrides),
         }
         for name, value in new.items():
             self._change(core, name, value)
@@ -180,7 +184,7 @@ class Testing:
     ) -> int:
         """Run all due jobs and their follow-up jobs; see `treadle.testing.drain`. Returns the number of runs."""
         if self._life is None:
-            self._life = await self._core.resources.enter()
+            self._life = await self._core.resources.enter(threads=self._threads)
         return await drain_core(
             self._core,
             tasks=tasks,

@@ -15,8 +15,9 @@ from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.core import defaults, ids
 from treadle.core.model import Record
-from treadle.errors import BadOption, LifespanFailed, StorageFull, StorageUnavailable, UnknownTask
+from treadle.errors import BadOption, ResourceFailed, StorageFull, StorageUnavailable, UnknownTask
 from treadle.policy.retry import seconds
+from treadle.resources import Injector
 from treadle.storage.contract import Storage
 from treadle.worker.claim_builder import Rooms
 from treadle.worker.config import WorkerConfig
@@ -51,7 +52,7 @@ class WorkerCore:
         self.app, self.config, self.patient = app, config, patient
         self.pools = Executors(config.name, config.concurrency)
         self.session: WorkerSession | None = None
-        self.failed: LifespanFailed | None = None  # why it stops by itself
+        self.failed: ResourceFailed | None = None  # why it stops by itself
         self.on_failure: Callable[[], None] | None = None  # called then; None: it begins to stop
         self._stopping: asyncio.Task[None] | None = None
         self._failing: asyncio.Task[None] | None = None
@@ -75,9 +76,10 @@ class WorkerCore:
         self._tell("worker.started")
 
     async def _begin(self, storage: Storage, outage: StorageOutage) -> None:
-        """Open the resources of the app, and begin to claim. Raises LifespanFailed."""
+        """Open the resources of the app, and begin to claim. Raises LifespanFailed, and
+        DependencyFailed."""
         self.failed = None
-        life = await self.app.resources.enter()
+        life = await self.app.resources.enter(self._injectors())
         try:
             opened = Opened(storage, life)
             self.session = WorkerSession(
@@ -89,7 +91,15 @@ class WorkerCore:
             await self.app.resources.leave(life)
             raise
 
-    def _on_broken(self, error: LifespanFailed) -> None:
+    def _injectors(self) -> list[Injector]:
+        """The dependencies whose values are made before the first claim: none in tests and for inline jobs, where those
+        that are used are made when a run needs them."""
+        if not self.patient or self.config.queues == {}:
+            return []
+        tasks = [self.app.tasks[name] for name in self.config.tasks or self.app.tasks]
+        return [task.injector for task in tasks if task.injector is not None and task.kind != "process"]
+
+    def _on_broken(self, error: ResourceFailed) -> None:
         """The lifespan has ended while jobs use its state: stop."""
         self.failed = error
         log.error("worker %s stops: %s", self.config.name, error, exc_info=error)

@@ -15,7 +15,7 @@ from treadle.core.events import Event, was_lost
 from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
 from treadle.durable.steps import DurableBackend
 from treadle.errors import UnknownTask
-from treadle.execution.job_run import JobRun, Site
+from treadle.execution.job_run import JobRun
 from treadle.execution.runner import Runner, SystemTask
 from treadle.policy import attempts, judge
 from treadle.policy.retry import DEFAULT
@@ -52,7 +52,7 @@ class Executor:
         )
         self._now = app.now
         self._runner, self._finisher, self._durable, self._settler = runner, finisher, durable, settler
-        self._site = Site(parts.storage, parts.state.loop, parts.life)
+        self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
         self._capture = parts.capture
         self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next

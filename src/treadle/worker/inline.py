@@ -13,7 +13,7 @@ from contextvars import Context
 
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
-from treadle.errors import LifespanFailed, StorageError, StorageUnavailable
+from treadle.errors import ResourceFailed, StorageError, StorageUnavailable
 from treadle.worker.config import WorkerConfig, worker_name
 from treadle.worker.core import WorkerCore
 from treadle.worker.parts import WorkerHost
@@ -41,7 +41,7 @@ class InlineWorker:
 
     async def run(self, ids: Iterable[str]) -> None:
         """Claim these jobs and start as many as have a free slot. Raises StorageError or
-        LifespanFailed if the worker cannot start."""
+        ResourceFailed if the worker cannot start."""
         here, given = asyncio.get_running_loop(), list(ids)
         with self._lock:
             starting = self._starting
@@ -60,7 +60,7 @@ class InlineWorker:
     async def _run(self, starting: asyncio.Task[WorkerCore], ids: list[str]) -> None:
         try:
             worker = await asyncio.shield(starting)
-        except (StorageError, LifespanFailed):
+        except (StorageError, ResourceFailed):
             if self._starting is starting:
                 self._starting = None
             raise

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from treadle.core.events import Emitter
 from treadle.core.job import Sender
 from treadle.execution import middleware
+from treadle.execution.job_run import Site
 from treadle.execution.runner import SystemTask
 from treadle.policy.judge import OnError
 from treadle.resources import AppResources, Life
@@ -74,6 +75,6 @@ class WorkerParts:
     state: WorkerState
     timeouts: Timeouts
     batches: Batches
-    life: Life
+    site: Site
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept

@@ -12,6 +12,7 @@ from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
+from treadle.execution.job_run import Site
 from treadle.execution.runner import Runner
 from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs
@@ -98,7 +99,7 @@ class WorkerSession:
             state=self.state,
             timeouts=self.timeouts,
             batches=self.batches,
-            life=self.life,
+            site=Site(storage, self.loop, self.life, pools.threads),
             metrics=self.metrics,
             capture=self.capture,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -166,7 +167,7 @@ class Batches:
         try:
             if gathering.left == len(seats):
                 raise asyncio.CancelledError
-            answer = await self._run(task, [seat.item for seat in seats])
+            answer = await self._run(task, seats)
             if forks.tag is not process_tag:
                 forks.end()
             results = answers(task.name, answer, len(seats))
@@ -182,8 +183,14 @@ class Batches:
             self._state.slots.release()
             self._state.wake.set()
 
-    async def _run(self, task: BatchCore, items: list[Any]) -> Any:
+    async def _run(self, task: BatchCore, seats: list[Seat]) -> Any:
+        items, site = [seat.item for seat in seats], seats[0].run.site
         if task.runs == "async":
-            return await task.function(items)
+            if task.injector is None or site is None:
+                return await task.function(items)
+            return await task.injector.call(site, task.function, (items,), {})
+        call = functools.partial(task.function, items)
+        if task.injector is not None and site is not None:
+            call = functools.partial(task.injector.call_here, site, None, task.function, (items,), {})
         here = contextvars.copy_context()
-        return await in_thread(self._threads(), lambda: here.run(task.function, items), task.name, lambda: True)
+        return await in_thread(self._threads(), lambda: here.run(call), task.name, lambda: True)

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from treadle.concurrency import forks
 from treadle.core import clock, defaults
+from treadle.core.injected import injected_names
 from treadle.core.job import Continuation
 from treadle.core.model import Record
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
@@ -202,8 +203,8 @@ class Child:
         try:
             signature, function, core = self._functions.find(ask)
             args, kwargs = signature.decode_call(payload)
-            run.site = None if core is None else self._resources.site(core.factory.resources)
-            result = forks.contained(function, *args, **kwargs)
+            run.site = self._resources.site(core)
+            result = forks.contained(function if core is None else core.call, *args, **kwargs)
             if isinstance(result, Continuation):
                 following = next_of(result, signature.encode_result, defaults.MAX_RESULT)
                 return Done(number, run.note, goes_on=True), encode_next(following).decode()
@@ -257,9 +258,10 @@ class Places:
             raise BadTask(
                 f"{ask.name}: {ask.module} has no {ask.qualname} at its top level, so a process cannot run it"
             )
-        if ask.codec:
+        if ask.codec or injected_names(function):
+            lacks = "codec" if ask.codec else "dependencies"
             raise BadTask(
-                f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its codec; "
+                f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its {lacks}; "
                 "make it a task in the module that defines it"
             )
         return CallCodec(ask.name, function), function, None

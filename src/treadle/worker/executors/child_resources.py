@@ -12,7 +12,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from treadle.execution.job_run import Site
-from treadle.resources import AppResources
+from treadle.resources import AppResources, NewThreads
+from treadle.tasks.core import TaskCore
 
 T = TypeVar("T")
 
@@ -24,15 +25,16 @@ class ChildResources:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sites: dict[AppResources, Site] = {}
 
-    def site(self, resources: AppResources | None) -> Site | None:
-        """Where the jobs of this app run; None if it declares no resources. Raises LifespanFailed; then the next call
-        tries again."""
-        if resources is None or not resources.declared:
+    def site(self, task: TaskCore | None) -> Site | None:
+        """Where the jobs of this app run; None if it has no lifespan and the task no dependencies. Raises
+        LifespanFailed; then the next call tries again."""
+        resources = None if task is None else task.factory.resources
+        if task is None or resources is None or (resources.lifespan is None and task.injector is None):
             return None
         found = self._sites.get(resources)
         if found is None:
             loop = self._loop or self._start()
-            found = self._sites[resources] = Site(None, loop, self._call(loop, resources.enter()))
+            found = self._sites[resources] = Site(None, loop, self._call(loop, resources.enter()), NewThreads)
         return found
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ class ProcessPool:
         Raises ProcessDied if the process died during the job, and the exception of the function: Defer, Abort,
         BadArgument, BadResult and TooLarge unchanged, any other as a RemoteFailure.
         """
-        ask = _ask(task, record)
+        ask, has_resources = _ask(task, record), _has_resources(task, record)
         while True:
             child = await self._take()
             is_new = child.jobs == 0
@@ -80,7 +80,7 @@ class ProcessPool:
             except BaseException:
                 await self._remove(child, at_once=True)
                 raise
-            child.has_resources = child.has_resources or _has_resources(record)
+            child.has_resources = child.has_resources or has_resources
             if child.jobs < self._jobs_each and not self._closed:
                 self._idle.append(child)
             elif child.has_resources and not self._closed:
@@ -318,10 +318,14 @@ def _run_of(record: Record) -> JobRun:
     return running_here() or JobRun(record, "", lambda: None)
 
 
-def _has_resources(record: Record) -> bool:
-    """Whether the process of this job has resources to close."""
-    site = _run_of(record).site
-    return site is not None and site.life.has_resources
+def _has_resources(task: TaskCore, record: Record) -> bool:
+    """Whether the process of this job has resources to close. Raises BadTask for those that a test overrides, because
+    the process has only the module."""
+    life = None if (site := _run_of(record).site) is None else site.life
+    has = task.injector is not None or (life is not None and life.lifespan is not None)
+    if has and life is not None and life.overrides:
+        raise BadTask(f"{task.name}: overrides do not reach its process; in a test, call the function itself")
+    return has
 
 
 def _error(raised: Raised) -> Exception:
