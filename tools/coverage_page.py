@@ -35,6 +35,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "Keys and ids": (f"{LAWS}laws_ids.py", f"{LAWS}laws_keys.py", f"{LAWS}laws_key_replacing.py"),
     "Transactions": (
+        "tests/outbox/",
         f"{LAWS}laws_transaction.py",
         "tests/execution/test_transaction.py",
         "tests/producer/test_within.py",
@@ -74,7 +75,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/resources/",
         "tests/worker/test_process_resources.py",
     ),
-    "Middleware": ("tests/execution/test_layers.py",),
+    "Middleware": ("tests/execution/test_judged.py", "tests/execution/test_layers.py"),
     "Results, events and logs": (
         f"{LAWS}laws_hints.py",
         "tests/admin/test_event_feed.py",

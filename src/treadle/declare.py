@@ -315,7 +315,8 @@ class Declarations:
 
         def register(reduce: Any) -> Any:
             found: str = function if isinstance(function, str) else reduce.__name__
-            if name_of(found, "reducer") in self._core.reducers:
+            old = self._core.reducers.get(name_of(found, "reducer"))
+            if old is not None and not _is_redefined(old, reduce):
                 raise BadOption("reducer", f"a reducer named {found!r} is already registered; choose another name")
             if not callable(reduce) or inspect.iscoroutinefunction(reduce):
                 raise BadOption("reducer", f"expected a plain function of a list, found {reduce!r}")
@@ -324,13 +325,27 @@ class Declarations:
 
         return register if isinstance(function, str) else register(function)
 
+    @spelled_call
+    def autodiscover(self, *names: str, module: str = "tasks") -> None:
+        """Import the modules called `tasks` of these packages, and of the packages in them, when a worker starts and
+        when the command line uses the app: `app.autodiscover("shop")`.
+
+        names   packages; a name of a plain module means that module
+        module  the name of the modules
+        Raises BadOption for a name that does not exist; a worker raises it for a package that has no such module.
+        """
+        if not names:
+            raise BadOption("autodiscover", "expected the name of a package, such as 'shop'")
+        for name in names:
+            self._core.modules.add(name, module)
+
     def find_task(self, name: str) -> Task[..., Any, Any]:
         """The task of that name. Raises UnknownTask, which suggests a similar name."""
         return self._core.find_task(name)
 
 
-def _is_redefined(old: Task[..., Any, Any], function: Callable[..., Any]) -> bool:
-    """Whether `function` redefines the function of `old`: a notebook cell that runs again, or `importlib.reload`.
+def _is_redefined(old: Any, function: Callable[..., Any]) -> bool:
+    """Whether `function` redefines `old`, a task or a function: a notebook cell that runs again, or `importlib.reload`.
     Functions defined inside functions do not count, because different ones may have the same name."""
     name = getattr(function, "__qualname__", "<")
-    return "<" not in name and (old.__module__, old.__qualname__) == (function.__module__, name)
+    return "<" not in name and (old.__module__, getattr(old, "__qualname__", "")) == (function.__module__, name)

@@ -32,7 +32,8 @@ def injected_names(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def evaluated(function: Any, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The evaluated annotations of a function, without those of these names. Raises NameError and AttributeError."""
+    """The evaluated annotations of a function, without those of these names: the parameters that the worker fills may
+    have types that are imported for type checkers only. Raises NameError and AttributeError."""
     if not without:
         return typing.get_type_hints(function, include_extras=True)
     kept = {name: hint for name, hint in function.__annotations__.items() if name not in without}

@@ -58,7 +58,7 @@ class Context(msgspec.Struct, frozen=True):
     @property
     def attempt(self) -> int:
         """1 for the first attempt; runs that were deferred or lost do not count."""
-        return self.record.attempt + 1
+        return self.record.attempt + (not self.record.function_done)
 
     @property
     def lost(self) -> int:
@@ -101,6 +101,15 @@ class Context(msgspec.Struct, frozen=True):
     def headers(self) -> Mapping[str, str]:
         """A copy of its headers."""
         return dict(self.record.job.headers)
+
+    @property
+    def child_headers(self) -> dict[str, str]:
+        """Headers for the jobs that this run makes: those it returns, and those it enqueues. Middleware may add some in
+        `run` or `call`. They replace headers that a returned job inherits; headers of the new job itself are kept."""
+        run = self._run
+        if run.child_headers is None:
+            run.child_headers = {}
+        return run.child_headers
 
     @property
     def labels(self) -> tuple[str, ...]:

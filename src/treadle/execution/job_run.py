@@ -84,6 +84,7 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     transaction: Open | None = None
     waits_for: futures.Future[Any] | None = None  # in a thread: an async dependency that is being made
     log: RunLog | None = None  # its captured log lines; None: not captured
+    child_headers: dict[str, str] | None = None  # made at the first use of `Context.child_headers`
     carried: Pairs = ()  # checkpoints of the engine that go with the outcome, whatever that is
     _stopped: threading.Event | None = None  # made at the first `wait`
     _stem: str = ""
@@ -141,6 +142,13 @@ def running_here() -> JobRun | None:
     """The run that called this code; None outside a job."""
     found: JobRun | None = ids.running.get(None)
     return found
+
+
+def is_of_run(within: Any) -> bool:
+    """Whether this is the transaction that the running job opened with `current().transaction()`."""
+    run = ids.running.get(None)
+    opened = None if run is None else run.transaction
+    return opened is not None and opened.raw is within
 
 
 def in_sole_transaction() -> bool:

@@ -120,6 +120,14 @@ class Injector:
         life.remember(self, found)
         return found
 
+    def bound_to(self, home: Home, function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
+        """The function with the values that it has there, for one call of a batch."""
+
+        async def call(*args: Any) -> Any:
+            return await self.call(home, function, args, {})
+
+        return call if is_async else lambda *args: self.call_here(home, None, function, args, {})
+
     # --- plain functions, in their thread
 
     def call_here(

@@ -386,8 +386,7 @@ class CallCodec:
 
 
 def _hints(function: Any, final: bool, provided: Sequence[str] = ()) -> dict[str, Any]:
-    """The evaluated annotations of a function, method, partial or callable object, without those of the parameters that
-    the worker fills, which may be imported for type checkers only. Raises NameError."""
+    """Evaluates the annotations of a function, method, partial or callable object, except `provided`."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)

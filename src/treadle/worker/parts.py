@@ -11,15 +11,18 @@ from treadle.core.job import Sender
 from treadle.execution import middleware
 from treadle.execution.job_run import Site
 from treadle.execution.runner import SystemTask
+from treadle.outbox import Relay
 from treadle.policy.judge import OnError
 from treadle.resources import AppResources, Life
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
+from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
 from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.judging import Judging
 from treadle.worker.log_capture import LogCapture
 from treadle.worker.outage import StorageOutage
 from treadle.worker.state import WorkerState
@@ -31,6 +34,7 @@ class WorkerHost(Protocol):
 
     tasks: dict[str, TaskCore]
     system_tasks: dict[str, SystemTask]
+    modules: TaskModules
     emitter: Emitter
     layers: list[middleware.Middleware]
     on_error: OnError | None
@@ -40,6 +44,9 @@ class WorkerHost(Protocol):
 
     @property
     def client(self) -> Sender: ...
+
+    @property
+    def relay(self) -> Relay | None: ...
 
     async def open(self) -> Storage: ...
     async def prepare(self) -> None: ...
@@ -78,3 +85,4 @@ class WorkerParts:
     site: Site
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept
+    judging: Judging | None = None  # None: no middleware overrides `judged`

@@ -13,6 +13,7 @@ from treadle.core.events import Emitter, Event
 from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
 from treadle.execution.job_run import Site
+from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner
 from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs
@@ -28,6 +29,7 @@ from treadle.worker.executors.pools import Executors
 from treadle.worker.handoff import HandOff
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.judging import judging_of
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
 from treadle.worker.log_capture import LogCapture
@@ -75,7 +77,7 @@ class WorkerSession:
         self.loop = asyncio.get_running_loop()
         self.state = WorkerState(config.name, config.concurrency)
         self.timeouts = Timeouts(self.loop)
-        self.batches = Batches(self.state, pools.threads, patient, self.on_wait)
+        self.batches = Batches(self.state, pools.threads, overrides(app.layers, "call"), patient, self.on_wait)
         self.lost = LostReporter(storage, app.emitter, config.name)
         self.heartbeat = Heartbeat(
             self.state, storage, self.lost, list(queues), config.lease, self.tasks, self.batches.gathering
@@ -102,6 +104,7 @@ class WorkerSession:
             site=Site(storage, self.loop, self.life, pools.threads),
             metrics=self.metrics,
             capture=self.capture,
+            judging=judging_of(app.layers, self.state.troubles, self.lost, app.now),
         )
         settler = Settler(parts, self.lost)
         self.executor = Executor(
@@ -177,6 +180,9 @@ class WorkerSession:
                 loops["declared"] = self.restore_declared
             if self.config.role is not None:
                 loops["lead"] = lambda: self.election.run(answered)
+        relay = self.app.relay if self.config.relay else None
+        if relay is not None:
+            loops["relay"] = lambda: relay.run(lambda: answered("relay"), self.election.is_leader)
         if self.metrics is not None:
             metrics = self.metrics
             loops["metrics"] = lambda: metrics.run(self.storage)

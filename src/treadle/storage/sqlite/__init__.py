@@ -1,5 +1,6 @@
 """Stores jobs in a SQLite file on the local disk: durable without a server."""
 
+from treadle.storage.sqlite.migrate import newest
 from treadle.storage.sqlite.storage import SqliteStorage
 
-__all__ = ["SqliteStorage"]
+__all__ = ["SqliteStorage", "newest"]

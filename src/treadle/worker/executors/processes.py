@@ -22,7 +22,7 @@ from treadle.concurrency.spawn import started
 from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
 from treadle.execution.job_run import JobRun, running_here
-from treadle.policy.retry import Abort, Defer
+from treadle.policy.retry import Abort, Defer, RetryAfter
 from treadle.resources import LEAVING
 from treadle.serialization.call_codec import TaggedCodec
 from treadle.tasks.core import TaskCore
@@ -310,7 +310,9 @@ def _ask(task: TaskCore, record: Record) -> Ask:
     without_payload = replace(record, job=replace(record.job, payload=""))
     run = _run_of(record)
     capture = None if run.log is None else run.log.level
-    return Ask(module, function.__qualname__, task.name, own_codec, run.worker, without_payload, capture)
+    return Ask(
+        module, function.__qualname__, task.name, own_codec, run.worker, without_payload, capture, run.child_headers
+    )
 
 
 def _run_of(record: Record) -> JobRun:
@@ -336,6 +338,10 @@ def _error(raised: Raised) -> Exception:
     match raised.kind, raised.fields:
         case "defer", [seconds, until, limit]:
             exception = Defer(seconds, until=None if until is None else datetime.fromtimestamp(until, UTC), limit=limit)
+        case "retry", [seconds, False]:
+            return RetryAfter(seconds)
+        case "retry", [seconds, True]:
+            exception = RetryAfter(seconds)
         case "abort", [message, False]:
             return Abort(message)  # no traceback, as in a thread
         case "abort", [message, True]:
