@@ -125,7 +125,7 @@ def call(
 
 @contextmanager
 def served(name: str, twin: str, environment: dict[str, str], folder: Path) -> Iterator[str]:
-    """The application on a server and a worker, each a process -> its URL. They stop at SIGINT; no traceback is in their log."""
+    """The application on a server and a worker, each a process -> its URL. Their log must have no traceback."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
