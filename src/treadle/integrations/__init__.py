@@ -1,0 +1,1 @@
+"""Treadle inside web frameworks, one package for each. Nothing else in Treadle imports these."""
