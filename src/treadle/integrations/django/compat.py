@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Final
 
 import django
 
@@ -46,6 +47,8 @@ else:
 
     LOGGER = "django_tasks"
 
+PLAIN: Final = frozenset({type(None), str, int, float, bool})
+
 __all__ = [
     "DEFAULT_TASK_QUEUE_NAME",
     "LOGGER",
@@ -68,5 +71,7 @@ __all__ = [
 
 
 def plain_json(value: Any) -> Any:
-    """The value as JSON has it: lists for tuples, text for bytes. Raises TypeError or ValueError for anything else."""
-    return normalize_json(value)
+    """The value as JSON has it: lists for tuples, text for bytes and for text enums. Raises TypeError or ValueError for
+    anything else."""
+    normalized = normalize_json(value)
+    return normalized if type(normalized) in PLAIN else json.loads(json.dumps(normalized))

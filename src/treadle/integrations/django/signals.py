@@ -7,6 +7,7 @@ because receivers read it with `sys.exc_info()`.
 from __future__ import annotations
 
 import logging
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.core.events import Event
@@ -95,12 +96,20 @@ def send_finished(result: Any, error: BaseException | None) -> None:
     if error is None:
         task_finished.send_robust(sender=sender, task_result=result)
         return
-    known = error.__traceback__
+    known = of_the_task(error.__traceback__)
     try:
         raise error
     except BaseException:  # it is the argument, whatever that is
         error.__traceback__ = known
         task_finished.send_robust(sender=sender, task_result=result)
+
+
+def of_the_task(found: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of Treadle before those of the task."""
+    known = found
+    while known is not None and known.tb_frame.f_globals.get("__name__", "").startswith("treadle."):
+        known = known.tb_next
+    return known or found
 
 
 def wanted(name: str) -> bool:
