@@ -65,7 +65,9 @@ TASKS = {
         "BACKEND": "treadle.integrations.django.TreadleBackend",
         "QUEUES": ["default", "mail"],
     },
-    "plain": {"BACKEND": f"{'django.tasks' if django.VERSION >= (6, 0) else 'django_tasks'}.backends.dummy.DummyBackend"},
+    "plain": {
+        "BACKEND": f"{'django.tasks' if django.VERSION >= (6, 0) else 'django_tasks'}.backends.dummy.DummyBackend"
+    },
 }
 TREADLE_SCHEDULES = {"nightly": {"task": "shop.tasks.report", "cron": "0 3 * * *"}}
 LOGGING_CONFIG = None

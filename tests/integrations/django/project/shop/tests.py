@@ -129,7 +129,9 @@ class Jobs(TestCase):
         paid.refresh()
         failed.refresh()
         self.assertEqual((paid.status, failed.status), ("SUCCESSFUL", "FAILED"))
-        self.assertEqual([status for status, _ in seen], ["READY", "READY", "RUNNING", "SUCCESSFUL", "RUNNING", "FAILED"])
+        self.assertEqual(
+            [status for status, _ in seen], ["READY", "READY", "RUNNING", "SUCCESSFUL", "RUNNING", "FAILED"]
+        )
         self.assertEqual([error for _, error in seen], [None] * 5 + [tasks.OutOfStock])
 
     def test_the_number_of_queries(self):
