@@ -57,6 +57,7 @@ from treadle.errors import (
 )
 from treadle.execution.context import JobFilter, current, current_batch
 from treadle.execution.middleware import Middleware
+from treadle.execution.run_outcome import RunOutcome
 from treadle.pipeline import Pipeline, Step
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.policy.throttle import AIMD
@@ -110,6 +111,7 @@ __all__ = [
     "Redrive",
     "RemoteFailure",
     "Retry",
+    "RunOutcome",
     "SchemaTooNew",
     "Signalled",
     "Sizes",

@@ -39,9 +39,9 @@ SURFACE = {
         after attempt cancelled deadline error headers id labels lost once parent progress record report sleep step
         step_key sync task transaction upstream version wait wait_for worker workflow
     """,
-    "Task": "enqueue function job kind late name options queue",
-    "BatchTask": "enqueue function job kind late max_wait name options queue size",
-    "Job": "created ended id result task workflow",
+    "Task": "enqueue enqueue_sync function job kind late name options queue",
+    "BatchTask": "enqueue enqueue_sync function job kind late max_wait name options queue size",
+    "Job": "created ended ended_sync id result result_sync task workflow",
 }
 
 # classes that these objects take or return, and that no public module exports

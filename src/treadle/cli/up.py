@@ -36,11 +36,19 @@ if TYPE_CHECKING:
     help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]",
 )
 @click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
+@click.option(
+    "--capture-logs",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
+)
+@click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
 @delivery_options.delivering
 def up(
     app: str | None,
     concurrency: int | None,
     roles: str | None,
+    capture_logs: str | None,
+    no_metrics: bool,
     protocols: tuple[str, ...],
     url: str | None,
     **options: Any,
@@ -69,6 +77,8 @@ def up(
         delayed=is_delayed,
         concurrency=slots,
         ordered=is_delayed,
+        metrics=not no_metrics,
+        capture_logs=capture_logs,
     )
     options |= {"protocols": protocols, "api": options["api"] or not protocols}
 
@@ -77,7 +87,7 @@ def up(
         if named:
             made.append(Beside(orders, named, stopping))
         elif app is not None or is_delayed:
-            made.append(Inside(target.app, slots, is_delayed))
+            made.append(Inside(target.app, orders, slots))
         if "queuey" in protocols:
             made.append(Modules(options, serving.port, concurrency or 1, stopping))
         return Together(made)
@@ -156,10 +166,16 @@ class Inside:
 
     code = 0
 
-    def __init__(self, app: App, slots: int, ordered: bool) -> None:
+    def __init__(self, app: App, orders: Orders, slots: int) -> None:
         from treadle.worker import Worker
 
-        self._worker: Worker = Worker(app, concurrency=slots, ordered=ordered)
+        self._worker: Worker = Worker(
+            app,
+            concurrency=slots,
+            ordered=orders.ordered,
+            metrics=orders.metrics,
+            capture_logs=orders.capture_logs,
+        )
 
     async def __aenter__(self) -> Self:
         await self._worker.start()

@@ -61,7 +61,7 @@ class Context(msgspec.Struct, frozen=True):
     @property
     def attempt(self) -> int:
         """1 for the first attempt; runs that were deferred or lost do not count."""
-        return self.record.attempt + 1
+        return self.record.attempt + (not self.record.function_done)
 
     @property
     def lost(self) -> int:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from treadle.core import interrupts
 from treadle.core.job import Job, JobSpec, Sender
 from treadle.core.model import NewJob
 from treadle.errors import BadTask
 from treadle.execution.context import Context
+from treadle.execution.run_outcome import RunOutcome
+
+log = logging.getLogger("treadle")
 
 Specs = Sequence[JobSpec[Any]]
 Send = Callable[[Specs], Awaitable[Any]]
@@ -16,8 +22,9 @@ Run = Callable[[], Awaitable[Any]]
 
 
 class Middleware:
-    """Override one method or both. An exception raised before `proceed` stops the call, and an exception of `proceed`
-    passes through the middleware.
+    """Override one method or several; a method that is not overridden costs nothing.
+
+    An exception raised before `proceed` stops the call, and an exception of `proceed` passes through the middleware.
 
     An exception raised in `run` is a failed attempt and is retried like one.
     """
@@ -34,12 +41,27 @@ class Middleware:
         """Wraps one attempt. The value that it returns is the task's result: usually that of `proceed`."""
         return await proceed()
 
+    def judged(self, context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
+        """Called once for each run, when it has ended and Treadle has decided what follows, before that is stored. It
+        can change nothing: its result is ignored, and what it raises is logged.
+
+        It is called on the worker's event loop, so it must not block. It sees the context variables that `run` has set
+        and not reset. The innermost middleware is called first.
+
+        error  what ended the run: the exception of the function or of a middleware, with its traceback; BadArgument
+               for arguments that do not fit, BadResult and TooLarge for results, TimeoutError for a timeout, JobFailed
+               and JobExpired if no code raised. Never None for failed, expired and retrying. None for a run that
+               succeeded, waits or sleeps, and for one that was released, cancelled or lost.
+        """
+
 
 def check(found: object) -> Middleware:
     """An instance of `found`, which is a Middleware class or instance. Raises BadTask."""
     instance = found() if isinstance(found, type) and issubclass(found, Middleware) else found
     if not isinstance(instance, Middleware):
         raise BadTask(f"expected a treadle.Middleware (a class or an instance), found {found!r}")
+    if inspect.iscoroutinefunction(instance.judged):
+        raise BadTask(f"{type(instance).__name__}.judged must be a plain function, found a coroutine function")
     return instance
 
 
@@ -81,3 +103,15 @@ async def around_run(layers: Sequence[Middleware], context: Context, run: Run) -
 
 def _bind_run(layer: Middleware, context: Context, inner: Run) -> Run:
     return lambda: layer.run(context, inner)
+
+
+def report(layers: Sequence[Middleware], context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
+    """Tell all layers, each of which overrides `judged`, how a run ended. Raises nothing."""
+    for layer in reversed(layers):
+        try:
+            layer.judged(context, outcome, error)
+        except BaseException as broken:  # also SystemExit and CancelledError, which would end the run
+            log.exception(
+                "%s.judged failed for %s %s; the job is not affected", type(layer).__name__, context.task, context.id
+            )
+            interrupts.pass_on(broken)

@@ -6,14 +6,13 @@ import asyncio
 import contextvars
 import functools
 import logging
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
 from treadle.concurrency import forks
-from treadle.core import defaults
+from treadle.core import defaults, interrupts
 from treadle.core.job import Continuation, Sender
 from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.durable.steps import SWALLOWED, Suspend, left_by
@@ -171,9 +170,7 @@ class Runner:
     ) -> Outcome | None:
         if isinstance(error, asyncio.CancelledError):
             return self._stopped(task, run, rules, error, began)
-        # `asyncio.run` and `Worker.run` handle the signal; under them only the function can raise this.
-        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            asyncio.get_running_loop().call_soon(_interrupt)
+        interrupts.pass_on(error)
         if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | Suspend)):
             return self._stopped(task, run, rules, error, began)
         if run.leaving is not None:
@@ -343,10 +340,6 @@ class Runner:
         except (Exception, SystemExit):
             log.exception("on_error failed for %s %s; using the default", record.job.task, record.job.id)
             return None
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 async def in_thread(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ log = logging.getLogger("treadle")
 
 A = TypeVar("A")
 B = TypeVar("B")
+T = TypeVar("T")
 
 
 class Waited(Protocol):
@@ -35,6 +36,13 @@ class Waited(Protocol):
     listening: bool
 
     async def waited(self, id: str) -> None: ...
+
+
+class Portal(Protocol):
+    """`app.sync`, which runs coroutines of the app for threads without an event loop."""
+
+    def _send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]: ...
+    def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
 
 class Names(Protocol):
@@ -72,6 +80,7 @@ class Client:
         self.moved: Moved | None = None  # warns, while a caller waits, if the jobs were moved
         self.orphans: Waited | None = None  # records waits, while a listener for workflows without waiters exists
         self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # runs inline jobs in this process
+        self.portal: Portal  # set by `app.sync`, which every app has
 
     def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
         storage = self.at_hand()
@@ -115,6 +124,14 @@ class Client:
             return self._jobs(specs, await self._stored(specs, bound.enqueue, told=False))
 
         return await self._through(send, specs)
+
+    def send_sync(self, specs: Sequence[JobSpec[Any]], within: Any = None) -> list[Job[Any, Any]]:
+        """`send` for a thread without an event loop."""
+        return self.portal._send(specs, within)
+
+    def wait_sync(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of a coroutine of the app that may be repeated, for a thread without an event loop."""
+        return self.portal._again(make)
 
     async def send_rows(self, specs: Sequence[JobSpec[Any]]) -> list[tuple[Record, bool]]:
         """As `send`. Returns the stored rows, and whether this call stored them, so the caller need not read them."""

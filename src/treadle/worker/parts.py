@@ -18,6 +18,7 @@ from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
 from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.judging import Judging
 from treadle.worker.log_capture import LogCapture
 from treadle.worker.outage import StorageOutage
 from treadle.worker.state import WorkerState
@@ -67,3 +68,4 @@ class WorkerParts:
     batches: Batches
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept
+    judging: Judging | None = None  # None: no middleware overrides `judged`

@@ -28,6 +28,7 @@ from treadle.worker.executors.pools import Executors
 from treadle.worker.handoff import HandOff
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.judging import judging_of
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
 from treadle.worker.log_capture import LogCapture
@@ -100,6 +101,7 @@ class WorkerSession:
             batches=self.batches,
             metrics=self.metrics,
             capture=self.capture,
+            judging=judging_of(app.layers, self.state.troubles, self.lost, app.now),
         )
         settler = Settler(parts, self.lost)
         self.executor = Executor(

@@ -15,6 +15,7 @@ import psycopg
 
 from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import BadSession, StorageError
+from treadle.storage.driver_sessions import Session
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value, connect
 from treadle.storage.postgres.errors import Cut, Said, translated
@@ -24,7 +25,7 @@ from treadle.storage.postgres.pool import CONNECT, is_missing
 from treadle.storage.postgres.statements import Statements
 from treadle.storage.postgres.topics import Caller, Noted, take_noted
 from treadle.storage.postgres.verbs import Verbs
-from treadle.storage.user_session import Session, is_async, session_of
+from treadle.storage.user_session import is_async, session_of
 
 T = TypeVar("T")
 UNDO: Final = 5.0  # s to roll back a transaction; then its connection is closed

@@ -11,11 +11,12 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from treadle.core import clock
 from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import BadSession, StorageError, StorageUnavailable
+from treadle.storage.driver_sessions import FileSession, plain_cursor
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.enqueue import enqueue
@@ -24,7 +25,7 @@ from treadle.storage.sqlite.lockfile import WAIT
 from treadle.storage.sqlite.migrate import check, newest
 from treadle.storage.sqlite.settle import settle
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
-from treadle.storage.user_session import SqliteSession, session_of
+from treadle.storage.user_session import session_of
 from treadle.storage.value_checks import check_jobs, guarded_settle
 
 T = TypeVar("T")
@@ -40,15 +41,10 @@ class Plain:
         self._raw = raw
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
-        return self._cursor().execute(statement, values)
+        return plain_cursor(self._raw).execute(statement, values)
 
     def executemany(self, statement: str, values: Any) -> sqlite3.Cursor:
-        return self._cursor().executemany(statement, values)
-
-    def _cursor(self) -> sqlite3.Cursor:
-        cursor = self._raw.cursor(sqlite3.Cursor)
-        cursor.row_factory = None
-        return cursor
+        return plain_cursor(self._raw).executemany(statement, values)
 
 
 class Known:
@@ -59,10 +55,12 @@ class Known:
         self.path, self._shared = path, shared
         self.is_made = False
 
-    def check(self, raw: sqlite3.Connection) -> None:
-        """Raise unless the file has our schema."""
-        if self.is_made:
+    def check(self, raw: sqlite3.Connection, again: bool = False) -> None:
+        """Raise unless the file has our schema. `again`: also if it had it once, because a test may have made the file
+        anew."""
+        if self.is_made and not again:
             return
+        self.is_made = False
         found = check(Plain(raw), self.path, self._shared)  # type: ignore[arg-type]
         if found < newest():
             what = f"its schema is {found}, this Treadle needs {newest()}" if found else "it has no tables of Treadle"
@@ -86,68 +84,87 @@ class UserTransaction:
         return await self._do(lambda unit: settle(unit, outcomes)) if outcomes else []
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        raw = await self._connection()
-        with _texts(raw):
-            self._file.check(raw)
-            return queries.by_ids(Plain(raw), ids)  # type: ignore[arg-type]  # all that a query needs of a connection
+        def read(raw: sqlite3.Connection) -> list[Record | None]:
+            with _texts(raw):
+                self._check_file(raw)
+                self._file.check(raw)
+                return queries.by_ids(Plain(raw), ids)  # type: ignore[arg-type]  # all that a query needs
+
+        return await (await self._session()).call(read)
+
+    async def _session(self) -> FileSession:
+        return cast("FileSession", await session_of(self._given, "sqlite", f"the SQLite file {self._path}"))
 
     async def _do(self, steps: Steps[T]) -> T:
-        raw = await self._connection()
-        began = not raw.in_transaction
-        await self._lock(raw, "BEGIN IMMEDIATE" if began else "DELETE FROM meta WHERE 0")
-        raw.execute("SAVEPOINT treadle")
-        try:
-            with _texts(raw):
+        """Run the steps as soon as this connection has the write lock. The event loop must run meanwhile: the lock may
+        be held by our own storage, which continues there."""
+        session, until = await self._session(), clock.monotonic() + WAIT
+        while True:
+            try:
+                return await session.call(lambda raw: self._act(raw, steps))
+            except _Busy as error:
+                if clock.monotonic() > until:
+                    raise StorageUnavailable(
+                        f"{self._path}: another transaction has written for {WAIT:.0f} s; repeat the call"
+                    ) from error.__cause__
+            await _pause()
+
+    def _act(self, raw: sqlite3.Connection, steps: Steps[T]) -> T:
+        """All of it in one go, in the thread of the connection. Raises _Busy."""
+        with _texts(raw):
+            self._check_file(raw)
+            began = not raw.in_transaction
+            self._lock(raw, "BEGIN IMMEDIATE" if began else "DELETE FROM meta WHERE 0")
+            raw.execute("SAVEPOINT treadle")
+            try:
                 self._file.check(raw)
                 answer = _walk(steps(UnitOfWork(Plain(raw), self._now(), self._topics)))  # type: ignore[arg-type]
-        except BaseException as error:
-            if raw.in_transaction:  # SQLite rolls back by itself when the disk is full
-                raw.execute("ROLLBACK" if began else "ROLLBACK TO treadle")
-            if raw.in_transaction:
-                raw.execute("RELEASE treadle")
-            if isinstance(error, REFUSALS):
-                raise
-            raise translated(error, self._path) from error
-        raw.execute("RELEASE treadle")
-        return answer
+            except BaseException as error:
+                if raw.in_transaction:  # SQLite rolls back by itself when the disk is full
+                    raw.execute("ROLLBACK" if began else "ROLLBACK TO treadle")
+                if raw.in_transaction:
+                    raw.execute("RELEASE treadle")
+                if isinstance(error, REFUSALS):
+                    raise
+                raise self._translated(raw, error) from error
+            raw.execute("RELEASE treadle")
+            return answer
 
-    async def _connection(self) -> sqlite3.Connection:
-        session = await session_of(self._given, "sqlite", f"the SQLite file {self._path}")
-        assert isinstance(session, SqliteSession)
-        for _, name, file in await session.run("PRAGMA database_list"):
+    def _check_file(self, raw: sqlite3.Connection) -> None:
+        for _, name, file in Plain(raw).execute("PRAGMA database_list"):
             if name == "main" and not _same(file, self._path):
                 raise BadSession(
                     f"a connection to {file or 'a database in memory'}",
                     f"the jobs are in {self._path}, and a transaction cannot span two files",
                 )
-        return session.raw
 
-    async def _lock(self, raw: sqlite3.Connection, statement: str) -> None:
-        """Take the write lock. The event loop must run meanwhile: the lock may be held by our own storage, which
-        continues there."""
+    def _lock(self, raw: sqlite3.Connection, statement: str) -> None:
+        """Take the write lock, without waiting in SQLite. Raises _Busy if another transaction has it."""
         [patience] = Plain(raw).execute("PRAGMA busy_timeout").fetchone()
-        until = clock.monotonic() + WAIT
         raw.execute("PRAGMA busy_timeout = 0")
         try:
-            while True:
-                try:
-                    raw.execute(statement)
-                    return
-                except sqlite3.OperationalError as error:
-                    if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                        raise _stale(self._given) from error
-                    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_ERROR:  # no such table
-                        with _texts(raw):
-                            self._file.check(raw)
-                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                        raise translated(error, self._path) from error
-                    if clock.monotonic() > until:
-                        raise StorageUnavailable(
-                            f"{self._path}: another transaction has written for {WAIT:.0f} s; repeat the call"
-                        ) from error
-                await _pause()
+            raw.execute(statement)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                raise _stale(self._given) from error
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                raise _Busy from error
+            raise self._translated(raw, error) from error
         finally:
             raw.execute(f"PRAGMA busy_timeout = {patience}")
+
+    def _translated(self, raw: sqlite3.Connection, error: BaseException) -> BaseException:
+        """The error that a caller gets. Without our tables, it is the one that says what to do."""
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_ERROR:
+            try:
+                self._file.check(raw, again=True)
+            except StorageError as found:
+                return found
+        return translated(error, self._path)
+
+
+class _Busy(Exception):
+    """Another transaction has the write lock."""
 
 
 def _stale(given: Any) -> BadSession:
