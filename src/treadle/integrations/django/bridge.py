@@ -4,8 +4,7 @@ the result as plain JSON."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle.execution.context import current
@@ -30,22 +29,13 @@ def bridged(task: Any, store: JobStore) -> Callable[..., Any]:
     def first(result: Any) -> tuple[Any, ...]:
         return (TaskContext(task_result=result),) if takes_context else ()
 
-    @contextmanager
-    def noted() -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            store.raised.note(current().id, error)
-            raise
-
     if inspect.iscoroutinefunction(function):
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             async with threads.one():
                 result = begun()
                 await task_started.asend_robust(sender=sender_of(task), task_result=result)
-                with noted():
-                    return plain_json(await function(*first(result), *args, **kwargs))
+                return plain_json(await function(*first(result), *args, **kwargs))
 
         return acall
 
@@ -53,8 +43,7 @@ def bridged(task: Any, store: JobStore) -> Callable[..., Any]:
         forget_queries()
         result = begun()
         task_started.send_robust(sender=sender_of(task), task_result=result)
-        with noted():
-            return plain_json(function(*first(result), *args, **kwargs))
+        return plain_json(function(*first(result), *args, **kwargs))
 
     return call
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from treadle.core.events import Event
 from treadle.errors import JobNotDone
+from treadle.execution.context import Context
+from treadle.execution.middleware import Middleware
+from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.django import results
 from treadle.integrations.django.bridge import sender_of, threads
 from treadle.integrations.django.compat import LOGGER, TaskResultDoesNotExist, task_finished
@@ -37,7 +40,7 @@ class Endings:
     def listen(self) -> None:
         self._app.on(*FINAL)(self._ended)
         self._app.on("worker.stopped")(self._stopped)
-        self._app.on("retrying", "deferred", "lost")(lambda event: self._forget(event.id))
+        self._app.middleware(Verdicts(self._store.raised))
 
     async def _ended(self, event: Event) -> None:
         error = self._store.raised.take(event.id)
@@ -51,9 +54,6 @@ class Endings:
         _, failed = await self._thread.run(lambda: self._send(row, error))
         if failed is not None:
             log.error("task_finished of %s %s could not be sent", event.task, event.id, exc_info=failed)
-
-    def _forget(self, id: str) -> None:
-        self._store.raised.take(id)
 
     async def _stopped(self, event: Event) -> None:
         thread, self._thread = self._thread, None
@@ -75,7 +75,7 @@ class Endings:
 
 
 class Raised:
-    """The exceptions of runs whose end is not stored yet, by the id of the job."""
+    """The exceptions of runs that ended their job, by its id, until the end is stored."""
 
     def __init__(self) -> None:
         self._found: dict[str, BaseException] = {}
@@ -88,6 +88,17 @@ class Raised:
 
     def take(self, id: str) -> BaseException | None:
         return self._found.pop(id, None)
+
+
+class Verdicts(Middleware):
+    """Keeps the exceptions for `task_finished`."""
+
+    def __init__(self, raised: Raised) -> None:
+        self._raised = raised
+
+    def judged(self, context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
+        if outcome.final and error is not None:
+            self._raised.note(context.id, error)
 
 
 def send_finished(result: Any, error: BaseException | None) -> None:

@@ -18,14 +18,17 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 from msgspec.structs import replace
 
 from treadle.core.model import Outcome, Record, State
+from treadle.execution import middleware
+from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
+from treadle.execution.run_outcome import Ending, RunOutcome
 from treadle.execution.runner import Runner
 from treadle.integrations.django import results
 from treadle.integrations.django.backend import TreadleBackend
@@ -36,6 +39,7 @@ from treadle.integrations.django.signals import send_finished
 from treadle.policy import judge
 from treadle.storage.user_session import at_once
 from treadle.worker.executors.threads import Answer, outcome
+from treadle.worker.job_events import name_of
 
 WORKER = "test#1"
 
@@ -130,7 +134,10 @@ def _run(store: JobStore, row: Record) -> BaseException | None:
     _settle(store, replace(ended, version=row.version))
     for new in ended.followups:
         _enqueued.ids.append((store, new.id))
-    error = store.raised.take(row.job.id) or troubles.get(run)
+    error = troubles.get(run)
+    verdict = RunOutcome(name=cast("Ending", name_of(row, ended)), final=ended.state.final, reason=ended.reason)
+    middleware.report(middleware.overrides(core.layers, "judged"), Context(run), verdict, error)
+    store.raised.take(row.job.id)
     _tell(store, row.job.id, error)
     return error
 

@@ -11,8 +11,7 @@ from typing import Any
 from treadle.core import clock
 from treadle.errors import BadSession
 from treadle.storage.sqlite.migrate import migrate
-from treadle.storage.sqlite.user_transaction import Known, UserTransaction
-from treadle.storage.user_session import SqliteSession, session_of
+from treadle.storage.sqlite.user_transaction import Known, Plain, UserTransaction
 
 NAME = ":memory:"
 
@@ -30,10 +29,7 @@ def within_memory(given: Any, now: clock.Clock) -> UserTransaction:
 class MemoryTransaction(UserTransaction):
     """The methods on a connection to a database in memory; any other raises BadSession."""
 
-    async def _connection(self) -> sqlite3.Connection:
-        session = await session_of(self._given, "sqlite", "a SQLite database in memory")
-        assert isinstance(session, SqliteSession)
-        for _, name, file in await session.run("PRAGMA database_list"):
+    def _check_file(self, raw: sqlite3.Connection) -> None:
+        for _, name, file in Plain(raw).execute("PRAGMA database_list"):
             if name == "main" and file:
                 raise BadSession(f"a connection to {file}", "the jobs are in a SQLite database in memory")
-        return session.raw

@@ -1,9 +1,11 @@
+from typing import ClassVar
+
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
     initial = True
-    operations = [
+    operations: ClassVar = [
         migrations.CreateModel(
             "Order",
             [
