@@ -38,7 +38,6 @@ class JobRow(Struct, frozen=True):
     queue: str
     state: str
     created: datetime | None
-    ended: datetime | None
     attempts: int
     detail: str
 
@@ -99,7 +98,6 @@ def line_of(row: Record, payloads: bool) -> JobRow:
         queue=row.job.queue,
         state=state_of(row),
         created=moment(row.created_at),
-        ended=moment(row.ended_at),
         attempts=row.attempt,
         detail=clean(error_line(row.error)) if payloads and row.state is not State.SUCCEEDED else "",
     )
@@ -127,7 +125,7 @@ async def job_list(core: AppCore, given: Mapping[str, str], payloads: bool) -> J
     kept = filters | ({"q": search["search"]} if search else {})
     counts = (await core.queues.stats()).counts
     return JobList(
-        rows=[line_of(row, payloads) for row in page.records if row.job.task],
+        rows=[line_of(row, payloads) for row in page.records if _is_of_user(row.job.task)],
         filters=[
             ("status", _choices("status", STATES, kept)),
             ("queue", _counted("queue", Counter(_sums(counts, "queue")), kept)),
@@ -139,10 +137,15 @@ async def job_list(core: AppCore, given: Mapping[str, str], payloads: bool) -> J
     )
 
 
+def _is_of_user(task: str) -> bool:
+    """Whether it is a task of the project. Treadle's own rows, of schedules for example, are no jobs to users."""
+    return bool(task) and not task.startswith("treadle.")
+
+
 def _sums(counts: Sequence[Any], of: str) -> dict[str, int]:
     found: Counter[str] = Counter()
     for count in counts:
-        if count.task and not count.task.startswith("treadle."):
+        if _is_of_user(count.task):
             found[count.queue if of == "queue" else count.task] += count.jobs
     return found
 

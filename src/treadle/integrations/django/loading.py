@@ -73,8 +73,9 @@ class Strangers:
         app = self._store.app
         stats = await app.queues.stats()
         names = {count.task for count in stats.counts if count.task and not count.state.final}
-        for name in sorted(names - set(app.tasks) - self._unknown):
-            if await asyncio.to_thread(self._store.learn, name) is None and "." in name:
+        own = {name for name in names if name.startswith("treadle.")}  # of schedules and limits
+        for name in sorted(names - own - set(app.tasks) - self._unknown):
+            if await asyncio.to_thread(self._store.learn, name) is None:
                 self._unknown.add(name)
                 log.warning(
                     "jobs of %s are stored, and this project has no such task: they stay queued until it is back, or "

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import django
 from asgiref.sync import sync_to_async
@@ -66,21 +67,14 @@ def dies_once(order):
     return Order.objects.get(pk=order).what
 
 
-_meeting = {"here": 0, "all": None}
+_all = threading.Barrier(20)
 
 
 @task
-async def meets(count):
-    """Ends when `count` of these run at the same time, each inside a query of the ORM."""
-    await sync_to_async(_meet)(count)
+async def meets():
+    """Ends when 20 of these run at the same time, each in a thread of the ORM."""
+    await sync_to_async(_all.wait)(60)
     return await Order.objects.acount()
-
-
-def _meet(count):
-    import threading
-
-    barrier = _meeting["all"] = _meeting["all"] or threading.Barrier(count)
-    barrier.wait(timeout=60)
 
 
 @task
