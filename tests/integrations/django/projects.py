@@ -46,7 +46,7 @@ class Project:
         )
 
     def run(self, *words: str) -> str:
-        """What it prints. Fails with it unless the process ends with 0."""
+        """Its output. Fails unless the process ends with 0."""
         with self.start(*words) as process:
             try:
                 said, _ = process.communicate(timeout=100)

@@ -30,12 +30,12 @@ from treadle.integrations.django.loading import prepare
 from treadle.integrations.django.models import Job, Schedule
 
 MOST: Final = 1_000  # jobs that one request may change
-CONFIRMED: Final = frozenset({"cancel", "delete"})  # acts that are asked for twice
+CONFIRMED: Final = frozenset({"cancel", "delete"})  # acts with a page that asks once more
 NEW_LAYOUT: Final = django.VERSION >= (6, 1)  # the admin of 6.1 has other breadcrumbs, and the filters first
 
 
 class Page(admin.ModelAdmin):
-    """What both pages share: no rows of a model, and no page to add one."""
+    """The part that both pages share: no rows of a model, and no page to add one."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""What the admin pages show: rows of jobs and schedules as plain values for the templates."""
+"""The contents of the admin pages: jobs and schedules as plain values for the templates."""
 
 from __future__ import annotations
 

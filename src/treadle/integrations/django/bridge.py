@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.execution.context import current
 from treadle.integrations.django import results
 from treadle.integrations.django.compat import TaskContext, plain_json, task_started
 from treadle.integrations.django.connections import OwnThreads, forget_queries
-
-if TYPE_CHECKING:
-    from treadle.integrations.django.job_store import JobStore
+from treadle.integrations.django.known_tasks import Store
 
 threads = OwnThreads()  # of this process: its async tasks share them
 
 
-def bridged(task: Any, store: JobStore) -> Callable[..., Any]:
+def bridged(task: Any, store: Store) -> Callable[..., Any]:
     """A function of JSON values that runs the task. It has no annotations: Django accepts any JSON value, and checks
     nothing against the annotations of a task."""
     function, takes_context = task.func, task.takes_context

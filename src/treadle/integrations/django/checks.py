@@ -13,7 +13,9 @@ from django.db import connections
 
 from treadle.errors import StorageError, TreadleError
 from treadle.integrations.django import database, schedules
+from treadle.integrations.django.job_store import stores
 from treadle.integrations.django.options import BackendOptions
+from treadle.integrations.django.reading import read
 
 APP: Final = "treadle.integrations.django"
 IMMEDIATE: Final = '"OPTIONS": {"transaction_mode": "IMMEDIATE"}'
@@ -91,9 +93,6 @@ def of_schedules(app_configs: Sequence[Any] | None = None, **kwargs: Any) -> Ite
 
 def of_tables(app_configs: Sequence[Any] | None = None, databases: Sequence[str] | None = None, **kwargs: Any) -> Any:
     """Whether the databases have Treadle's tables; `manage.py check --database default` and `migrate` run it."""
-    from treadle.integrations.django.backend import read
-    from treadle.integrations.django.job_store import stores
-
     for store in stores():
         if store.database is None or store.database not in (databases or ()) or store.options.migrate:
             continue

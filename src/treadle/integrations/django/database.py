@@ -43,7 +43,7 @@ def url_of(alias: str, schema: str) -> str:
 
 
 def fingerprint(alias: str) -> tuple[Any, ...]:
-    """What `url_of` depends on and the test runner changes; cheap."""
+    """The settings that the test runner changes, and with them the URL; cheaper than `url_of`."""
     settings = connections[alias].settings_dict
     return settings["NAME"], settings.get("HOST"), settings.get("PORT"), settings.get("USER")
 

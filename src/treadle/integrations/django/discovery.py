@@ -15,7 +15,7 @@ from typing import Any
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
-from treadle.integrations.django.compat import Task
+from treadle.integrations.django.known_tasks import is_task
 
 log = logging.getLogger("treadle")
 
@@ -35,7 +35,7 @@ def tasks_of_project(modules: Iterable[str]) -> Iterator[Any]:
     for name in (*names, *modules):
         module = sys.modules.get(name)
         if module is not None:
-            yield from (value for value in vars(module).values() if type_is_task(value))
+            yield from (value for value in vars(module).values() if is_task(value))
 
 
 def find_task(path: str, modules: Iterable[str]) -> Any | None:
@@ -52,12 +52,7 @@ def find_task(path: str, modules: Iterable[str]) -> Any | None:
         log.exception("the module of the task %s cannot be imported", path)
         return None
     found = getattr(module, attribute, None)
-    return found if type_is_task(found) else None
-
-
-def type_is_task(value: object) -> bool:
-    """Whether it is a Django task. `isinstance` would read `__class__`, which may raise on lazy objects."""
-    return issubclass(type(value), Task)
+    return found if is_task(found) else None
 
 
 def _is_of_project(module: str, modules: Iterable[str]) -> bool:

@@ -19,29 +19,16 @@ from treadle.app import App
 from treadle.app_core import StorageChoice
 from treadle.errors import BadOption, BadTask
 from treadle.integrations.django import bridge, database, discovery, options
-from treadle.integrations.django.compat import InvalidTask, Task
+from treadle.integrations.django.compat import InvalidTask
 from treadle.integrations.django.in_memory import InMemoryDatabase
-from treadle.integrations.django.signals import Endings, Raised
+from treadle.integrations.django.known_tasks import Known, Raised, constants_of
+from treadle.integrations.django.signals import Endings
 from treadle.tasks.task import AnyTask
 
-OF_ONE_CALL = frozenset({"id", "after", "when"})  # options that cannot count for all jobs of a task
 BACKEND = "treadle.integrations.django.TreadleBackend"
 
 _stores: dict[tuple[str, ...], JobStore] = {}
 _making = threading.Lock()
-
-
-class Known:
-    """A Django task that was registered.
-
-    options       the options of Treadle that count for all its jobs
-    task_options  the `options` of the task that was registered; tasks with other options were made by `.using`
-    treadle       the Treadle task for it
-    """
-
-    def __init__(self, task: Any, given: dict[str, Any], treadle: AnyTask) -> None:
-        self.task, self.options, self.treadle = task, given, treadle
-        self.task_options = getattr(task, "options", None)
 
 
 class JobStore:
@@ -141,12 +128,6 @@ class JobStore:
             raise InvalidTask(f"{path}: {error}") from error
 
 
-def constants_of(task: Any) -> dict[str, Any]:
-    """The options of a task that count for all its jobs."""
-    given: dict[str, Any] = getattr(task, "options", {})
-    return {name: value for name, value in given.items() if name not in OF_ONE_CALL}
-
-
 def store_for(given: options.BackendOptions) -> JobStore:
     """The store of that place."""
     with _making:
@@ -176,13 +157,12 @@ def treadle_aliases() -> dict[str, options.BackendOptions]:
 
 def _is_ours(import_string: Any, name: str) -> bool:
     """Whether the name is a backend class derived from ours."""
-    from treadle.integrations.django.backend import TreadleBackend
-
     try:
         found = import_string(name)
     except ImportError:
         return False
-    return isinstance(found, type) and issubclass(found, TreadleBackend)
+    ours = "treadle.integrations.django.backend TreadleBackend"
+    return any(f"{base.__module__} {base.__qualname__}" == ours for base in getattr(found, "__mro__", ()))
 
 
 def first_alias() -> str:
@@ -198,11 +178,6 @@ def first_alias() -> str:
 def stores() -> list[JobStore]:
     """The stores of all Treadle backends in TASKS."""
     return list({id(store): store for store in map(store_for, treadle_aliases().values())}.values())
-
-
-def is_task(value: object) -> bool:
-    """Whether the value is a task of Django."""
-    return isinstance(value, Task)
 
 
 def connection_of(store: JobStore) -> Any:

@@ -22,7 +22,7 @@ class BackendOptions(Struct, frozen=True):
     url       another storage, such as "redis://host:6379/0"; None: the database
     commit    "same": in the open transaction of `database`; "after": when it has committed; "now": at once
     migrate   whether `manage.py migrate` also makes and upgrades Treadle's tables
-    modules   more modules with tasks, beside the `tasks` module of each installed app
+    modules   more modules with tasks, in addition to the `tasks` module of each installed app
     """
 
     database: str = "default"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.conf import settings
 from django.utils.module_loading import import_string
@@ -15,10 +15,8 @@ from django.utils.timezone import make_naive
 from treadle.core.model import Record, State
 from treadle.errors import TreadleError, error_line, traceback_of
 from treadle.integrations.django.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from treadle.integrations.django.known_tasks import Store
 from treadle.policy import attempts
-
-if TYPE_CHECKING:
-    from treadle.integrations.django.job_store import JobStore
 
 STATUS: Final = {
     State.WAITING: TaskResultStatus.READY,
@@ -32,7 +30,7 @@ UNCOUNTED: Final = frozenset({"deferred", "lost", "cancelled"})
 CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-def result_of(row: Record, store: JobStore, alias: str, task: Any = None, running: bool = False) -> Any:
+def result_of(row: Record, store: Store, alias: str, task: Any = None, running: bool = False) -> Any:
     """The result of a job of a Django task.
 
     task     the task if the caller has it; None: the one that is registered under its name
@@ -60,12 +58,12 @@ def result_of(row: Record, store: JobStore, alias: str, task: Any = None, runnin
     return result
 
 
-def _arguments(row: Record, store: JobStore) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(row: Record, store: Store) -> tuple[list[Any], dict[str, Any]]:
     args, kwargs = store.app.jobs.arguments(row)
     return list(args), kwargs
 
 
-def task_of(row: Record, store: JobStore, alias: str) -> Any:
+def task_of(row: Record, store: Store, alias: str) -> Any:
     """The Django task of a job, with the priority, queue and time of this job. It is not validated again: QUEUES may
     have changed since the job was stored."""
     job = row.job

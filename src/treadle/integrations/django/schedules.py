@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from treadle.errors import BadArgument, BadOption
+from treadle.integrations.django.known_tasks import Store, constants_of, is_task
 from treadle.tasks.task import Task
-
-if TYPE_CHECKING:
-    from treadle.integrations.django.job_store import JobStore
 
 NAME: Final = "TREADLE_SCHEDULES"
 KEYS: Final = ("task", "cron", "every", "tz", "args", "kwargs", "catch_up", "overlap", "backend")
@@ -44,7 +42,7 @@ def read() -> dict[str, dict[str, Any]]:
     return {name: dict(given) for name, given in found.items()}
 
 
-def declare(store: JobStore, aliases: list[str]) -> list[str]:
+def declare(store: Store, aliases: list[str]) -> list[str]:
     """Declare the schedules whose backend is one of these aliases -> their names. Raises ImproperlyConfigured."""
     declared = []
     for name, given in read().items():
@@ -58,7 +56,7 @@ def declare(store: JobStore, aliases: list[str]) -> list[str]:
     return declared
 
 
-def _declare(store: JobStore, name: str, given: dict[str, Any]) -> None:
+def _declare(store: Store, name: str, given: dict[str, Any]) -> None:
     rest = {key: given[key] for key in ("args", "kwargs", "catch_up", "overlap") if key in given}
     task = _task(store, name, given["task"])
     if "cron" in given:
@@ -67,10 +65,8 @@ def _declare(store: JobStore, name: str, given: dict[str, Any]) -> None:
         store.app.every(given["every"], name=name, **rest)(task)
 
 
-def _task(store: JobStore, name: str, path: str) -> Any:
+def _task(store: Store, name: str, path: str) -> Any:
     """The Treadle task of that path: of a Django task, or declared with `@app.task`."""
-    from treadle.integrations.django.job_store import constants_of, is_task
-
     try:
         found = import_string(path)
     except ImportError as error:

@@ -18,22 +18,21 @@ from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.django import results
 from treadle.integrations.django.bridge import sender_of, threads
 from treadle.integrations.django.compat import LOGGER, TaskResultDoesNotExist, task_finished
+from treadle.integrations.django.known_tasks import Raised, Store
 from treadle.worker.executors.threads import Threads
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.integrations.django.job_store import JobStore
 
 log = logging.getLogger("treadle")
 
 FINAL: Final = ("succeeded", "failed", "expired", "cancelled")
-KEPT: Final = 1_000  # exceptions of runs whose end is not stored yet; more than a worker has slots
 
 
 class Endings:
     """Sends `task_finished` for the jobs of an app."""
 
-    def __init__(self, app: App, store: JobStore) -> None:
+    def __init__(self, app: App, store: Store) -> None:
         self._app, self._store = app, store
         self._thread: Threads | None = None
 
@@ -72,22 +71,6 @@ class Endings:
         if result.errors and error is None and row.state.final:
             error = JobNotDone(row.job.id, row.job.task, row.reason, row.error)
         send_finished(result, error)
-
-
-class Raised:
-    """The exceptions of runs that ended their job, by its id, until the end is stored."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, BaseException] = {}
-
-    def note(self, id: str, error: BaseException) -> None:
-        self._found.pop(id, None)
-        self._found[id] = error
-        while len(self._found) > KEPT:
-            del self._found[next(iter(self._found))]
-
-    def take(self, id: str) -> BaseException | None:
-        return self._found.pop(id, None)
 
 
 class Verdicts(Middleware):

@@ -35,6 +35,7 @@ from treadle.integrations.django.backend import TreadleBackend
 from treadle.integrations.django.compat import task_enqueued
 from treadle.integrations.django.connections import borrowed
 from treadle.integrations.django.job_store import JobStore
+from treadle.integrations.django.reading import read
 from treadle.integrations.django.signals import send_finished
 from treadle.policy import judge
 from treadle.storage.user_session import at_once
@@ -81,7 +82,7 @@ def run_due(*, limit: int = 1_000, raise_errors: bool = False) -> int:
     waiting: list[tuple[JobStore, str]] = []
     while _enqueued.ids:
         store, id = _enqueued.ids.popleft()
-        row = _row(store, id)
+        row = read(store, id)
         if row is None or row.state.final:
             continue
         if not _is_due(store, row):
@@ -102,12 +103,6 @@ def run_due(*, limit: int = 1_000, raise_errors: bool = False) -> int:
             waiting = []
     _enqueued.ids.extend(waiting)
     return ran
-
-
-def _row(store: JobStore, id: str) -> Record | None:
-    from treadle.integrations.django.backend import read
-
-    return read(store, id)
 
 
 def _is_due(store: JobStore, row: Record) -> bool:
@@ -150,7 +145,7 @@ def _settle(store: JobStore, ended: Outcome) -> None:
 
 
 def _tell(store: JobStore, id: str, error: BaseException | None) -> None:
-    row = _row(store, id)
+    row = read(store, id)
     if row is not None and row.state.final and row.job.task in store.tasks:
         result = results.result_of(row, store, store.tasks[row.job.task].task.backend)
         send_finished(result, error if result.errors else None)

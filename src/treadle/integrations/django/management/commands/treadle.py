@@ -48,7 +48,7 @@ class Command(BaseCommand):
 
 
 class _Options:
-    """What `handle_default_options` reads."""
+    """The options that `handle_default_options` reads."""
 
     def __init__(self, own: dict[str, str]) -> None:
         self.settings, self.pythonpath = own.get("--settings"), own.get("--pythonpath")
