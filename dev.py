@@ -264,6 +264,10 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         lambda args: call(tool("towncrier", "build", *(args or DRAFT)))[0],
         "print what changes/ adds to CHANGELOG.md",
     ),
+    "release": (
+        lambda args: call(tool("tools.release", *args), inherit=True)[0],
+        "make a release up to the upload: version, changelog, commit, tag, wheel, sdist, checksums; `--dry-run`",
+    ),
     "pins": (
         lambda args: max(call([UV, *PIN.split(), *pin.split(), *args])[0] for pin in (PIN_DEV, PIN_IMAGE, PIN_NODE)),
         "compile requirements/*.txt anew; `--upgrade` for newer",

@@ -14,6 +14,7 @@ churn           whether a database that was busy for an hour is slower than a ne
 fleet-limits    the cost of limits in a fleet of workers
 fleet-lines     the effect of other tasks' jobs and of batch tasks
 acts            the time to cancel or retry many jobs
+import          the cost of `import treadle`, also without bytecode
 starts          the cost of starting a worker with many stored jobs
 bulk            the time of large enqueue calls
 singles         the cost of hints
@@ -43,6 +44,7 @@ SMALLER = {
     "churn": "churn",
     "fleet-limits": "fleet_limits",
     "acts": "acts",
+    "import": "importing",
     "starts": "starts",
     "bulk": "bulk",
     "singles": "singles",

@@ -69,7 +69,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Batch tasks": ("tests/worker/test_batch.py",),
     "Schedules": ("tests/policy/test_cron.py", "tests/scheduling/"),
     "Workers": ("tests/policy/test_throttle.py", "tests/worker/"),
-    "Middleware": ("tests/execution/test_layers.py",),
+    "Middleware": ("tests/execution/test_judged.py", "tests/execution/test_layers.py"),
     "Results, events and logs": (
         f"{LAWS}laws_hints.py",
         "tests/admin/test_event_feed.py",

@@ -47,6 +47,7 @@ from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.user_session import bound_to
 from treadle.tasks.core import TaskCore
 from treadle.tasks.job_factory import JobFactory, own_limit
+from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Options, Seconds, Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
@@ -106,11 +107,13 @@ class AppCore:
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, TaskCore] = {}
         self.declared: dict[str, AnyTask] = {}  # the same tasks, as users see them
+        self.modules = TaskModules()
         self.emitter = Emitter()
         self.layers: list[middleware.Middleware] = []
         self.retry, self.on_error, self.codec, self.sizes = retry or Retry(), on_error, codec, sizes or Sizes()
         self.when_forked: list[Callable[[], None]] = []  # called in a forked child
         self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
+        self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline = InlineWorker(self)
         self.life = self.new_life(choice)
         self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)

@@ -305,6 +305,20 @@ class Declarations:
 
         return register if isinstance(function, str) else register(function)
 
+    @spelled_call
+    def autodiscover(self, *names: str, module: str = "tasks") -> None:
+        """Import the modules called `tasks` of these packages, and of the packages in them, when a worker starts and
+        when the command line uses the app: `app.autodiscover("shop")`.
+
+        names   packages; a name of a plain module means that module
+        module  the name of the modules
+        Raises BadOption for a name that does not exist; a worker raises it for a package that has no such module.
+        """
+        if not names:
+            raise BadOption("autodiscover", "expected the name of a package, such as 'shop'")
+        for name in names:
+            self._core.modules.add(name, module)
+
     def find_task(self, name: str) -> Task[..., Any, Any]:
         """The task of that name. Raises UnknownTask, which suggests a similar name."""
         return self._core.find_task(name)

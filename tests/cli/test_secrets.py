@@ -74,7 +74,15 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
     "up": [["--protocol", "delayed", "--port", "0"]],
     "worker": [["--protocol", "delayed"]],
 }
-WITHOUT_URL = {"token", "wasi", "wasi-runner", "submit-jobs", "demo", "move"}  # tested below; `move` takes two URLs
+WITHOUT_URL = {
+    "token",
+    "wasi",
+    "wasi-runner",
+    "submit-jobs",
+    "demo",
+    "init",
+    "move",
+}  # tested below; `move` takes two URLs
 
 
 def test_every_command_is_called_here() -> None:

@@ -24,6 +24,7 @@ TREADLE = """
     AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadOption BadResult BadSession BadStep BadTask BadUrl
     BatchTask Conclude Defer Event Flow ForeignRow IdTaken Job JobCancelled JobExpired JobFailed JobFilter JobNotDone
     JobSpec Key KeyHeld Limit Middleware NotADatabase OldRows Pipeline ProcessDied Record Redrive RemoteFailure Retry
+    RunOutcome
     SchemaTooNew Signalled Sizes Stale State Step StepMismatch StorageDenied StorageError StorageFull StorageMoved
     StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream
     Unsupported Worker WorkflowFailed all_done all_succeeded at_least chain current current_batch flow gather
@@ -31,13 +32,13 @@ TREADLE = """
 
 SURFACE = {
     "App": """
-        audit batch close cron dead delayed_handler enqueue events every find_task jobs limits metrics middleware on
-        open queues reducer release schedule schedules storage stub sync task tasks testing url workflows
+        audit autodiscover batch close cron dead delayed_handler enqueue events every find_task jobs limits metrics
+        middleware on open queues reducer release schedule schedules storage stub sync task tasks testing url workflows
     """,
     "Worker": "concurrency name run running start stop",
     "current()": """
-        after attempt cancelled deadline error headers id labels lost once parent progress record report sleep step
-        step_key sync task transaction upstream version wait wait_for worker workflow
+        after attempt cancelled child_headers deadline error headers id labels lost once parent progress record report
+        sleep step step_key sync task transaction upstream version wait wait_for worker workflow
     """,
     "Task": "enqueue enqueue_sync function job kind late name options queue",
     "BatchTask": "enqueue enqueue_sync function job kind late max_wait name options queue size",

@@ -39,9 +39,11 @@ class Fleet:
         greeted: Callable[[Hello, int], None] | None = None,
         environment: Mapping[str, str] | None = None,
         roles: Sequence[str] = (),
+        inherited: Sequence[int] = (),
     ) -> None:
         self.orders, self.size = orders, processes
         self._roles = roles  # of each process, in order
+        self._inherited = inherited  # descriptors that each process gets
         self._say, self._greeted, self._environment = say, greeted, environment
         self._asked = 0  # calls of `stop`
         self._stop = asyncio.Event()
@@ -137,9 +139,9 @@ class Fleet:
                     "-m",
                     "treadle.cli.child",
                     str(theirs.fileno()),
-                    self.orders.app or "delayed",
+                    self.orders.app or ("the only app" if self.orders.search else "delayed"),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *self._inherited],
                     env=self._environment,
                     **_own_group(),
                 )
@@ -184,11 +186,20 @@ def _own_group() -> dict[str, Any]:
     return {"start_new_session": True} if is_uvloop else {"process_group": 0}
 
 
+def greet_again(hello: Hello, before: Hello) -> None:
+    """Print which tasks a reload has added and removed."""
+    added, removed = sorted(set(hello.tasks) - set(before.tasks)), sorted(set(before.tasks) - set(hello.tasks))
+    found = [f"new task {name}" for name in added] + [f"task {name} is gone" for name in removed]
+    note("treadle: claiming jobs again" + "".join(f"; {each}" for each in found[:8]))
+
+
 def greet(hello: Hello, processes: int) -> None:
     """Print the storage, queues, tasks and slots, and how to stop."""
     queues = ", ".join(name if weight == 1 else f"{name} (weight {weight})" for name, weight in hello.queues.items())
     tasks = ", ".join(hello.tasks[:8]) + (f" and {len(hello.tasks) - 8} more" if len(hello.tasks) > 8 else "")
     note(f"treadle: jobs live in {hello.url}")
+    if hello.found:
+        note(f"  app     {hello.found}")
     note(f"  queues  {queues}")
     note(f"  tasks   {tasks}")
     note(f"  slots   {hello.slots} in each of {plural(processes, 'process')}")

@@ -15,6 +15,7 @@ import click
 from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain
 
 COMMANDS = {
+    "init": ("treadle.cli.init", "Make a project that runs: an app, tasks, tests, and a README."),
     "worker": ("treadle.cli.worker", "Run the jobs of an app, in one or more processes."),
     "server": ("treadle.cli.server", "Serve jobs over HTTP, to programs in any language."),
     "up": ("treadle.cli.up", "Run the server and workers with one command."),
@@ -102,7 +103,7 @@ def treadle() -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command -> its exit code."""
     typed = list(sys.argv[1:] if args is None else args)
-    return guarded(lambda: treadle.main(typed, prog_name="treadle", standalone_mode=False))
+    return guarded(lambda: treadle.main(typed, prog_name="treadle", standalone_mode=False, obj=typed))
 
 
 def guarded(act: Callable[[], object]) -> int:

@@ -15,10 +15,12 @@ import click
 
 from treadle.cli import delivery_options
 from treadle.cli.child_protocol import Hello, Orders
-from treadle.cli.output import FAILED, USAGE, Stop, note, plural
+from treadle.cli.output import FAILED, USAGE, Stop, note, plural, seconds
+from treadle.cli.reload import again
 from treadle.cli.server import Company, Stopping, run_server, server
 from treadle.cli.target import Target
 from treadle.cli.wasi_runner import needs_wasmtime
+from treadle.core import defaults
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -42,13 +44,21 @@ if TYPE_CHECKING:
     help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
 )
 @click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
+@click.option(
+    "--grace",
+    type=seconds,
+    metavar="SECONDS",
+    help="Seconds that running jobs get to finish when it stops. [default: 30; with --reload: 2]",
+)
 @delivery_options.delivering
+@again
 def up(
     app: str | None,
     concurrency: int | None,
     roles: str | None,
     capture_logs: str | None,
     no_metrics: bool,
+    grace: float | None,
     protocols: tuple[str, ...],
     url: str | None,
     **options: Any,
@@ -58,7 +68,7 @@ def up(
     With --protocol delayed or queuey no app is needed. Delayed jobs go to the app's @app.delayed_handler, to --webhook,
     to --command, or to stdout, one line each. A WASI runner runs the modules of queuey jobs. With --roles each worker
     is a separate process; otherwise one worker shares the process of the server. Ctrl-C stops everything; running jobs
-    get 30 s to end.
+    get --grace seconds to end.
     """
     is_delayed, named = "delayed" in protocols, delivery_options.roles(roles) if roles is not None else ()
     delivery = delivery_options.delivery_of(options)
@@ -79,6 +89,7 @@ def up(
         ordered=is_delayed,
         metrics=not no_metrics,
         capture_logs=capture_logs,
+        grace=grace,
     )
     options |= {"protocols": protocols, "api": options["api"] or not protocols}
 
@@ -87,7 +98,7 @@ def up(
         if named:
             made.append(Beside(orders, named, stopping))
         elif app is not None or is_delayed:
-            made.append(Inside(target.app, orders, slots))
+            made.append(Inside(target.app, orders))
         if "queuey" in protocols:
             made.append(Modules(options, serving.port, concurrency or 1, stopping))
         return Together(made)
@@ -166,13 +177,16 @@ class Inside:
 
     code = 0
 
-    def __init__(self, app: App, orders: Orders, slots: int) -> None:
+    def __init__(self, app: App, orders: Orders) -> None:
         from treadle.worker import Worker
 
+        grace = defaults.GRACE if orders.grace is None else orders.grace
+        slots = orders.concurrency or defaults.CONCURRENCY
         self._worker: Worker = Worker(
             app,
             concurrency=slots,
             ordered=orders.ordered,
+            grace=grace,
             metrics=orders.metrics,
             capture_logs=orders.capture_logs,
         )

@@ -106,6 +106,15 @@ class Context(msgspec.Struct, frozen=True):
         return dict(self.record.job.headers)
 
     @property
+    def child_headers(self) -> dict[str, str]:
+        """Headers for the jobs that this run makes: those it returns, and those it enqueues. Middleware may add some in
+        `run` or `call`. They replace headers that a returned job inherits; headers of the new job itself are kept."""
+        run = self._run
+        if run.child_headers is None:
+            run.child_headers = {}
+        return run.child_headers
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Its labels, by which `app.jobs.list(label=...)` finds it."""
         return self.record.job.labels

@@ -66,6 +66,7 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     site: tuple[Storage, asyncio.AbstractEventLoop] | None = None  # the storage, and the worker's event loop
     transaction: Open | None = None
     log: RunLog | None = None  # its captured log lines; None: not captured
+    child_headers: dict[str, str] | None = None  # made at the first use of `Context.child_headers`
     carried: Pairs = ()  # checkpoints of the engine that go with the outcome, whatever that is
     _stopped: threading.Event | None = None  # made at the first `wait`
     _stem: str = ""

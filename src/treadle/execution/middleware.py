@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from treadle.concurrency import forks
 from treadle.core import interrupts
 from treadle.core.job import Job, JobSpec, Sender
 from treadle.core.model import NewJob
@@ -41,6 +43,18 @@ class Middleware:
         """Wraps one attempt. The value that it returns is the task's result: usually that of `proceed`."""
         return await proceed()
 
+    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
+        """A context manager around the call of the function, entered where the function runs: on the event loop, in
+        its thread, or in its process. Usually a generator function with `@contextlib.contextmanager`.
+
+        A batch function has one call for all its jobs, whose own `run` does not see it. A process enters it only if
+        the module of the function declares the task, because it knows the app only then.
+
+        contexts  the job, or the jobs of a batch in the order of its items
+        An exception that it raises fails the run. One that it suppresses is raised again: there is no result.
+        """
+        return nullcontext()
+
     def judged(self, context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
         """Called once for each run, when it has ended and Treadle has decided what follows, before that is stored. It
         can change nothing: its result is ignored, and what it raises is logged.
@@ -62,6 +76,8 @@ def check(found: object) -> Middleware:
         raise BadTask(f"expected a treadle.Middleware (a class or an instance), found {found!r}")
     if inspect.iscoroutinefunction(instance.judged):
         raise BadTask(f"{type(instance).__name__}.judged must be a plain function, found a coroutine function")
+    if inspect.isgeneratorfunction(instance.call) or inspect.iscoroutinefunction(instance.call):
+        raise BadTask(f"{type(instance).__name__}.call must return a context manager: add @contextlib.contextmanager")
     return instance
 
 
@@ -103,6 +119,38 @@ async def around_run(layers: Sequence[Middleware], context: Context, run: Run) -
 
 def _bind_run(layer: Middleware, context: Context, inner: Run) -> Run:
     return lambda: layer.run(context, inner)
+
+
+def inside_calls(
+    layers: Sequence[Middleware], contexts: Sequence[Context], function: Callable[..., Any], is_async: bool
+) -> Callable[..., Any]:
+    """The function inside the context managers of all layers, each of which overrides `call`."""
+
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        with _entered(layers, contexts):
+            return await function(*args, **kwargs)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _entered(layers, contexts):
+            # A process that the function forks ends before it could leave the context managers a second time.
+            return forks.contained(function, *args, **kwargs)
+
+    return awaited if is_async else called
+
+
+@contextmanager
+def _entered(layers: Sequence[Middleware], contexts: Sequence[Context]) -> Iterator[None]:
+    raised: BaseException | None = None
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(layer.call(contexts))
+        try:
+            yield
+        except BaseException as error:
+            raised = error
+            raise
+    if raised is not None:
+        raise raised
 
 
 def report(layers: Sequence[Middleware], context: Context, outcome: RunOutcome, error: BaseException | None) -> None:

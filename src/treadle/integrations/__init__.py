@@ -1,1 +1,1 @@
-"""Treadle inside web frameworks, one package for each. Nothing else in Treadle imports these."""
+"""Treadle inside web frameworks: one module for each, which imports that framework. `treadle` imports none of them."""

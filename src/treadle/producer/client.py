@@ -15,7 +15,7 @@ from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Query
 from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
-from treadle.execution.job_run import in_sole_transaction, refuse_to_wait
+from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
 from treadle.storage.contract import Bound, Storage
@@ -153,6 +153,9 @@ class Client:
         return [(rows[job.id], job.created) for job in jobs]
 
     def _through(self, send: middleware.Send, specs: Sequence[JobSpec[Any, Any]]) -> Awaitable[list[Job[Any, Any]]]:
+        here = running_here()
+        if here is not None and here.child_headers:
+            specs = [spec.inheriting(here.child_headers) for spec in specs]
         return middleware.around_enqueue(self.layers, send)(specs) if self.layers else send(specs)
 
     async def prepared(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:

@@ -223,8 +223,11 @@ class AsyncpgSession(NamedTuple):
     def place(self) -> Place | None:
         own = self.identity
         address, database = getattr(own, "_addr", None), getattr(getattr(own, "_params", None), "database", None)
+        if isinstance(address, str):  # a Unix socket; libpq names its folder
+            folder, _, port = address.rpartition("/.s.PGSQL.")
+            address = folder, port
         if not isinstance(address, tuple) or len(address) != 2 or not database:
-            return None  # a Unix socket, or another version of asyncpg
+            return None  # another version of asyncpg: these are private
         return Place(str(address[0]), int(address[1]), str(database))
 
     @property
@@ -298,6 +301,8 @@ async def _checked_file(session: FileSession, how: str) -> Session:
         await session.call(check)
     except sqlite3.ProgrammingError as error:  # closed, or made in another thread
         raise BadSession(how, str(error)) from error
+    except BadSession:
+        raise
     except ValueError as error:  # how aiosqlite says that it is closed
         raise BadSession(how, "it is closed") from error
     return session

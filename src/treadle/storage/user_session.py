@@ -81,17 +81,22 @@ def _of_django(given: Any) -> Any:
 
 
 async def _of_sqlalchemy(given: Any, names: frozenset[str], how: str) -> Any:
-    """The driver's connection of a session or a connection, which begins its transaction."""
+    """The driver's connection of a session or a connection. SQLAlchemy must know of the transaction, or its commit
+    would do nothing: a connection that has executed nothing yet begins one here."""
     from sqlalchemy.exc import InvalidRequestError
 
     try:
         if names.isdisjoint(ASYNC):
             connection = given.connection() if SYNC[0] in names else given
+            if not connection.in_transaction():
+                connection.begin()
             return connection.connection.driver_connection
         connection = await given.connection() if ASYNC[0] in names else given
+        if not connection.in_transaction():
+            await connection.begin()
         raw = (await connection.get_raw_connection()).driver_connection
         if not class_names(raw).isdisjoint(ASYNCPG) and not raw.is_in_transaction():
-            await connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction with its first statement
+            await connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins it at the server with the first statement
     except InvalidRequestError as error:  # it is closed, failed, or has no database of its own
         raise BadSession(how, str(error)) from error
     return raw

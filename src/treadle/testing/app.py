@@ -135,6 +135,7 @@ class Testing:
             "now": self.clock,
             "chance": lambda: 0.0,
             "inline": InlineWorker(core),
+            "in_test": True,
         }
         for name, value in new.items():
             self._change(core, name, value)

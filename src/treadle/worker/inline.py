@@ -10,13 +10,15 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import Context
+from typing import TYPE_CHECKING
 
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.worker.config import WorkerConfig, worker_name
-from treadle.worker.core import WorkerCore
-from treadle.worker.parts import WorkerHost
+
+if TYPE_CHECKING:
+    from treadle.worker.core import WorkerCore
+    from treadle.worker.parts import WorkerHost
 
 MOST = 64  # jobs at once; more wait for an ordinary worker
 
@@ -66,6 +68,10 @@ class InlineWorker:
         await worker.run_ids(ids)
 
     async def _start(self) -> WorkerCore:
+        # A worker is a fifth of the time that `from treadle import App` would take; most processes start none.
+        from treadle.worker.config import WorkerConfig, worker_name
+        from treadle.worker.core import WorkerCore
+
         worker = WorkerCore(self._app, WorkerConfig(name=worker_name(), queues={}, concurrency=MOST))
         await worker.start()
         self._started = True

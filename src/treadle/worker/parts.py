@@ -13,6 +13,7 @@ from treadle.execution.runner import SystemTask
 from treadle.policy.judge import OnError
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
+from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
@@ -30,6 +31,7 @@ class WorkerHost(Protocol):
 
     tasks: dict[str, TaskCore]
     system_tasks: dict[str, SystemTask]
+    modules: TaskModules
     emitter: Emitter
     layers: list[middleware.Middleware]
     on_error: OnError | None

@@ -12,6 +12,7 @@ from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
+from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner
 from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs
@@ -75,7 +76,7 @@ class WorkerSession:
         self.loop = asyncio.get_running_loop()
         self.state = WorkerState(config.name, config.concurrency)
         self.timeouts = Timeouts(self.loop)
-        self.batches = Batches(self.state, pools.threads, patient, self.on_wait)
+        self.batches = Batches(self.state, pools.threads, overrides(app.layers, "call"), patient, self.on_wait)
         self.lost = LostReporter(storage, app.emitter, config.name)
         self.heartbeat = Heartbeat(
             self.state, storage, self.lost, list(queues), config.lease, self.tasks, self.batches.gathering

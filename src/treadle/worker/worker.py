@@ -91,6 +91,7 @@ class Worker:
             metrics=metrics,
             capture_logs=level_of(capture_logs),
         )
+        app._core.modules.load()
         self._core = WorkerCore(app._core, config)
 
     @property

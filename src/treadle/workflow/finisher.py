@@ -40,7 +40,7 @@ class WorkflowFinisher:
     ) -> None:
         self._storage, self._tasks, self._reducers, self._most = storage, tasks, reducers, most
 
-    async def end(self, record: Record, max_lost: int, raised: Raised) -> Outcome:
+    async def end(self, record: Record, max_lost: int, raised: Raised = lambda error: None) -> Outcome:
         """The outcome of a job that has run and waited. If the storage is unavailable, the job is released and claimed
         again later.
 

@@ -7,15 +7,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import asyncpg
-import django
 import psycopg
 import pytest
-from django.conf import settings
-from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
 
+from tests.drivers import POSTGRES, Driver, Using
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
 from tests.waiting import until
@@ -33,117 +28,15 @@ class Rollback(Exception):
     """Raised so that the transaction does not commit."""
 
 
-async def by_psycopg(url: str, use: Use) -> None:
-    with psycopg.connect(url) as connection:
-        connection.execute("INSERT INTO own VALUES ('x')")
-        await use(connection)
+async def use_in(way: Driver, url: str, use: Use) -> None:
+    """Use a transaction that has written a row, and commit it."""
 
+    async def scenario(using: Using) -> None:
+        await using.execute("INSERT INTO own VALUES ('x')")
+        await use(using.given)
+        await using.commit()
 
-async def by_async_psycopg(url: str, use: Use) -> None:
-    async with await psycopg.AsyncConnection.connect(url) as connection:
-        await connection.execute("INSERT INTO own VALUES ('x')")
-        await use(connection)
-
-
-async def by_asyncpg(url: str, use: Use) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction():
-            await connection.execute("INSERT INTO own VALUES ('x')")
-            await use(connection)
-    finally:
-        await connection.close()
-
-
-async def by_asyncpg_with_codecs(url: str, use: Use) -> None:
-    """Connections with codecs, as web frameworks set them."""
-    import json
-
-    connection = await asyncpg.connect(url)
-    try:
-        for kind in ("json", "jsonb"):
-            await connection.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
-        async with connection.transaction():
-            await connection.execute("INSERT INTO own VALUES ('x')")
-            await use(connection)
-    finally:
-        await connection.close()
-
-
-async def by_session(url: str, use: Use) -> None:
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    with Session(engine) as session, session.begin():
-        session.execute(text("INSERT INTO own VALUES ('x')"))
-        await use(session)
-
-
-async def by_async_session(url: str, use: Use, driver: str = "psycopg") -> None:
-    engine = create_async_engine(url.replace("postgresql:", f"postgresql+{driver}:"), poolclass=NullPool)
-    async with AsyncSession(engine) as session, session.begin():
-        await session.execute(text("INSERT INTO own VALUES ('x')"))
-        await use(session)
-
-
-async def by_async_session_of_asyncpg(url: str, use: Use) -> None:
-    await by_async_session(url, use, "asyncpg")
-
-
-def django_connection(url: str) -> Any:
-    from urllib.parse import urlsplit
-
-    if not settings.configured:
-        settings.configure(DATABASES={})
-        django.setup()
-    from django.db.backends.postgresql.base import DatabaseWrapper
-
-    parts = urlsplit(url)
-    words = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "USER": parts.username,
-        "PASSWORD": "",
-        "HOST": parts.hostname,
-        "PORT": parts.port,
-        "OPTIONS": {},
-        "TIME_ZONE": None,
-        "CONN_MAX_AGE": 0,
-        "CONN_HEALTH_CHECKS": False,
-        "AUTOCOMMIT": True,
-        "ATOMIC_REQUESTS": False,
-        "TEST": {},
-    }
-    return DatabaseWrapper(words, alias="treadle")
-
-
-async def by_django(url: str, use: Use) -> None:
-    await asyncio.to_thread(in_django, url, use)
-
-
-def in_django(url: str, use: Use) -> None:
-    """Run this in a thread, as Django code does."""
-    from django.db import connections, transaction
-
-    connections["treadle"] = django_connection(url)
-    try:
-        with transaction.atomic(using="treadle"):
-            with connections["treadle"].cursor() as cursor:
-                cursor.execute("INSERT INTO own VALUES ('x')")
-            at_once(use(connections["treadle"]))
-    finally:
-        connections["treadle"].close()
-        del connections["treadle"]
-
-
-WAYS = [
-    by_psycopg,
-    by_async_psycopg,
-    by_asyncpg,
-    by_asyncpg_with_codecs,
-    by_session,
-    by_async_session,
-    by_async_session_of_asyncpg,
-    by_django,
-]
+    await way.run(url, scenario)
 
 
 @pytest.fixture
@@ -197,8 +90,8 @@ def visible(storage: PostgresStorage, id: str) -> bool:
 
 
 @shows("jobs, outcomes and their notification commit or roll back with a PostgreSQL transaction")
-@pytest.mark.parametrize("way", WAYS)
-async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStorage, way: Any) -> None:
+@pytest.mark.parametrize("way", POSTGRES, ids=str)
+async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStorage, way: Driver) -> None:
     """A worker gets the job when the transaction commits."""
     held = await storage.enqueue([job("held", key="k", queue="other"), job("up", queue="other")])
 
@@ -221,13 +114,13 @@ async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStor
         raise Rollback
 
     with pytest.raises(Rollback):
-        await way(url_of(storage), use_and_fail)
+        await use_in(way, url_of(storage), use_and_fail)
     assert [row.state if row else None for row in await storage.get(["held", "a", "b"])] == [State.READY, None, None]
     assert own_rows(storage) == 0
 
     watch = asyncio.create_task(storage.watch(["queue:default"], 10))
     await asyncio.sleep(0)
-    await way(url_of(storage), use)
+    await use_in(way, url_of(storage), use)
     assert await watch == {"queue:default"}
     assert own_rows(storage) == 1
     found = [row.state if row else None for row in await storage.get(["held", "a", "b", "c"])]
@@ -237,21 +130,21 @@ async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStor
 
 
 @shows("an error of an enqueue leaves the PostgreSQL transaction intact")
-@pytest.mark.parametrize("way", WAYS)
-async def test_an_error_of_ours_is_not_the_transactions(storage: PostgresStorage, way: Any) -> None:
+@pytest.mark.parametrize("way", POSTGRES, ids=str)
+async def test_an_error_of_ours_is_not_the_transactions(storage: PostgresStorage, way: Driver) -> None:
     async def use(given: Any) -> None:
         bound = storage.within(given)
         with pytest.raises(UnknownUpstream):
             await bound.enqueue([job("a", after=("nobody",))])
         await bound.enqueue([job("b")])
 
-    await way(url_of(storage), use)
+    await use_in(way, url_of(storage), use)
     assert own_rows(storage) == 1
     assert [row and row.id for row in await storage.get(["a", "b"])] == [None, "b"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_another_database_is_refused(storage: PostgresStorage, way: Any) -> None:
+@pytest.mark.parametrize("way", POSTGRES, ids=str)
+async def test_another_database_is_refused(storage: PostgresStorage, way: Driver) -> None:
     """A database without our schema, and one with a schema of its own."""
     other = support.postgres.database()
     with psycopg.connect(other, autocommit=True) as connection:
@@ -261,16 +154,16 @@ async def test_another_database_is_refused(storage: PostgresStorage, way: Any) -
         with pytest.raises(BadSession, match="another database"):
             await storage.within(given).enqueue([job("a")])
 
-    await way(other, use)
+    await use_in(way, other, use)
     second = PostgresStorage(other)
     await second.open()
-    await way(other, use)
+    await use_in(way, other, use)
     await life(second, "a")
     await second.close()
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_storage_that_is_not_open_joins_too(storage: PostgresStorage, way: Any) -> None:
+@pytest.mark.parametrize("way", POSTGRES, ids=str)
+async def test_a_storage_that_is_not_open_joins_too(storage: PostgresStorage, way: Driver) -> None:
     """A web process that only enqueues needs no pool, and leaves no session that would keep the database from being
     dropped."""
     await storage.close()
@@ -278,7 +171,7 @@ async def test_a_storage_that_is_not_open_joins_too(storage: PostgresStorage, wa
     async def use(given: Any) -> None:
         assert [row.id for row in await storage.within(given).enqueue([job("a")])] == ["a"]
 
-    await way(url_of(storage), use)
+    await use_in(way, url_of(storage), use)
     await until(lambda: not sessions(url_of(storage)), "the end of the session at the server")
     await storage.open()
     assert [row and row.id for row in await storage.get(["a"])] == ["a"]
@@ -299,8 +192,8 @@ async def test_the_first_of_all_needs_no_open(storage: PostgresStorage) -> None:
     assert [row and row.id for row in await storage.get(["a", "b"])] == ["a", "b"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_not_open_it_is_refused_in_another_database(storage: PostgresStorage, way: Any) -> None:
+@pytest.mark.parametrize("way", POSTGRES, ids=str)
+async def test_not_open_it_is_refused_in_another_database(storage: PostgresStorage, way: Driver) -> None:
     other, closed = support.postgres.database(), PostgresStorage(url_of(storage))
     with psycopg.connect(other, autocommit=True) as connection:
         connection.execute("CREATE TABLE own (name text)")
@@ -312,23 +205,23 @@ async def test_not_open_it_is_refused_in_another_database(storage: PostgresStora
         with pytest.raises(BadSession, match="another database"):
             await closed.within(given).enqueue([job("a")])
 
-    await way(other, use)
+    await use_in(way, other, use)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_without_a_schema_it_says_what_to_do(way: Any) -> None:
+@pytest.mark.parametrize("way", POSTGRES, ids=str)
+async def test_without_a_schema_it_says_what_to_do(way: Driver) -> None:
     url = support.postgres.database()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE own (name text)")
     closed = PostgresStorage(url)
-    await way(url, use_of(closed, "treadle migrate"))
+    await use_in(way, url, use_of(closed, "treadle migrate"))
     await closed.open()
     await closed.close()
     with psycopg.connect(url) as connection:
         connection.execute("DELETE FROM treadle.function_set")
         [(drop,)] = connection.execute(OUR_FUNCTIONS, (revision(),)).fetchall()
         connection.execute(drop)
-    await way(url, use_of(PostgresStorage(url), "another version"))
+    await use_in(way, url, use_of(PostgresStorage(url), "another version"))
 
 
 @shows("a PostgreSQL connection that commits by itself is refused")
@@ -389,8 +282,8 @@ async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> 
     assert [row and row.state for row in await storage.get(["a", "next"])] == [State.SUCCEEDED, State.READY]
 
 
-@pytest.mark.parametrize("by", [by_psycopg, by_async_psycopg, by_asyncpg])
-async def test_functions_that_are_gone_are_made_again(by: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("way", POSTGRES[:4], ids=str)
+async def test_functions_that_are_gone_are_made_again(way: Driver) -> None:
     """Newer versions keep the functions of the last few. A process that only stores jobs with within= may outlive its
     own."""
     with support.a_schema() as schema:
@@ -409,7 +302,7 @@ async def test_functions_that_are_gone_are_made_again(by: Callable[..., Any]) ->
         async def use(session: Any) -> None:
             await storage.within(session).enqueue([job("a"), job("b", key="k")])
 
-        await by(support.postgres.url(), use)
+        await use_in(way, support.postgres.url(), use)
         assert [row and row.id for row in await storage.get(["a", "b"])] == ["a", "b"]
         await storage.close()
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from treadle.core.model import NewJob, Record
 from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
@@ -41,21 +41,33 @@ KEYED: Final = noting(
 ANY: Final = noting("SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json)", 14)
 
 
-async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
+class Forms(NamedTuple):
+    """The statements for plain jobs, jobs with keys, and any jobs."""
+
+    plain: str = PLAIN
+    keyed: str = KEYED
+    any: str = ANY
+
+
+OWN: Final = Forms()
+WITHIN: Final = Forms(*(text.replace("(%s::float8", "_within(%s::float8", 1) for text in OWN))  # functions/within.sql
+
+
+async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms: Forms = OWN) -> list[Record]:
     """Raises UnknownUpstream, KeyHeld, IdTaken; then nothing is stored."""
     wanted = to_store(jobs)
     once = {job.id: job for job in wanted}
     if len(once) == len(wanted) and all(map(is_plain, wanted)):
         # in the server's order: it looks up ended jobs from the first to the last of these ids
         in_order = [once[id] for id in sorted(once, key=said)]
-        head, *known = await run.call(PLAIN, [now, *plain_columns(in_order), *plain_extras(in_order)])
+        head, *known = await run.call(forms.plain, [now, *plain_columns(in_order), *plain_extras(in_order)])
         if head[-1] is None:
             return _answers(jobs, once, head[10], known)
     elif len(once) == len(wanted) and all(map(is_keyed, wanted)):
-        head, *known = await run.call(KEYED, [now, *plain_columns(wanted), *key_columns(wanted)])
+        head, *known = await run.call(forms.keyed, [now, *plain_columns(wanted), *key_columns(wanted)])
         if head[-1] is None:
             return _answers(jobs, once, head[10], known)
-    rows = await run.call(ANY, [now, text([job_words(job) for job in wanted])])
+    rows = await run.call(forms.any, [now, text([job_words(job) for job in wanted])])
     if rows[0][0] is None:
         raise refusal(rows[0][-1])
     found = {heard(row[0]): record(row[1:]) for row in rows}

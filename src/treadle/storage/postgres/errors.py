@@ -77,8 +77,9 @@ def _said(error: BaseException | None) -> tuple[str | None, str]:
         return error.code, error.message
     if isinstance(error, psycopg.Error):
         return error.diag.sqlstate, error.diag.message_primary or str(error)
-    code = getattr(error, "sqlstate", None)
-    return (code if isinstance(code, str) else None), str(error)
+    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # asyncpg, psycopg2
+    words = getattr(getattr(error, "diag", None), "message_primary", None) or str(error)
+    return (code if isinstance(code, str) else None), words
 
 
 def refusal(code: str, message: str, where: str) -> StorageError:
@@ -105,8 +106,16 @@ def translated(error: BaseException, where: str) -> BaseException:
     code, message = _said(error)
     if code is not None:
         return refusal(code, message, where)
-    if isinstance(error, psycopg.OperationalError):
+    if isinstance(error, psycopg.OperationalError) or _is_psycopg2_outage(error):
         return StorageUnavailable(f"{where}: {str(error).strip()}")
     if isinstance(error, (OSError, EOFError)):
         return StorageUnavailable(f"{where}: {str(error) or type(error).__name__}")
     return error
+
+
+def _is_psycopg2_outage(error: BaseException) -> bool:
+    """Whether psycopg2, which is not imported here, reports that the connection is gone."""
+    return any(
+        kind.__module__ == "psycopg2" and kind.__name__ in ("OperationalError", "InterfaceError")
+        for kind in type(error).__mro__
+    )

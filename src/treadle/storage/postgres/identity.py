@@ -1,18 +1,24 @@
-"""The identity of a database: a mark in our schema plus the oid of the database, because a copy has the same mark.
+"""Whether a user's connection leads to the database of this storage, and whether that has our tables and functions.
 
-An open storage knows it. A storage that is not open reads it once over a short connection of its own, without waiting
-for locks and without migrating: `within=` needs no more.
+A connection to the host, port and database of our URL does: then nothing but that connection is needed. Otherwise the
+identities are compared: a mark in our schema plus the oid of the database, because a copy has the same mark. An open
+storage knows its own; one that is not open reads it over a short connection, without waiting for locks.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import os
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
-from treadle.errors import StorageError
+from treadle.errors import BadSession, StorageError
+from treadle.storage.driver_sessions import Place
 from treadle.storage.postgres.address import Address
-from treadle.storage.postgres.connection import connect
+from treadle.storage.postgres.connection import Value, connect
 from treadle.storage.postgres.errors import Cut, Said, translated
 from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.statements import quoted, revision
@@ -22,65 +28,126 @@ from treadle.storage.postgres.statements import quoted, revision
 IDENTITY: Final = """
 SELECT obj_description(to_regclass(%s), 'pg_class') || ' ' ||
        (SELECT oid FROM pg_database WHERE datname = current_database()),
-       current_setting('transaction_isolation'), current_setting('client_encoding'),
+       EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+               WHERE n.nspname = %s AND p.proname = %s),
+       current_database(), current_setting('transaction_isolation'), current_setting('client_encoding'),
        set_config('treadle.gates', 'never', true)
 """
-_MADE: Final = """
-SELECT EXISTS (
-    SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-    WHERE n.nspname = %s AND right(p.proname, 8) = %s
-)
-"""
 
 
-def marked(address: Address) -> str:
-    """The table whose comment is the mark."""
-    return f"{quoted(address.schema)}.migration"
+class Found(NamedTuple):
+    """The row of IDENTITY.
+
+    mark       the identity; None: there is no such schema
+    made       whether it has the functions of this version
+    database   its name
+    isolation  of the transaction
+    encoding   of the client
+    """
+
+    mark: str | None
+    made: bool
+    database: str
+    isolation: str
+    encoding: str
+
+
+def found_in(row: Sequence[Any]) -> Found:
+    """The row as the driver returned it: with client_encoding SQL_ASCII texts are bytes."""
+    mark, made, database, isolation, encoding, _ = (each.decode() if isinstance(each, bytes) else each for each in row)
+    return Found(mark, made, database, isolation, encoding)
+
+
+def asked(address: Address) -> list[Value]:
+    """The parameters of IDENTITY."""
+    return [f"{quoted(address.schema)}.migration", address.schema, f"enqueue_plain_within_{revision()}"]
 
 
 class Identity:
-    """The identity in `known`; None: the storage was not opened, and it was not read yet."""
+    """The identity in `known`; None: the storage was not opened, and no connection was checked yet."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._places = _places(address.conninfo)
+        self._verified: WeakSet[Any] = WeakSet()
         self.known: str | None = None
 
-    async def again(self, waits: bool) -> str:
-        """The identity, read again: a backup may have been restored since."""
-        self.known = None
-        return await self.get(waits)
+    def is_verified(self, connection: object) -> bool:
+        """Whether this connection was checked: it cannot move to another database."""
+        return connection in self._verified
 
-    async def get(self, waits: bool) -> str:
-        """The identity. `waits`: there is an event loop to wait on. Raises StorageError if the schema was never
-        created."""
+    def remember(self, connection: object) -> None:
+        self._verified.add(connection)
+
+    def forget(self, connection: object) -> None:
+        """Check it again at its next call: its functions or tables are gone."""
+        self._verified.discard(connection)
+
+    async def check(self, found: Found, place: Place | None, waits: bool, given: str) -> None:
+        """Raise BadSession unless the connection leads to our database, and StorageError if that has no tables of ours.
+
+        place  where the user's connection leads to
+        waits  there is an event loop to wait on
+        given  the session, for the error
+        """
+        if place in self._places:
+            self._check_made(found)
+            self.known = found.mark
+            return
+        wanted = await self._get(waits)
+        if found.mark is not None and found.mark != wanted:
+            self.known = None  # a backup may have been restored since
+            wanted = await self._get(waits)
+        if found.mark != wanted:
+            where = f"schema {self._address.schema!r} of {self._address.shown}"
+            theirs = repr(found.database) if place is None else f"{found.database!r} at {place.host}:{place.port}"
+            raise BadSession(given, f"it is a transaction of another database, {theirs}; the jobs are in {where}")
+
+    async def _get(self, waits: bool) -> str:
         if self.known is None:
             try:
-                found, made = await self._ask() if waits else self._ask_at_once()
+                found = found_in(await self._ask() if waits else self._ask_at_once())
             except (Cut, Said, OSError, psycopg.Error) as error:
                 raise translated(error, self._address.shown) from error
-            if found is None or not made:
-                what = "has no tables of Treadle" if found is None else "was created by another version of Treadle"
-                raise StorageError(
-                    f"{self._address.shown}: the schema {self._address.schema!r} {what}; "
-                    "run `treadle migrate`, or open the app, before the first transaction"
-                )
-            self.known = found
+            self._check_made(found)
+            self.known = found.mark
+        assert self.known is not None
         return self.known
 
-    async def _ask(self) -> tuple[str | None, bool]:
+    def _check_made(self, found: Found) -> None:
+        """A process whose functions were there once creates them again; see `transaction.renew`."""
+        if found.mark is None or (self.known is None and not found.made):
+            what = "has no tables of Treadle" if found.mark is None else "was created by another version of Treadle"
+            raise StorageError(
+                f"{self._address.shown}: the schema {self._address.schema!r} {what}; "
+                "run `treadle migrate`, or open the app, before the first transaction"
+            )
+
+    async def _ask(self) -> Sequence[Any]:
         made = await connect(self._address.conninfo, CONNECT)
         try:
-            [one] = await (await made.execute(IDENTITY, [marked(self._address)])).fetchall()
-            [two] = await (await made.execute(_MADE, [self._address.schema, revision()])).fetchall()
+            [row] = await (await made.execute(IDENTITY, asked(self._address))).fetchall()
         finally:
             made.pgconn.finish()
-        return one[0], two[0]
+        return row
 
-    def _ask_at_once(self) -> tuple[str | None, bool]:
+    def _ask_at_once(self) -> Sequence[Any]:
         made: psycopg.Connection[Any] = psycopg.connect(self._address.conninfo, autocommit=True, prepare_threshold=None)
         try:
-            [one] = made.execute(IDENTITY, [marked(self._address)]).fetchall()
-            [two] = made.execute(_MADE, [self._address.schema, revision()]).fetchall()
+            [row] = made.execute(IDENTITY, asked(self._address)).fetchall()
         finally:
             made.pgconn.finish()
-        return one[0], two[0]
+        return row
+
+
+def _places(conninfo: str) -> frozenset[Place]:
+    """The databases that a connection string names: several hosts are copies of one. Empty: it names none exactly."""
+    words = {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
+    hosts = words.get("host", "").split(",")
+    if not all(hosts) or "dbname" not in words or "hostaddr" in words or "service" in words:
+        return frozenset()
+    ports = (words.get("port") or os.environ.get("PGPORT") or "5432").split(",")
+    if len(ports) not in (1, len(hosts)):
+        return frozenset()
+    each = ports * len(hosts) if len(ports) == 1 else ports
+    return frozenset(Place(host, int(port or 5432), words["dbname"]) for host, port in zip(hosts, each, strict=True))

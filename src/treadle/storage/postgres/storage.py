@@ -15,7 +15,7 @@ from treadle.storage.postgres import address as urls
 from treadle.storage.postgres import transfer
 from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.health import Health, health
-from treadle.storage.postgres.identity import IDENTITY, Identity, marked
+from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
 from treadle.storage.postgres.migrate import migrate, schema_of
 from treadle.storage.postgres.notifier import Notifier
 from treadle.storage.postgres.pool import Pool, is_missing
@@ -96,7 +96,8 @@ class PostgresStorage(Verbs):
             return
         await migrate(self._address)
         self._pool.open()
-        [(self._identity.known, *_)] = await self._pool.run(IDENTITY, [marked(self._address)], often=False)
+        [row] = await self._pool.run(IDENTITY, asked(self._address), often=False)
+        self._identity.known = found_in(row).mark
         if self._address.notifier is not None:
             self._notifier = Notifier(self._address.notifier, self._address.schema, self._waiters)
             await self._notifier.open()

@@ -9,23 +9,26 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import psycopg
 
 from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import BadSession, StorageError
-from treadle.storage.driver_sessions import Session
+from treadle.storage.driver_sessions import ServerSession, Session
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value, connect
+from treadle.storage.postgres.enqueue import WITHIN, enqueue
 from treadle.storage.postgres.errors import Cut, Said, translated
-from treadle.storage.postgres.identity import IDENTITY, Identity, marked
+from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
 from treadle.storage.postgres.migrate import migrate
 from treadle.storage.postgres.pool import CONNECT, is_missing
+from treadle.storage.postgres.rows import from_json
 from treadle.storage.postgres.statements import Statements
 from treadle.storage.postgres.topics import Caller, Noted, take_noted
 from treadle.storage.postgres.verbs import Verbs
 from treadle.storage.user_session import is_async, session_of
+from treadle.storage.value_checks import check_jobs
 
 T = TypeVar("T")
 UNDO: Final = 5.0  # s to roll back a transaction; then its connection is closed
@@ -48,104 +51,139 @@ class Home(NamedTuple):
 class _Joined(Caller):
     """Runs our statements on the user's session."""
 
-    def __init__(self, session: Session, home: Home, noted: Callable[[Noted], None]) -> None:
-        self._session, self._home, self._noted = session, home, noted
+    def __init__(self, session: ServerSession, home: Home, noted: Callable[[Noted], None]) -> None:
+        self.session, self._home, self._noted = session, home, noted
 
     async def call(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         rows = await self.run(text, values, often)
         noted = take_noted(rows)
+        if rows and rows[0][0] is None and rows[0][-1] is not None:
+            self._refuse(rows[0][-1])
         if noted is not None:
             self._noted(noted)
         return rows
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         try:
-            return await self._session.run(self._home.statements.sent(text), values)
+            return await self.session.run(self._home.statements.sent(text), values)
         except Exception as error:
             told = translated(error, self._home.address.shown)
             if told is error:
                 raise
             raise told from error
 
+    def _refuse(self, more: str) -> None:
+        """Raise the error that a function of within.sql returned."""
+        if more.startswith('["isolation"'):
+            raise unfit(self.session.raw, from_json(more)[1])
+        if more.startswith('["failed"'):
+            error = Said(*from_json(more)[1:])
+            raise translated(error, self._home.address.shown) from error
+
+
+def unfit(given: object, isolation: str) -> BadSession:
+    """The error for a transaction that keeps an old snapshot: its job would wait for jobs that have ended since."""
+    return BadSession(
+        f"a {type(given).__name__}",
+        f"its isolation is {isolation}, and jobs need read committed; set that for the transaction",
+    )
+
 
 class Inside:
-    """The verbs inside a session of the user. Each is a savepoint, so an error of ours does not abort the
-    transaction."""
+    """The verbs inside a session of the user. None of their errors aborts the transaction."""
 
     def __init__(self, given: Any, home: Home, noted: Callable[[Noted], None] | None = None) -> None:
         self._given, self._home, self._noted = given, home, noted or home.follow
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        return await self._do(lambda verbs: verbs.enqueue(jobs))
+        """One round trip, and one more on the first call of a connection."""
+        check_jobs(jobs)
+        if not jobs:
+            return []
+        home = self._home
+        joined = await self._join()
+        if joined.session.encoding != "UTF8":
+            return await self._do(joined, lambda verbs: verbs.enqueue(jobs))
+        if not home.identity.is_verified(joined.session.identity):
+            await self._verify(joined, writes=True)
+        now = None if home.now is None else home.now()
+        return await self._renewed(joined, lambda: enqueue(joined, jobs, now, WITHIN), saved=False)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        return await self._do(lambda verbs: verbs.settle(outcomes))
+        return await self._do(await self._join(), lambda verbs: verbs.settle(outcomes))
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self._do(lambda verbs: verbs.get(ids), writes=False)
+        return await self._do(await self._join(), lambda verbs: verbs.get(ids), writes=False)
 
-    async def _do(self, act: Callable[[Verbs], Awaitable[T]], writes: bool = True) -> T:
+    async def _join(self) -> _Joined:
+        session = await session_of(self._given, "postgresql", "this PostgreSQL storage")
+        return _Joined(cast("ServerSession", session), self._home, self._noted)
+
+    async def _do(self, joined: _Joined, act: Callable[[Verbs], Awaitable[T]], writes: bool = True) -> T:
+        """A verb in a savepoint."""
+        encoding = await self._verify(joined, writes)
+        return await self._renewed(
+            joined, lambda: _in_savepoint(joined.session, encoding, lambda: act(Verbs(joined, self._home.now)))
+        )
+
+    async def _renewed(self, joined: _Joined, act: Callable[[], Awaitable[T]], saved: bool = True) -> T:
+        """The result of `act`. If our functions are missing, they are created, and it is repeated. `saved`: it has a
+        savepoint, so an error that the server raises leaves the transaction intact."""
         home = self._home
         try:
-            session = await session_of(self._given, "postgresql", "this PostgreSQL storage")
-            joined = _Joined(session, home, self._noted)
-            encoding = await self._check(joined, writes)
-            try:
-                answer = await self._once(session, encoding, lambda: act(Verbs(joined, home.now)))
-            except StorageError as error:
-                if not is_missing(error.__cause__):
-                    raise
-                await renew(home.address, is_async(self._given))
-                await joined.run(FRESH, [])
-                answer = await self._once(session, encoding, lambda: act(Verbs(joined, home.now)))
-        except Exception as error:
-            told = translated(error, home.address.shown)
-            if told is error:
-                raise
-            raise told from error
-        return answer
-
-    async def _once(self, session: Session, encoding: str, act: Callable[[], Awaitable[T]]) -> T:
-        await session.run("SAVEPOINT treadle")
-        try:
-            answer = await self._in_utf8(session, encoding, act)
-        except BaseException:
-            with contextlib.suppress(Exception):  # if the connection is gone, so is the transaction
-                await session.run("ROLLBACK TO SAVEPOINT treadle")
-                await session.run("RELEASE SAVEPOINT treadle")
-            raise
-        await session.run("RELEASE SAVEPOINT treadle")
-        return answer
-
-    async def _in_utf8(self, session: Session, encoding: str, act: Callable[[], Awaitable[T]]) -> T:
-        """Sets UTF-8 for one verb: in another encoding our texts would be garbled or refused. If that fails, the
-        savepoint restores the user's encoding."""
-        if encoding == "UTF8":
             return await act()
-        await session.run("SET LOCAL client_encoding = 'UTF8'")
-        answer = await act()
-        await session.run(f"SET LOCAL client_encoding = '{encoding}'")
-        return answer
+        except StorageError as error:
+            if not is_missing(error.__cause__):
+                raise
+            home.identity.forget(joined.session.identity)
+            if not saved and not isinstance(error.__cause__, Said):
+                raise StorageError(
+                    f"{error}; newer versions of Treadle have replaced the functions of this one: roll back, and "
+                    "repeat the transaction"
+                ) from error
+        await renew(home.address, is_async(self._given))
+        await joined.run(FRESH, [])
+        return await act()
 
-    async def _check(self, joined: _Joined, writes: bool) -> str:
+    async def _verify(self, joined: _Joined, writes: bool) -> str:
         """The encoding of the connection. Raises BadSession if jobs cannot be stored there."""
-        identity, waits, given = self._home.identity, is_async(self._given), f"a {type(self._given).__name__}"
-        wanted = await identity.get(waits)
-        [row] = await joined.run(IDENTITY, [marked(self._home.address)])
-        # with client_encoding SQL_ASCII the driver returns bytes
-        found, isolation, encoding, _ = (each.decode() if isinstance(each, bytes) else each for each in row)
-        if found is not None and found != wanted:
-            wanted = await identity.again(waits)
-        if found is None or found != wanted:
-            where = f"schema {self._home.address.schema!r} of {self._home.address.shown}"
-            raise BadSession(given, f"it is a transaction of another database; the jobs are in {where}")
-        if writes and isolation not in ("read committed", "read uncommitted"):
-            # its statements would keep an old snapshot, and make a job wait for jobs that have ended since
-            raise BadSession(
-                given,
-                f"its isolation is {isolation}, and jobs need read committed; set that for the transaction",
-            )
-        return str(encoding)
+        home, identity = self._home, joined.session.identity
+        [row] = await joined.run(IDENTITY, asked(home.address))
+        found = found_in(row)
+        if not home.identity.is_verified(identity):
+            waits, given = is_async(self._given), f"a {type(self._given).__name__}"
+            await home.identity.check(found, joined.session.place, waits, given)
+            if not found.made:
+                await renew(home.address, waits)
+                await joined.run(FRESH, [])
+            home.identity.remember(identity)
+        if writes and found.isolation not in ("read committed", "read uncommitted"):
+            raise unfit(self._given, found.isolation)
+        return found.encoding
+
+
+async def _in_savepoint(session: Session, encoding: str, act: Callable[[], Awaitable[T]]) -> T:
+    await session.run("SAVEPOINT treadle")
+    try:
+        answer = await _in_utf8(session, encoding, act)
+    except BaseException:
+        with contextlib.suppress(Exception):  # if the connection is gone, so is the transaction
+            await session.run("ROLLBACK TO SAVEPOINT treadle")
+            await session.run("RELEASE SAVEPOINT treadle")
+        raise
+    await session.run("RELEASE SAVEPOINT treadle")
+    return answer
+
+
+async def _in_utf8(session: Session, encoding: str, act: Callable[[], Awaitable[T]]) -> T:
+    """Sets UTF-8 for one verb: in another encoding our texts would be garbled or refused. If that fails, the savepoint
+    restores the user's encoding."""
+    if encoding == "UTF8":
+        return await act()
+    await session.run("SET LOCAL client_encoding = 'UTF8'")
+    answer = await act()
+    await session.run(f"SET LOCAL client_encoding = '{encoding}'")
+    return answer
 
 
 class RunTransaction:

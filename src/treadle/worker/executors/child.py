@@ -31,11 +31,14 @@ from treadle.core import clock, defaults
 from treadle.core.job import Continuation
 from treadle.core.model import Record
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
+from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
+from treadle.execution.middleware import Middleware, inside_calls, overrides
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
+from treadle.tasks.core import TaskCore
 from treadle.tasks.task import Task
 from treadle.worker.executors.django import close_old_connections
 from treadle.worker.log_capture import LogCapture
@@ -67,6 +70,7 @@ class Ask(Struct, tag="ask", tag_field="is"):
     worker: str
     record: Record
     capture: int | None = None  # the level of the log lines to keep; None: none
+    child_headers: dict[str, str] | None = None
     number: int = 0  # number of the request at this child; its answers repeat it
 
 
@@ -170,7 +174,7 @@ class Child:
             if pace.due():
                 self._send(Noted(number, run.note or ""))
 
-        run = JobRun(ask.record, ask.worker, send_note)
+        run = JobRun(ask.record, ask.worker, send_note, child_headers=ask.child_headers)
         enter(run)
         if ask.capture is None:
             return self._called(ask, payload, run)
@@ -188,8 +192,10 @@ class Child:
     def _called(self, ask: Ask, payload: str, run: JobRun) -> tuple[Done | Raised, str]:
         number = ask.number
         try:
-            signature, function = self._functions.find(ask)
+            signature, function, layers = self._functions.find(ask)
             args, kwargs = signature.decode_call(payload)
+            if layers:
+                function = inside_calls(layers, (Context(run),), function, is_async=False)
             result = forks.contained(function, *args, **kwargs)
             if isinstance(result, Continuation):
                 following = next_of(result, signature.encode_result, defaults.MAX_RESULT)
@@ -216,21 +222,25 @@ class Pace:
         return True
 
 
+Place = tuple[CallCodec, Any, list[Middleware]]
+
+
 class Places:
     """Finds functions by module and name, and the parent's script by its file."""
 
     def __init__(self, main: str | None, package: str | None) -> None:
         self._main, self._package = main, package
-        self._known: dict[tuple[str, str, str], tuple[CallCodec, Any]] = {}
+        self._known: dict[tuple[str, str, str], Place] = {}
 
-    def find(self, ask: Ask) -> tuple[CallCodec, Any]:
-        """The codec of the task, and its function. Raises BadTask, or the error of the import."""
+    def find(self, ask: Ask) -> Place:
+        """The codec of the task, its function, and the middleware of its app around the call: none if the module does
+        not declare the task. Raises BadTask, or the error of the import."""
         key = ask.module, ask.qualname, ask.name
         if key not in self._known:
             self._known[key] = self._load(ask)
         return self._known[key]
 
-    def _load(self, ask: Ask) -> tuple[CallCodec, Any]:
+    def _load(self, ask: Ask) -> Place:
         module = self._script() if ask.module in MAINS else importlib.import_module(ask.module)
         function: Any = module
         for part in ask.qualname.split("."):
@@ -238,7 +248,8 @@ class Places:
         for candidate in (*_wrapped(function), *vars(module).values()):
             # Not isinstance, which reads `__class__`: a lazy object such as Django's settings may raise there.
             if issubclass(type(candidate), Task) and candidate.name == ask.name:
-                return candidate._core.signature, candidate.function
+                core: TaskCore = candidate._core
+                return core.signature, candidate.function, overrides(core.factory.sender.layers, "call")
         if not callable(function):
             raise BadTask(
                 f"{ask.name}: {ask.module} has no {ask.qualname} at its top level, so a process cannot run it"
@@ -248,7 +259,7 @@ class Places:
                 f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its codec; "
                 "make it a task in the module that defines it"
             )
-        return CallCodec(ask.name, function), function
+        return CallCodec(ask.name, function), function, []
 
     def _script(self) -> types.ModuleType:
         """Import the parent's script under another name, so that its `__main__` block does not run again."""

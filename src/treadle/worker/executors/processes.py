@@ -263,7 +263,9 @@ def _ask(task: TaskCore, record: Record) -> Ask:
     without_payload = replace(record, job=replace(record.job, payload=""))
     run = _run_of(record)
     capture = None if run.log is None else run.log.level
-    return Ask(module, function.__qualname__, task.name, own_codec, run.worker, without_payload, capture)
+    return Ask(
+        module, function.__qualname__, task.name, own_codec, run.worker, without_payload, capture, run.child_headers
+    )
 
 
 def _run_of(record: Record) -> JobRun:
