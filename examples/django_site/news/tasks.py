@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from django.core.mail import send_mail
 from django.utils import timezone
-from news.models import Subscriber
 
+from news.models import Subscriber
 from treadle import Retry
 
 try:

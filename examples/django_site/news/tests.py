@@ -4,9 +4,9 @@ from django.core import mail
 from django.db import IntegrityError
 from django.test import TestCase
 from django.utils import timezone
+
 from news import tasks
 from news.models import Subscriber
-
 from treadle.integrations.django.testing import run_due
 
 

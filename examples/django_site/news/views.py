@@ -2,6 +2,7 @@ from django.db import transaction
 from django.http import Http404, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
+
 from news import tasks
 from news.models import Subscriber
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from celery_app import app
 from django.core.mail import send_mail
 from django.utils import timezone
+
 from news.models import Subscriber
 
 RETRIES = {"autoretry_for": (Exception,), "retry_backoff": 10, "max_retries": 7}

@@ -4,6 +4,7 @@ from django.core import mail
 from django.db import IntegrityError
 from django.test import TestCase
 from django.utils import timezone
+
 from news import tasks
 from news.models import Subscriber
 

@@ -41,7 +41,7 @@ class Page(admin.ModelAdmin):
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm(f"treadle.delete_{self.opts.model_name}")  # type: ignore[attr-defined]
+        return request.user.has_perm(f"treadle.delete_{self.opts.model_name}")
 
     @property
     def media(self) -> Media:
@@ -70,7 +70,7 @@ class Page(admin.ModelAdmin):
 
     def by(self, request: HttpRequest) -> str:
         """The name in Treadle's audit log."""
-        return f"{request.user.get_username()} (Django admin)"  # type: ignore[attr-defined]
+        return f"{request.user.get_username()} (Django admin)"
 
     def back(self, request: HttpRequest, to: str | None = None) -> HttpResponse:
         query = request.GET.urlencode()
@@ -93,7 +93,7 @@ class JobAdmin(Page):
         ]
 
     def sees_payloads(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("treadle.view_payload")  # type: ignore[attr-defined]
+        return request.user.has_perm("treadle.view_payload")
 
     def verbs(self, request: HttpRequest) -> list[tuple[str, str]]:
         """The acts that this user may do."""

@@ -115,10 +115,10 @@ def clean(text: str) -> str:
 async def job_list(core: AppCore, given: Mapping[str, str], payloads: bool) -> JobList:
     """One page of jobs. `given`: the query of the address; an unknown filter is ignored. Raises BadOption for a cursor
     that is none, and StorageError."""
-    filters = {name: given[name] for name in ("status", "queue", "task") if given.get(name)}
+    filters: dict[str, Any] = {name: given[name] for name in ("status", "queue", "task") if given.get(name)}
     if filters.get("status") not in (None, *STATES):
         del filters["status"]
-    search = {"search": given["q"].strip()} if given.get("q", "").strip() else {}
+    search: dict[str, Any] = {"search": given["q"].strip()} if given.get("q", "").strip() else {}
     jobs = core.jobs if payloads else core.jobs.showing(None, payloads=False)
     cursor = given.get("cursor") or None
     page = await jobs.list(limit=PAGE, cursor=cursor, **filters, **search)
