@@ -41,7 +41,7 @@ async def version() -> str:
 """
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform == "win32", reason="stops its processes by SIGTERM"),
 ]
 
@@ -62,7 +62,7 @@ class Server:
 
     def until(self, seen: Callable[[], Any], what: str) -> Any:
         try:
-            return until_blocking(seen, what, 60)
+            return until_blocking(seen, what, 120)
         except BaseException as error:
             error.add_note(self.log.read_text())
             raise

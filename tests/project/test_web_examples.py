@@ -37,7 +37,7 @@ WORKER = {
 }
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform == "win32", reason="stops its processes by SIGINT"),
 ]
 
@@ -74,7 +74,7 @@ def test_the_shop_with_a_worker(twin: str, environment: dict[str, str], tmp_path
     with served("fastapi_shop", twin, environment, tmp_path) as url:
         order = call(f"{url}/orders", json.dumps({"item": "boat", "cents": 500}).encode(), type="application/json")
         place = f"{url}/orders/{order['order']}"
-        assert until_blocking(lambda: call(place) == {"state": "shipped", "progress": 1}, "the end of the order", 60)
+        assert until_blocking(lambda: call(place) == {"state": "shipped", "progress": 1}, "the end of the order", 120)
 
 
 @pytest.mark.parametrize("twin", ["", "celery_twin"])
@@ -83,10 +83,10 @@ def test_the_site_with_a_worker(twin: str, environment: dict[str, str], tmp_path
         assert "user" in call(f"{url}/signup", form(address="ada@example.org"))
         place = f"{url}/reports/{call(f'{url}/reports', form(rows=20))['report']}"
         done = {"state": "succeeded", "progress": 1, "result": "20 rows"}
-        assert until_blocking(lambda: call(place) == done, "the report", 60)
+        assert until_blocking(lambda: call(place) == done, "the report", 120)
         if not twin:
             long = f"{url}/reports/{call(f'{url}/reports', form(rows=10**9))['report']}"
-            assert until_blocking(lambda: (call(long)["progress"] or 0) > 0, "progress of the report", 60)
+            assert until_blocking(lambda: (call(long)["progress"] or 0) > 0, "progress of the report", 120)
             call(long, method="DELETE")
             assert call(long)["state"] == "cancelled"
 
@@ -153,7 +153,7 @@ def served(name: str, twin: str, environment: dict[str, str], folder: Path) -> I
         return True
 
     try:
-        until_blocking(answers, "an answer of the web server", 60)
+        until_blocking(answers, "an answer of the web server", 120)
         yield url
     except BaseException as error:
         error.add_note(log.read_text())
