@@ -1,0 +1,56 @@
+"""Makes Treadle's tables when `manage.py migrate` has migrated the database that has the jobs, test databases too."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from django.db import connections
+
+from treadle.integrations.django.database import is_in_memory
+from treadle.integrations.django.job_store import JobStore, stores
+from treadle.storage import connect
+
+_made: set[str] = set()  # URLs of databases that this process has migrated: `flush` sends the signal too
+
+
+def after_migrate(using: str, verbosity: int = 1, **kwargs: Any) -> None:
+    """Receiver of `post_migrate`. Raises StorageError."""
+    for store in stores():
+        if store.database != using or not store.options.migrate:
+            continue
+        if is_in_memory(connections[using]):
+            make_in_memory(store)
+        elif store.url not in _made or verbosity:
+            in_thread(store.url)
+            _made.add(store.url)
+
+
+def make_in_memory(store: JobStore) -> None:
+    store.app  # noqa: B018 - makes or follows the storage
+    if store.memory is not None:
+        store.memory.make_tables(connections[store.database])
+
+
+def in_thread(url: str) -> None:
+    """Open and close the storage, which migrates it, on an event loop of its own: the caller may run on one."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(_open(url))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="treadle-django-migrate")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+async def _open(url: str) -> None:
+    storage = connect(url)
+    await storage.open()
+    await storage.close()
