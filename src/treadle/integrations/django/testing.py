@@ -24,7 +24,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 from msgspec.structs import replace
 
-from treadle.core.model import Outcome, Record, State
+from treadle.core.model import Outcome, Record, Settled, State
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
@@ -138,10 +138,17 @@ def _run(store: JobStore, row: Record) -> BaseException | None:
 
 
 def _settle(store: JobStore, ended: Outcome) -> None:
-    connection = connections[store.database]
-    with transaction.atomic(using=store.database):
-        [answer] = at_once(store.app._core.bound(connection).settle([ended]))
+    if store.database is None:
+        [answer] = store.app.sync.call(_settled(store, ended))
+    else:
+        with transaction.atomic(using=store.database):
+            bound = store.app._core.bound(connections[store.database])
+            [answer] = at_once(bound.settle([ended]))
     assert answer.status == "applied", f"the outcome of {ended.id} was not stored: {answer.reason}"
+
+
+async def _settled(store: JobStore, ended: Outcome) -> list[Settled]:
+    return await (await store.app._core.opened()).settle([ended])
 
 
 def _tell(store: JobStore, id: str, error: BaseException | None) -> None:
