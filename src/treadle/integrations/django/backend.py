@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from django.db import transaction
 
@@ -61,9 +61,9 @@ class TreadleBackend(BaseTaskBackend):
             self._check(task, given)
 
     def _check(self, task: Any, given: dict[str, Any]) -> None:
-        maker = self.app._core.maker
+        maker, found = self.app._core.maker, cast("Options", given)
         try:
-            columns(Options(**given), policy_of(Options(**given)), task.module_path, maker.now(), maker.sizes)
+            columns(found, policy_of(found), task.module_path, maker.now(), maker.sizes)
         except (BadOption, TooLarge) as error:
             raise InvalidTask(f"{task.module_path}: {error}") from error
 
