@@ -8,6 +8,7 @@ blocked         the cost of one tenant's blocked jobs for the others
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
 looks           the cost of lists and counts at a million jobs
+outbox          how fast a relay delivers the rows of an outbox, also while it is killed
 lateness        how late delayed jobs are picked up
 plans           how PostgreSQL finds the next jobs
 churn           whether a database that was busy for an hour is slower than a new one
@@ -18,6 +19,7 @@ import          the cost of `import treadle`, also without bytecode
 starts          the cost of starting a worker with many stored jobs
 bulk            the time of large enqueue calls
 singles         the cost of hints
+within          the cost of an enqueue in a transaction against a plain INSERT
 readers         the cost of a forgotten reader
 waits           how long calls wait for each other on PostgreSQL
 django          the cost of enqueuing a Django task, next to django-tasks-db
@@ -41,6 +43,7 @@ SMALLER = {
     "http": "over_http",
     "looks": "looks",
     "lateness": "lateness",
+    "outbox": "outbox",
     "plans": "plans",
     "churn": "churn",
     "fleet-limits": "fleet_limits",
@@ -49,6 +52,7 @@ SMALLER = {
     "starts": "starts",
     "bulk": "bulk",
     "singles": "singles",
+    "within": "within",
     "readers": "readers",
     "fleet-lines": "fleet_lines",
     "server-hostile": "hostile",

@@ -35,6 +35,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "Keys and ids": (f"{LAWS}laws_ids.py", f"{LAWS}laws_keys.py", f"{LAWS}laws_key_replacing.py"),
     "Transactions": (
+        "tests/outbox/",
         f"{LAWS}laws_transaction.py",
         "tests/execution/test_transaction.py",
         "tests/producer/test_within.py",

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from treadle.execution.context import JobFilter, current, current_batch
     from treadle.execution.middleware import Middleware
     from treadle.execution.run_outcome import RunOutcome
+    from treadle.outbox import Outbox
     from treadle.pipeline import Pipeline, Step
     from treadle.policy.retry import Abort, Defer, Retry
     from treadle.policy.throttle import AIMD
@@ -135,6 +136,7 @@ else:
             ),
             "treadle.execution.middleware": ("Middleware",),
             "treadle.execution.run_outcome": ("RunOutcome",),
+            "treadle.outbox": ("Outbox",),
             "treadle.pipeline": (
                 "Pipeline",
                 "Step",
@@ -209,6 +211,7 @@ __all__ = [
     "Middleware",
     "NotADatabase",
     "OldRows",
+    "Outbox",
     "Pipeline",
     "ProcessDied",
     "Record",

@@ -22,6 +22,7 @@ from treadle.core.must_await import Awaited, check_awaited
 from treadle.declare import Declarations
 from treadle.errors import BadOption
 from treadle.execution import middleware
+from treadle.outbox import Outbox, check_outbox
 from treadle.policy import judge
 from treadle.policy.retry import Retry
 from treadle.ports import name_of_space, three
@@ -57,6 +58,8 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     codec     converts arguments and results to text and back; None: by their annotations
     sizes     the largest payload, result and headers, in bytes
     token     the access token for an http:// url; None: TREADLE_TOKEN
+    outbox    Outbox(...) in the database with your data: `within=session` writes the jobs there, and they are delivered
+              over to the storage after the commit. For jobs that are not in the same database
     clock     returns seconds since 1970. For tests, like ids (returns job ids) and random (returns 0 to 1).
 
     At most one of url, storage and ports can be given. Raises BadOption, BadUrl and BadCodec.
@@ -77,6 +80,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         token: str | None = None,
         ports: Any = None,
         namespace: str | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         if sum(given is not None for given in (url, storage, ports)) > 1:
             raise BadOption("storage", "give only one of url=, storage= and ports=")
@@ -90,6 +94,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             clock=clock,
             token=token or config.token(),
             by_default=by_url and url is None,
+            outbox=check_outbox(outbox),
         )
         if codec is not None:
             codecs.probe(codec)
@@ -137,6 +142,11 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     def schedules(self) -> Schedules:
         """Lists, pauses and triggers schedules."""
         return self._core.schedules
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """The outbox, to count, list, retry and delete the jobs that wait for their delivery; None: there is none."""
+        return self._core.choice.outbox
 
     @property
     def sync(self) -> Portal:
@@ -235,7 +245,8 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
 
         after, when, wait_timeout  make all of them wait, like the options of these names
         within                     your own open transaction on the storage's database: a connection or a session. The
-                                   jobs are committed or rolled back with it (SQLite, PostgreSQL)
+                                   jobs are committed or rolled back with it (SQLite, PostgreSQL, or any storage with
+                                   an outbox)
         Raises UnknownUpstream, KeyHeld, IdTaken, BadOption, BadSession, Unsupported and StorageError, and then stores
         nothing. After StorageUnavailable it is unknown whether the jobs are stored; repeating the call with the same
         specs is safe.

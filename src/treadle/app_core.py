@@ -34,7 +34,9 @@ from treadle.core.job import Continuation, JobSpec
 from treadle.core.limit_model import Limit
 from treadle.errors import UnknownTask
 from treadle.execution import middleware
+from treadle.execution.job_run import is_of_run
 from treadle.execution.open_transaction import guarded
+from treadle.outbox import Outbox, OutboxTasks, Relay
 from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
@@ -65,6 +67,7 @@ class StorageChoice:
 
     clock       for storages that read the time in this process; None: the wall clock
     by_default  whether no argument of the app gave the url
+    outbox      writes the jobs of `within=` to the user's database; None: the storage does that
     """
 
     url: str | None = None
@@ -74,6 +77,7 @@ class StorageChoice:
     clock: clocks.Clock | None = None
     token: str | None = None
     by_default: bool = False
+    outbox: Outbox | None = None
 
     @property
     def is_only_one(self) -> bool:
@@ -115,6 +119,9 @@ class AppCore:
         self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
         self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline = InlineWorker(self)
+        self.outbox_tasks = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop)
+        self.when_forked.append(self.outbox_tasks.forget)
+        self.when_closing.append(self.outbox_tasks.close)
         self.life = self.new_life(choice)
         self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)
         self.new_id: IdFactory = ids or UuidV7()
@@ -125,6 +132,7 @@ class AppCore:
         self.orphans = OrphanedWorkflows(self.opened, self.emitter)
         self.client.layers, self.client.run_now = self.layers, self._run_inline
         self.client.moved, self.client.orphans = self.moved, self.orphans
+        self.client.outbox = self.outbox_tasks
 
     def _make_groups(self) -> None:
         """The groups of calls: `app.jobs` and the like. They share the names that calls were seen to use."""
@@ -208,9 +216,16 @@ class AppCore:
         return flat, len(specs) == 1 and isinstance(specs[0], Continuation)
 
     def bound(self, within: Any) -> Bound:
-        """The storage's verbs inside a transaction of the user. It does not open the app, because opening could wait
-        for that very transaction."""
+        """The storage's verbs, or those of the outbox, inside a transaction of the user. It does not open the app,
+        because opening could wait for that very transaction."""
+        if self.choice.outbox is not None and not is_of_run(within):
+            return self.outbox_tasks.within(self.choice.outbox, within)
         return bound_to(self.storage, within)
+
+    @property
+    def relay(self) -> Relay | None:
+        """A new relay of the outbox, to this app's storage; None: the app has no outbox."""
+        return self.outbox_tasks.relay()
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """For each of these jobs, in order, its result, or the exception that says why it has none."""

@@ -296,7 +296,8 @@ class Declarations:
 
         def register(reduce: Any) -> Any:
             found: str = function if isinstance(function, str) else reduce.__name__
-            if name_of(found, "reducer") in self._core.reducers:
+            old = self._core.reducers.get(name_of(found, "reducer"))
+            if old is not None and not _is_redefined(old, reduce):
                 raise BadOption("reducer", f"a reducer named {found!r} is already registered; choose another name")
             if not callable(reduce) or inspect.iscoroutinefunction(reduce):
                 raise BadOption("reducer", f"expected a plain function of a list, found {reduce!r}")
@@ -324,8 +325,8 @@ class Declarations:
         return self._core.find_task(name)
 
 
-def _is_redefined(old: Task[..., Any, Any], function: Callable[..., Any]) -> bool:
-    """Whether `function` redefines the function of `old`: a notebook cell that runs again, or `importlib.reload`.
+def _is_redefined(old: Any, function: Callable[..., Any]) -> bool:
+    """Whether `function` redefines `old`, a task or a function: a notebook cell that runs again, or `importlib.reload`.
     Functions defined inside functions do not count, because different ones may have the same name."""
     name = getattr(function, "__qualname__", "<")
-    return "<" not in name and (old.__module__, old.__qualname__) == (function.__module__, name)
+    return "<" not in name and (old.__module__, getattr(old, "__qualname__", "")) == (function.__module__, name)

@@ -23,9 +23,9 @@ HERE = "tests/project/test_public_surface.py"
 TREADLE = """
     AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadOption BadResult BadSession BadStep BadTask BadUrl
     BatchTask Conclude Defer Event Flow ForeignRow IdTaken Job JobCancelled JobExpired JobFailed JobFilter JobNotDone
-    JobSpec Key KeyHeld Limit Middleware NotADatabase OldRows Pipeline ProcessDied Record Redrive RemoteFailure Retry
-    RunOutcome
-    SchemaTooNew Signalled Sizes Stale State Step StepMismatch StorageDenied StorageError StorageFull StorageMoved
+    JobSpec Key KeyHeld Limit Middleware NotADatabase OldRows Outbox Pipeline ProcessDied Record Redrive RemoteFailure
+    Retry RunOutcome SchemaTooNew Signalled Sizes Stale State Step StepMismatch StorageDenied StorageError StorageFull
+    StorageMoved
     StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream
     Unsupported Worker WorkflowFailed all_done all_succeeded at_least chain current current_batch flow gather
 """
@@ -33,7 +33,8 @@ TREADLE = """
 SURFACE = {
     "App": """
         audit autodiscover batch close cron dead delayed_handler enqueue events every find_task jobs limits metrics
-        middleware on open queues reducer release schedule schedules storage stub sync task tasks testing url workflows
+        middleware on open outbox queues reducer release schedule schedules storage stub sync task tasks testing
+        url workflows
     """,
     "Worker": "concurrency name run running start stop",
     "current()": """

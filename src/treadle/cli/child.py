@@ -65,6 +65,7 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
             app,
             ordered=orders.ordered,
             metrics=orders.metrics,
+            relay=orders.relay,
             capture_logs=orders.capture_logs,
             name=orders.name and f"{orders.name}-{orders.number}:{os.urandom(3).hex()}",
             **given,

@@ -33,6 +33,7 @@ class Orders(Struct, kw_only=True):
     log_level: str = "info"
     log_json: bool = False
     metrics: bool = True
+    relay: bool = True
     capture_logs: str | None = None  # a level; None: log lines are not kept
 
 

@@ -180,13 +180,11 @@ class Inside:
     def __init__(self, app: App, orders: Orders) -> None:
         from treadle.worker import Worker
 
-        grace = defaults.GRACE if orders.grace is None else orders.grace
-        slots = orders.concurrency or defaults.CONCURRENCY
         self._worker: Worker = Worker(
             app,
-            concurrency=slots,
+            concurrency=orders.concurrency or defaults.CONCURRENCY,
             ordered=orders.ordered,
-            grace=grace,
+            grace=defaults.GRACE if orders.grace is None else orders.grace,
             metrics=orders.metrics,
             capture_logs=orders.capture_logs,
         )

@@ -103,6 +103,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
     help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
 )
 @click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
+@click.option("--no-relay", is_flag=True, help="Do not deliver the jobs of the app's outbox; `treadle relay` does it.")
 @watching
 @delivering
 def worker(
@@ -123,6 +124,7 @@ def worker(
     log_json: bool,
     capture_logs: str | None,
     no_metrics: bool,
+    no_relay: bool,
     reload: bool,
     watch: tuple[Path, ...],
     **options: Any,
@@ -170,6 +172,7 @@ def worker(
         log_level=log_level,
         log_json=log_json,
         metrics=not no_metrics,
+        relay=not no_relay,
         capture_logs=capture_logs,
     )
     if sys.platform == "win32":

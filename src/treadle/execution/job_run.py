@@ -126,6 +126,13 @@ def running_here() -> JobRun | None:
     return found
 
 
+def is_of_run(within: Any) -> bool:
+    """Whether this is the transaction that the running job opened with `current().transaction()`."""
+    run = ids.running.get(None)
+    opened = None if run is None else run.transaction
+    return opened is not None and opened.raw is within
+
+
 def in_sole_transaction() -> bool:
     """Whether the job that runs here has a transaction open for which every other write to the storage waits."""
     here: JobRun | None = ids.running.get(None)

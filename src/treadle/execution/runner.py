@@ -23,7 +23,7 @@ from treadle.execution.job_run import JobRun, enter
 from treadle.execution.threads import Threads, in_thread
 from treadle.policy import judge
 from treadle.policy.attempts import RELEASED
-from treadle.policy.retry import Abort, Defer, Retry, RetryNow
+from treadle.policy.retry import Abort, Defer, Retry, RetryAfter, RetryNow
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.options import Sizes
@@ -167,7 +167,7 @@ class Runner:
         if isinstance(error, asyncio.CancelledError):
             return self._stopped(task, run, rules, error, began)
         interrupts.pass_on(error)
-        if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | Suspend)):
+        if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | RetryAfter | Suspend)):
             return self._stopped(task, run, rules, error, began)
         if run.leaving is not None:
             return self._left(task, run, rules, error, began)
@@ -309,7 +309,7 @@ class Runner:
     def _failed(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException, began: float) -> Outcome:
         record, verdict = run.record, None
         self._troubles[run] = error
-        if not isinstance(error, Defer | Abort):  # Defer and Abort already are verdicts
+        if not isinstance(error, Defer | Abort | RetryAfter):  # these already are verdicts
             ask = self._ask
             verdict = ask(task.on_error, error, run, rules) or ask(self._on_error, error, run, rules)
         moment = self._moment(run, began)
@@ -334,12 +334,12 @@ class Runner:
             said: object = on_error(
                 error, judge.Failure(record.job.id, record.job.task, record.attempt + 1, most, record)
             )
-            if said is None or isinstance(said, RetryNow | Defer | Abort):
+            if said is None or isinstance(said, RetryNow | RetryAfter | Defer | Abort):
                 return said
             if asyncio.iscoroutine(said):
                 said.close()
             raise TypeError(
-                f"expected Retry.now(), Defer(...), Abort(...) or None from a plain function, found {said!r}"
+                f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, found {said!r}"
             )
         except (Exception, SystemExit):
             log.exception("on_error failed for %s %s; using the default", record.job.task, record.job.id)

@@ -60,6 +60,23 @@ class Moved(Protocol):
     async def check(self) -> None: ...
 
 
+class InOutbox(Protocol):
+    """A job that is in the outbox, or was; see `treadle.outbox`."""
+
+    @property
+    def became(self) -> str | None: ...
+    @property
+    def tries(self) -> int: ...
+    @property
+    def error(self) -> str | None: ...
+
+
+class Outboxes(Protocol):
+    """Finds jobs that were not delivered to the storage yet."""
+
+    async def find(self, id: str) -> InOutbox | None: ...
+
+
 class Client:
     """The client through which tasks, specs and jobs store jobs and wait."""
 
@@ -79,6 +96,7 @@ class Client:
         self.names: Names | None = None  # checks calls that may use a new name
         self.moved: Moved | None = None  # warns, while a caller waits, if the jobs were moved
         self.orphans: Waited | None = None  # records waits, while a listener for workflows without waiters exists
+        self.outbox: Outboxes | None = None  # where a job may be that the storage does not know
         self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # runs inline jobs in this process
         self.portal: Portal  # set by `app.sync`, which every app has
 
@@ -304,6 +322,8 @@ class Client:
                     raise
         # One more read at the deadline: notifications may be lost, and polls are a second apart.
         row = await self._last_look(id, limit or 0.0)
+        if row is None:
+            raise await self._not_handed_over(id, limit)
         if row.state.final or (own and has_result(row)):
             return row
         raise TimeoutError(
@@ -321,8 +341,8 @@ class Client:
             heard = asyncio.ensure_future(_hint(storage, id))
             try:
                 await asyncio.sleep(0)
-                row = await self._look_at(id)
-                if row.state.final or (own and has_result(row)):
+                row, id = await self._find(id)
+                if row is not None and (row.state.final or (own and has_result(row))):
                     return row
                 if self.moved is not None:
                     await self.moved.check()
@@ -333,15 +353,37 @@ class Client:
                 heard.cancel()
                 await asyncio.wait([heard])  # leave no task behind
 
-    async def _last_look(self, id: str, waited: float) -> Record:
+    async def _last_look(self, id: str, waited: float) -> Record | None:
         try:
             async with asyncio.timeout(defaults.LAST_LOOK):
-                return await self._look_at(id)
+                return (await self._find(id))[0]
         except TimeoutError:
             raise TimeoutError(
                 f"job {id} was not seen to end in {waited:g} s, and the storage did not answer for another "
                 f"{defaults.LAST_LOOK:g} s: run `treadle doctor` to check the storage"
             ) from None
+
+    async def _find(self, id: str) -> tuple[Record | None, str]:
+        """The row, and its id, which is another one if the outbox's job was returned another job. None: the job is
+        still in the outbox. Raises UnknownJob."""
+        [row] = await self._get([id])
+        if row is not None or self.outbox is None:
+            return row if row is not None else await self._look_at(id), id
+        found = await self.outbox.find(id)
+        if found is None:
+            return await self._look_at(id), id  # it may have been delivered between the two reads
+        if found.became is None:
+            return None, id
+        return await self._look_at(found.became), found.became
+
+    async def _not_handed_over(self, id: str, limit: float | None) -> TimeoutError:
+        found = None if self.outbox is None else await self.outbox.find(id)
+        why = f", and {found.tries} deliveries failed: {found.error}" if found is not None and found.error else ""
+        after = f" after {limit:g} s" if limit else ""
+        return TimeoutError(
+            f"job {id} still waits in the outbox{after}{why}; `treadle relay list` shows such jobs, and a worker or "
+            "`treadle relay` delivers them"
+        )
 
     async def _look_at(self, id: str) -> Record:
         [row] = await self._get([id])

@@ -65,7 +65,7 @@ class TaskCore:
         try:
             return self.spec(options, args, kwargs)
         except BadArgument as error:
-            if options.get("pass_result", self._passes):
+            if self._passes or "pass_result" in options:
                 raise
             try:
                 spec = self.spec(merge(options, {"pass_result": True}), args, kwargs)
@@ -83,6 +83,7 @@ class TaskCore:
         make = self.factory.spec
         if not options and self._template is not None:
             return self.from_template(self._template, args, kwargs)
+        alone = options.get("pass_result") is False
         if self.declared.computed is not None:
             options = merge(self._compute_options(args, kwargs, options), options)
         policy, inline = None, self._inline
@@ -96,13 +97,16 @@ class TaskCore:
         policy = policy or Policy(pass_result=later)
         if self._fields is None:
             given = merge(self.declared.constants, options)
-            return make(self.name, payload, {}, given, policy, decode, inline, signature)
-        options = completed(options, self.declared.constants)
-        return make(self.name, payload, self._fields, options, policy, decode, inline, signature)
+            made = make(self.name, payload, {}, given, policy, decode, inline, signature)
+        else:
+            options = completed(options, self.declared.constants)
+            made = make(self.name, payload, self._fields, options, policy, decode, inline, signature)
+        made.alone = alone
+        return made
 
     def template_for(self, options: Options) -> Template | None:
         """The template for jobs with these options; None if the options differ from job to job. Raises BadOption."""
-        if self._template is None or _OF_ONE_JOB & options.keys():
+        if self._template is None or _OF_ONE_JOB & options.keys() or options.get("pass_result") is False:
             return None
         policy = policy_of(options)
         later = flag(options, "pass_result") if "pass_result" in options else self._passes

@@ -131,7 +131,12 @@ class Testing:
     def _change_app(self) -> None:
         core, ids = self._core, count(1)
         new: dict[str, Any] = {
-            "choice": StorageChoice(storage=self.storage, clock=self.clock),
+            "choice": StorageChoice(
+                storage=self.storage,
+                clock=self.clock,
+                # in memory, the commit is observed at the session; elsewhere the outbox is used as it is
+                outbox=None if self._transactions is not None else core.choice.outbox,
+            ),
             "now": self.clock,
             "chance": lambda: 0.0,
             "inline": InlineWorker(core),

@@ -10,6 +10,7 @@ from treadle.core.events import Emitter
 from treadle.core.job import Sender
 from treadle.execution import middleware
 from treadle.execution.runner import SystemTask
+from treadle.outbox import Relay
 from treadle.policy.judge import OnError
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
@@ -40,6 +41,9 @@ class WorkerHost(Protocol):
 
     @property
     def client(self) -> Sender: ...
+
+    @property
+    def relay(self) -> Relay | None: ...
 
     async def open(self) -> Storage: ...
     async def prepare(self) -> None: ...

@@ -178,6 +178,9 @@ class WorkerSession:
                 loops["declared"] = self.restore_declared
             if self.config.role is not None:
                 loops["lead"] = lambda: self.election.run(answered)
+        relay = self.app.relay if self.config.relay else None
+        if relay is not None:
+            loops["relay"] = lambda: relay.run(lambda: answered("relay"), self.election.is_leader)
         if self.metrics is not None:
             metrics = self.metrics
             loops["metrics"] = lambda: metrics.run(self.storage)

@@ -35,7 +35,7 @@ from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
 from treadle.execution.middleware import Middleware, inside_calls, overrides
 from treadle.policy import judge
-from treadle.policy.retry import Abort, Defer
+from treadle.policy.retry import Abort, Defer, RetryAfter
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.core import TaskCore
@@ -48,7 +48,7 @@ HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text th
 NOTES_EVERY = 0.05  # s between two notes sent; the last one goes with the answer
 MAINS = ("__main__", "__mp_main__")
 
-Kind = Literal["other", "defer", "abort", "argument", "result", "large"]
+Kind = Literal["other", "defer", "retry", "abort", "argument", "result", "large"]
 
 
 class Hello(Struct, tag="hello", tag_field="is"):
@@ -296,6 +296,8 @@ def raised(error: BaseException, note: str | None, number: int) -> Raised:
     fields: list[Any] = []
     if isinstance(error, Defer):
         kind, fields = "defer", [error.seconds, None if error.until is None else error.until.timestamp(), error.limit]
+    elif isinstance(error, RetryAfter):
+        kind, fields = "retry", [error.seconds, error.__cause__ is not None]
     elif isinstance(error, Abort):
         kind, fields = "abort", [judge.message_of(error), error.__cause__ is not None]
     elif isinstance(error, BadArgument):

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
 from treadle.execution.job_run import JobRun, running_here
-from treadle.policy.retry import Abort, Defer
+from treadle.policy.retry import Abort, Defer, RetryAfter
 from treadle.serialization.call_codec import TaggedCodec
 from treadle.tasks.core import TaskCore
 from treadle.worker.executors.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message
@@ -281,6 +281,10 @@ def _error(raised: Raised) -> Exception:
     match raised.kind, raised.fields:
         case "defer", [seconds, until, limit]:
             exception = Defer(seconds, until=None if until is None else datetime.fromtimestamp(until, UTC), limit=limit)
+        case "retry", [seconds, False]:
+            return RetryAfter(seconds)
+        case "retry", [seconds, True]:
+            exception = RetryAfter(seconds)
         case "abort", [message, False]:
             return Abort(message)  # no traceback, as in a thread
         case "abort", [message, True]:
