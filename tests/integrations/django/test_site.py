@@ -23,7 +23,7 @@ def lines(folder: Path) -> int:
 @pytest.mark.parametrize("folder", [SITE, TWIN], ids=["treadle", "celery"])
 def test_its_own_tests(folder: Path) -> None:
     command = [sys.executable, "-W", "error::ResourceWarning", "manage.py", "test", "--noinput"]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=os.environ, timeout=100)
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=os.environ, timeout=200)
     assert ran.returncode == 0, ran.stderr
     assert "Ran 4 tests" in ran.stderr
 

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
+from django.db.models.signals import post_migrate
 from msgspec.structs import replace
 
 from treadle.core.model import Outcome, Record, Settled, State
@@ -65,15 +66,20 @@ def _note(sender: Any, task_result: Any, **kwargs: Any) -> None:
         _enqueued.ids.append((backend.store, task_result.id))
 
 
+def _forget(**kwargs: Any) -> None:
+    _enqueued.ids.clear()
+
+
 task_enqueued.connect(_note, dispatch_uid="treadle.testing")  # this module is imported by tests only
+post_migrate.connect(_forget, dispatch_uid="treadle.testing")  # a TransactionTestCase has flushed the database
 
 
 def run_due(*, limit: int = 1_000, raise_errors: bool = False) -> int:
     """Run the jobs that are due, and the jobs that these enqueue -> the number of runs.
 
-    Runs what this thread has enqueued since the module was imported and what is still stored: jobs of tests before this
-    one were rolled back. Jobs for later, with `run_after` or after a failed try with a delay, stay. Receivers of
-    `task_started` and `task_finished` are called here.
+    Runs the jobs that this thread has enqueued and that are still stored. Those of the tests before this one were
+    rolled back; a TransactionTestCase, which flushes the database, ends their turn. Jobs for later, with `run_after` or
+    after a failed try with a delay, stay. Receivers of `task_started` and `task_finished` are called here.
 
     raise_errors  raise the first exception of a task, after its outcome was stored
     Raises Runaway after `limit` runs.
