@@ -105,7 +105,7 @@ class TreadleBackend(BaseTaskBackend):
         except (BadOption, TooLarge) as error:
             raise InvalidTask(f"{task.module_path}: {error}") from error
         commit = self.treadle.commit
-        if commit == "same":
+        if commit in ("same", "outbox"):
             row, created = _stored_within(store, spec)
         elif commit == "after" and store.database is not None and not connection_of(store).in_atomic_block:
             row, created = _stored_at_once(store, spec)
@@ -173,7 +173,7 @@ def _stored_within(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
     connection, core = connection_of(store), store.app._core
     if connection.in_atomic_block:
         return _bound_send(core, spec, connection)
-    with transaction.atomic(using=store.database):
+    with transaction.atomic(using=connection.alias):
         return _bound_send(core, spec, connection)
 
 

@@ -72,6 +72,10 @@ TASKS = {
         "BACKEND": "treadle.integrations.django.TreadleBackend",
         "OPTIONS": {"url": f"sqlite:///{FOLDER / 'elsewhere.db'}"},
     },
+    "boxed": {
+        "BACKEND": "treadle.integrations.django.TreadleBackend",
+        "OPTIONS": {"url": f"sqlite:///{FOLDER / 'boxed.db'}", "commit": "outbox"},
+    },
     "plain": {
         "BACKEND": f"{'django.tasks' if django.VERSION >= (6, 0) else 'django_tasks'}.backends.dummy.DummyBackend"
     },

@@ -216,6 +216,19 @@ class Commits(TransactionTestCase):
         self.assertEqual(len(app_of("elsewhere").sync.jobs.list().records), 1)
         app_of("elsewhere").sync.close()
 
+    def test_an_outbox(self):
+        echo, app = odd_tasks.echo.using(backend="boxed"), app_of("boxed")
+        with self.assertRaises(ZeroDivisionError), transaction.atomic():
+            echo.enqueue(1)
+            raise ZeroDivisionError
+        with transaction.atomic():
+            sent = echo.enqueue(2)
+            sent.refresh()
+        sent.refresh()  # it is in the outbox, and not delivered yet
+        self.assertEqual((sent.status, sent.args), ("READY", [2]))
+        self.assertEqual([row.id for row in app.sync.call(app.outbox.list())], [sent.id])
+        app.sync.close()
+
     def test_same_without_a_transaction(self):
         sent = odd_tasks.echo.enqueue(1)
         sent.refresh()

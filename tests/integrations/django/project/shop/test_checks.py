@@ -29,10 +29,14 @@ class Settings(SimpleTestCase):
         self.assertEqual(found({"url": "redis://localhost"}), [])
         self.assertEqual(found({"url": "redis://localhost", "commit": "same"}), ["treadle.E003"])
 
+        self.assertEqual(found({"commit": "outbox"}), ["treadle.E003"])
+        self.assertEqual(found({"url": "redis://localhost", "commit": "outbox"}), [])
+        self.assertEqual(found({"url": "redis://localhost", "commit": "outbox", "database": "gone"}), ["treadle.E002"])
+
     def test_options(self):
         for given, text in (
             ({"schemas": "x"}, "did you mean 'schema'?"),
-            ({"commit": "later"}, "expected one of same, after, now, found 'later'"),
+            ({"commit": "later"}, "expected one of same, after, now, outbox, found 'later'"),
             ({"url": 3}, "expected a storage URL or None, found 3"),
             ({"modules": "shop.jobs"}, "expected a list of module names"),
             ({"migrate": 1}, "expected True or False"),
