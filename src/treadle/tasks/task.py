@@ -89,6 +89,8 @@ class Task(Generic[P, R, C, W]):
         return self._core.queue
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
+        if self._core.injector is not None:
+            self._core.injector.check_direct_call(args, kwargs)
         value: C = self._core.function(*args, **kwargs)
         return value
 
