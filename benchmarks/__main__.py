@@ -8,18 +8,21 @@ blocked         the cost of one tenant's blocked jobs for the others
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
 looks           the cost of lists and counts at a million jobs
+outbox          how fast a relay delivers the rows of an outbox, also while it is killed
 lateness        how late delayed jobs are picked up
 plans           how PostgreSQL finds the next jobs
 churn           whether a database that was busy for an hour is slower than a new one
 fleet-limits    the cost of limits in a fleet of workers
 fleet-lines     the effect of other tasks' jobs and of batch tasks
 acts            the time to cancel or retry many jobs
+import          the cost of `import treadle`, also without bytecode
 starts          the cost of starting a worker with many stored jobs
 bulk            the time of large enqueue calls
 singles         the cost of hints
 within          the cost of an enqueue in a transaction against a plain INSERT
 readers         the cost of a forgotten reader
 waits           how long calls wait for each other on PostgreSQL
+django          the cost of enqueuing a Django task, next to django-tasks-db
 dashboard       the dashboard in a browser, and the cost of its viewers
 server-hostile  the effect of hostile connections on ordinary callers
 envs            makes the environments of the peers ahead of a run: `bench envs [NAME ...] [--python 3.13]`
@@ -40,10 +43,12 @@ SMALLER = {
     "http": "over_http",
     "looks": "looks",
     "lateness": "lateness",
+    "outbox": "outbox",
     "plans": "plans",
     "churn": "churn",
     "fleet-limits": "fleet_limits",
     "acts": "acts",
+    "import": "importing",
     "starts": "starts",
     "bulk": "bulk",
     "singles": "singles",
@@ -52,6 +57,7 @@ SMALLER = {
     "fleet-lines": "fleet_lines",
     "server-hostile": "hostile",
     "waits": "waits",
+    "django": "django_enqueue",
     "dashboard": "dashboard.run",
     "fleet": "fleet.run",
 }

@@ -10,63 +10,178 @@ job = await send.enqueue("a@x.org")
 
 from __future__ import annotations
 
-from treadle.app import App
-from treadle.core.events import Event
-from treadle.core.job import Job, JobSpec
-from treadle.core.limit_model import Limit
-from treadle.core.model import Record, State
-from treadle.errors import (
-    AnswerTooLarge,
-    BadArgument,
-    BadCodec,
-    BadOption,
-    BadResult,
-    BadSession,
-    BadStep,
-    BadTask,
-    BadUrl,
-    ForeignRow,
-    IdTaken,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobNotDone,
-    KeyHeld,
-    NotADatabase,
-    OldRows,
-    ProcessDied,
-    RemoteFailure,
-    SchemaTooNew,
-    Signalled,
-    Stale,
-    StepMismatch,
-    StorageDenied,
-    StorageError,
-    StorageFull,
-    StorageMoved,
-    StorageUnavailable,
-    TooLarge,
-    TreadleError,
-    UnknownJob,
-    UnknownName,
-    UnknownSchedule,
-    UnknownTask,
-    UnknownUpstream,
-    Unsupported,
-    WorkflowFailed,
-)
-from treadle.execution.context import JobFilter, current, current_batch
-from treadle.execution.middleware import Middleware
-from treadle.pipeline import Pipeline, Step
-from treadle.policy.retry import Abort, Defer, Retry
-from treadle.policy.throttle import AIMD
-from treadle.tasks.batch import BatchTask
-from treadle.tasks.options import Key, Sizes
-from treadle.tasks.task import Task
-from treadle.tasks.when import all_done, all_succeeded, at_least
-from treadle.worker import Backlog, Redrive, Worker
-from treadle.workflow.chain import chain
-from treadle.workflow.flow import Conclude, Flow, flow, gather
+TYPE_CHECKING = False  # what `typing` says, without importing it
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.core.events import Event
+    from treadle.core.job import Job, JobSpec
+    from treadle.core.limit_model import Limit
+    from treadle.core.model import Record, State
+    from treadle.errors import (
+        AnswerTooLarge,
+        BadArgument,
+        BadCodec,
+        BadDependency,
+        BadOption,
+        BadResult,
+        BadSession,
+        BadStep,
+        BadTask,
+        BadUrl,
+        DependencyFailed,
+        ForeignRow,
+        IdTaken,
+        JobCancelled,
+        JobExpired,
+        JobFailed,
+        JobNotDone,
+        KeyHeld,
+        LifespanFailed,
+        NotADatabase,
+        OldRows,
+        ProcessDied,
+        RemoteFailure,
+        SchemaTooNew,
+        Signalled,
+        Stale,
+        StepMismatch,
+        StorageDenied,
+        StorageError,
+        StorageFull,
+        StorageMoved,
+        StorageUnavailable,
+        TooLarge,
+        TreadleError,
+        UnknownJob,
+        UnknownName,
+        UnknownSchedule,
+        UnknownTask,
+        UnknownUpstream,
+        Unsupported,
+        WorkflowFailed,
+    )
+    from treadle.execution.context import JobFilter, current, current_batch
+    from treadle.execution.middleware import Middleware
+    from treadle.execution.run_outcome import RunOutcome
+    from treadle.outbox import Outbox
+    from treadle.pipeline import Pipeline, Step
+    from treadle.policy.retry import Abort, Defer, Retry
+    from treadle.policy.throttle import AIMD
+    from treadle.resources import depends
+    from treadle.tasks.batch import BatchTask
+    from treadle.tasks.options import Key, Sizes
+    from treadle.tasks.task import Task
+    from treadle.tasks.when import all_done, all_succeeded, at_least
+    from treadle.worker import Backlog, Redrive, Worker
+    from treadle.workflow.chain import chain
+    from treadle.workflow.flow import Conclude, Flow, flow, gather
+else:
+    from treadle.core.lazy_names import lazy_names as _lazy_names
+
+    __getattr__, __dir__ = _lazy_names(
+        __name__,
+        globals(),
+        {
+            "treadle.app": ("App",),
+            "treadle.core.events": ("Event",),
+            "treadle.core.job": (
+                "Job",
+                "JobSpec",
+            ),
+            "treadle.core.limit_model": ("Limit",),
+            "treadle.core.model": (
+                "Record",
+                "State",
+            ),
+            "treadle.errors": (
+                "AnswerTooLarge",
+                "BadArgument",
+                "BadCodec",
+                "BadDependency",
+                "BadOption",
+                "BadResult",
+                "BadSession",
+                "BadStep",
+                "BadTask",
+                "BadUrl",
+                "DependencyFailed",
+                "ForeignRow",
+                "IdTaken",
+                "JobCancelled",
+                "JobExpired",
+                "JobFailed",
+                "JobNotDone",
+                "KeyHeld",
+                "LifespanFailed",
+                "NotADatabase",
+                "OldRows",
+                "ProcessDied",
+                "RemoteFailure",
+                "SchemaTooNew",
+                "Signalled",
+                "Stale",
+                "StepMismatch",
+                "StorageDenied",
+                "StorageError",
+                "StorageFull",
+                "StorageMoved",
+                "StorageUnavailable",
+                "TooLarge",
+                "TreadleError",
+                "UnknownJob",
+                "UnknownName",
+                "UnknownSchedule",
+                "UnknownTask",
+                "UnknownUpstream",
+                "Unsupported",
+                "WorkflowFailed",
+            ),
+            "treadle.execution.context": (
+                "JobFilter",
+                "current",
+                "current_batch",
+            ),
+            "treadle.execution.middleware": ("Middleware",),
+            "treadle.execution.run_outcome": ("RunOutcome",),
+            "treadle.outbox": ("Outbox",),
+            "treadle.pipeline": (
+                "Pipeline",
+                "Step",
+            ),
+            "treadle.policy.retry": (
+                "Abort",
+                "Defer",
+                "Retry",
+            ),
+            "treadle.policy.throttle": ("AIMD",),
+            "treadle.resources": ("depends",),
+            "treadle.tasks.batch": ("BatchTask",),
+            "treadle.tasks.options": (
+                "Key",
+                "Sizes",
+            ),
+            "treadle.tasks.task": ("Task",),
+            "treadle.tasks.when": (
+                "all_done",
+                "all_succeeded",
+                "at_least",
+            ),
+            "treadle.worker": (
+                "Backlog",
+                "Redrive",
+                "Worker",
+            ),
+            "treadle.workflow.chain": ("chain",),
+            "treadle.workflow.flow": (
+                "Conclude",
+                "Flow",
+                "flow",
+                "gather",
+            ),
+        },
+    )
+
+del TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -78,6 +193,7 @@ __all__ = [
     "Backlog",
     "BadArgument",
     "BadCodec",
+    "BadDependency",
     "BadOption",
     "BadResult",
     "BadSession",
@@ -87,6 +203,7 @@ __all__ = [
     "BatchTask",
     "Conclude",
     "Defer",
+    "DependencyFailed",
     "Event",
     "Flow",
     "ForeignRow",
@@ -100,16 +217,19 @@ __all__ = [
     "JobSpec",
     "Key",
     "KeyHeld",
+    "LifespanFailed",
     "Limit",
     "Middleware",
     "NotADatabase",
     "OldRows",
+    "Outbox",
     "Pipeline",
     "ProcessDied",
     "Record",
     "Redrive",
     "RemoteFailure",
     "Retry",
+    "RunOutcome",
     "SchemaTooNew",
     "Signalled",
     "Sizes",
@@ -139,6 +259,7 @@ __all__ = [
     "chain",
     "current",
     "current_batch",
+    "depends",
     "flow",
     "gather",
 ]

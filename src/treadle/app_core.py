@@ -34,11 +34,14 @@ from treadle.core.job import Continuation, JobSpec
 from treadle.core.limit_model import Limit
 from treadle.errors import UnknownTask
 from treadle.execution import middleware
+from treadle.execution.job_run import is_of_run
 from treadle.execution.open_transaction import guarded
+from treadle.outbox import Outbox, OutboxTasks, Relay
 from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
+from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
@@ -47,6 +50,7 @@ from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.user_session import bound_to
 from treadle.tasks.core import TaskCore
 from treadle.tasks.job_factory import JobFactory, own_limit
+from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Options, Seconds, Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
@@ -64,6 +68,7 @@ class StorageChoice:
 
     clock       for storages that read the time in this process; None: the wall clock
     by_default  whether no argument of the app gave the url
+    outbox      writes the jobs of `within=` to the user's database; None: the storage does that
     """
 
     url: str | None = None
@@ -73,6 +78,7 @@ class StorageChoice:
     clock: clocks.Clock | None = None
     token: str | None = None
     by_default: bool = False
+    outbox: Outbox | None = None
 
     @property
     def is_only_one(self) -> bool:
@@ -106,22 +112,30 @@ class AppCore:
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, TaskCore] = {}
         self.declared: dict[str, AnyTask] = {}  # the same tasks, as users see them
+        self.modules = TaskModules()
         self.emitter = Emitter()
         self.layers: list[middleware.Middleware] = []
         self.retry, self.on_error, self.codec, self.sizes = retry or Retry(), on_error, codec, sizes or Sizes()
         self.when_forked: list[Callable[[], None]] = []  # called in a forked child
         self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
+        self.resources = AppResources()
+        self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline = InlineWorker(self)
+        self.outbox_tasks = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop)
+        self.when_forked.append(self.outbox_tasks.forget)
+        self.when_closing.append(self.outbox_tasks.close)
         self.life = self.new_life(choice)
         self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)
         self.new_id: IdFactory = ids or UuidV7()
         self.maker = JobFactory(self.client, self.new_id, self.now, self.retry, self.sizes)
         self.reducers: dict[str, Reducer] = self.maker.reducers
+        self.maker.resources = self.resources
         self.moved = Moved(self.opened)
         self._make_groups()
         self.orphans = OrphanedWorkflows(self.opened, self.emitter)
         self.client.layers, self.client.run_now = self.layers, self._run_inline
         self.client.moved, self.client.orphans = self.moved, self.orphans
+        self.client.outbox = self.outbox_tasks
 
     def _make_groups(self) -> None:
         """The groups of calls: `app.jobs` and the like. They share the names that calls were seen to use."""
@@ -205,9 +219,16 @@ class AppCore:
         return flat, len(specs) == 1 and isinstance(specs[0], Continuation)
 
     def bound(self, within: Any) -> Bound:
-        """The storage's verbs inside a transaction of the user. It does not open the app, because opening could wait
-        for that very transaction."""
+        """The storage's verbs, or those of the outbox, inside a transaction of the user. It does not open the app,
+        because opening could wait for that very transaction."""
+        if self.choice.outbox is not None and not is_of_run(within):
+            return self.outbox_tasks.within(self.choice.outbox, within)
         return bound_to(self.storage, within)
+
+    @property
+    def relay(self) -> Relay | None:
+        """A new relay of the outbox, to this app's storage; None: the app has no outbox."""
+        return self.outbox_tasks.relay()
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """For each of these jobs, in order, its result, or the exception that says why it has none."""
@@ -259,6 +280,11 @@ class AppCore:
             self._when_forked,
         )
 
+    def use(self, choice: StorageChoice) -> None:
+        """Use this storage from now on. The app must be closed, and no worker of it may run."""
+        self.choice, self.life = choice, self.new_life(choice)
+        self.client.at_hand = self.life.at_hand
+
     def _when_open(self) -> None:
         self.moved.forget()
         if self.choice.by_default:
@@ -267,6 +293,7 @@ class AppCore:
     def _when_forked(self) -> None:
         """In a forked child: drop everything that runs on event loops of the parent."""
         self.inline.forget()
+        self.resources.forget()
         for forget in self.when_forked:
             forget()
 
@@ -317,6 +344,11 @@ class AppCore:
     def _tell_error(self, error: BaseException) -> None:
         if self.emitter.wants("worker.error"):
             self.emitter.emit(Event(name="worker.error", error=error))
+
+
+def injectors(core: AppCore) -> list[Injector]:
+    """The dependencies of all tasks that have some."""
+    return [task.injector for task in core.tasks.values() if task.injector is not None]
 
 
 class AnyApp(Protocol):

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
@@ -16,6 +16,7 @@ from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.core.argument_names import refuse_unknown
 from treadle.core.job import Job, JobSpec
 from treadle.errors import BadSession, EventLoopError, StorageUnavailable
+from treadle.resources import Overrides
 from treadle.storage.user_session import at_once, is_async
 from treadle.sync_views import (
     SyncAudit,
@@ -55,6 +56,7 @@ class Portal:
 
     def __init__(self, core: AppCore) -> None:
         self._core = core
+        core.client.portal = self
         self._forget()
         core.when_forked.append(self._forget)
 
@@ -78,19 +80,18 @@ class Portal:
         """
         refuse_unknown("enqueue", options, SENDING)
         within = options.pop("within", None)
-        if is_async(within):
-            raise BadSession(
-                f"a {type(within).__name__}", "it belongs to an event loop: use `await app.enqueue(...)` there"
-            )
-        core = self._core
-        flat, single = core.flatten(specs, **options)
-        if not flat:
-            jobs: list[Job[Any, Any]] = []
-        elif within is None:
-            jobs = self._again(lambda: _sent(core, flat))
-        else:
-            jobs = at_once(core.client.send_bound(flat, core.bound(within)))
+        _check_sync(within)
+        flat, single = self._core.flatten(specs, **options)
+        jobs = self._send(flat, within) if flat else []
         return jobs[0] if single else jobs
+
+    def _send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]:
+        """Store specs, all or none: on the connection of the caller if there is one."""
+        core = self._core
+        if within is None:
+            return self._again(lambda: _sent(core, specs))
+        _check_sync(within)
+        return at_once(core.client.send_bound(specs, core.bound(within)))
 
     def testing(
         self,
@@ -98,12 +99,13 @@ class Portal:
         *,
         storage: Given = "memory://",
         within: Literal["commit", "at_once"] = "commit",
+        overrides: Overrides | None = None,
     ) -> SyncTesting:
         """`with app.sync.testing() as t:` is `app.testing()` for synchronous code: `t.drain()` runs plain functions in
         the calling thread."""
         from treadle.testing.sync_app import SyncTesting
 
-        return SyncTesting(self._core, clock, storage, within)
+        return SyncTesting(self._core, clock, storage, within, overrides)
 
     def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""
@@ -260,5 +262,13 @@ async def _result(job: Job[T, Any], timeout: float | timedelta | None) -> T:
     return await job.result(timeout)
 
 
-async def _sent(core: AppCore, specs: list[JobSpec[Any, Any]]) -> list[Job[Any, Any]]:
+def _check_sync(within: Any) -> None:
+    """Raise BadSession for a session that belongs to an event loop."""
+    if is_async(within):
+        raise BadSession(
+            f"a {type(within).__name__}", "it belongs to an event loop: use `await app.enqueue(...)` there"
+        )
+
+
+async def _sent(core: AppCore, specs: Sequence[JobSpec[Any, Any]]) -> list[Job[Any, Any]]:
     return await core.client.send(specs)

@@ -118,6 +118,38 @@ def test_each_event_has_a_template_of_its_own(cli: Run) -> None:
     assert [each.msg for each in seen if each.levelno == logging.ERROR] == ["%s failed: %s"]
 
 
+def test_the_runs_of_a_job_are_shown_with_their_log_lines(cli: Run) -> None:
+    app, log = App("sqlite:///treadle.db"), logging.getLogger("shop")
+    log.setLevel(logging.INFO)
+
+    @app.task(retry=Retry(attempts=2, base=0))
+    def charge() -> None:
+        log.info("order 7, attempt %d", current().attempt)
+        if current().attempt == 1:
+            raise ValueError("no such card")
+
+    async def work() -> str:
+        async with app, Worker(app, name="w", capture_logs="info"):
+            job = await charge.enqueue()
+            await job.ended(30)
+        return str(job.id)
+
+    id = asyncio.run(work())
+    text = cli("jobs", "show", id)[1]
+    first, second, third, fourth = text[text.index("1 retrying") :].splitlines()[:4]
+    assert first.startswith("1 retrying, took ")
+    assert first.endswith("on w, again after 0.0 s: ValueError: no such card")
+    assert second.endswith("info order 7, attempt 1")
+    assert third.lstrip().startswith("2 succeeded, took ")
+    assert fourth.endswith("info order 7, attempt 2")
+    runs = json.loads(cli("jobs", "show", id, "--json")[1])["runs"]
+    assert [(run["attempt"], run["outcome"], run["worker"]) for run in runs] == [
+        (1, "retrying", "w"),
+        (2, "succeeded", "w"),
+    ]
+    assert [line["text"] for run in runs for line in run["logs"]] == ["order 7, attempt 1", "order 7, attempt 2"]
+
+
 def test_the_steps_of_a_durable_job_are_shown(cli: Run) -> None:
     app = App("sqlite:///treadle.db")
 

@@ -73,8 +73,20 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
     "server": [["--port", "0"]],
     "up": [["--protocol", "delayed", "--port", "0"]],
     "worker": [["--protocol", "delayed"]],
+    "shell": [[]],
 }
-WITHOUT_URL = {"token", "wasi", "wasi-runner", "submit-jobs", "demo", "move"}  # tested below; `move` takes two URLs
+WITHOUT_URL = {
+    "token",
+    "wasi",
+    "wasi-runner",
+    "submit-jobs",
+    "demo",
+    "move",
+    "from",
+    "relay",
+    "completion",
+    "init",
+}  # tested below; `move` takes two URLs
 
 
 def test_every_command_is_called_here() -> None:
@@ -94,6 +106,7 @@ def test_no_command_shows_the_secret_of_a_url(
     calls = [[name, *words, "--url", url] for name in QUICK for words in CALLS[name]]
     calls += [["move", url, "sqlite:///to.db"], ["move", "sqlite:///from.db", url], ["doctor"]]
     calls += [["wasi", "ping", "--server", url], ["wasi", "ping", "--server", "http://127.0.0.1:1", "--store", url]]
+    calls += [["relay", word, "--outbox", url] for word in ("list", "retry", "delete") if url.startswith("postgres")]
     calls += [["submit-jobs", "--endpoint", url, "--patience", "0"]]
     monkeypatch.setenv("TREADLE_URL", url)
     for call in calls:

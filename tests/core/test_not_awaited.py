@@ -40,12 +40,12 @@ def shop(tmp_path: Path) -> Iterator[App]:
 
 
 FORGOTTEN: dict[str, Callable[[App], Any]] = {
-    "app.sync.enqueue(greet.job(...))": lambda app: app.tasks["greet"].enqueue("x"),
-    "app.sync.enqueue(greet.options(...).job(...))": lambda app: app.tasks["greet"].options(delay=1).enqueue("x"),
-    "app.sync.enqueue(app.stub('far').job(...))": lambda app: app.stub("far").enqueue("x"),
+    "greet.enqueue_sync(...)": lambda app: app.tasks["greet"].enqueue("x"),
+    "greet.options(...).enqueue_sync(...)": lambda app: app.tasks["greet"].options(delay=1).enqueue("x"),
+    "app.stub('far').enqueue_sync(...)": lambda app: app.stub("far").enqueue("x"),
     "app.sync.enqueue(...)": lambda app: app.enqueue([app.tasks["greet"].job("x")]),
-    "app.sync.enqueue(...) of the flow": lambda app: flow(app.tasks["greet"].job("x")).enqueue(),
-    "app.sync.enqueue(...) of the flow ": lambda app: chain(app.tasks["greet"].job("x")).enqueue(),
+    "flow(...).enqueue_sync()": lambda app: flow(app.tasks["greet"].job("x")).enqueue(),
+    "chain(...).enqueue_sync()": lambda app: chain(app.tasks["greet"].job("x")).enqueue(),
     "asyncio.run(worker.run())": lambda app: Worker(app).run(),
 }
 
@@ -110,9 +110,12 @@ def test_each_method_that_must_be_awaited(shop: App, group: str, name: str) -> N
     with pytest.raises(NotAwaited) as found:
         method()  # raises before it checks its arguments
     assert found.value.call == f"{group}.{name}()"
+    if group.startswith("job"):
+        assert found.value.instead == f"{group}.{name}_sync(...)"
+        assert hasattr(GROUPS[group](shop), f"{name}_sync")
+        return
     view = getattr(shop.sync, group.removeprefix("app."), None) if group.startswith("app.") else shop.sync
-    has_view = hasattr(view, name) and group != "job.workflow"
-    assert found.value.instead.startswith("app.sync.call(") == (not has_view), found.value.instead
+    assert found.value.instead.startswith("app.sync.call(") == (not hasattr(view, name)), found.value.instead
     assert name in found.value.instead
 
 
@@ -211,7 +214,14 @@ def test_the_words_of_other_libraries(shop: App) -> None:
         greet.apply_async(("x",))
     with pytest.raises(AttributeError, match=r"no attribute 's': use \.job\("):
         greet.s("x")
-    with pytest.raises(AttributeError, match="no attribute 'retry': raise an exception"):
+    with pytest.raises(AttributeError, match=r"no attribute 'retry': raise Retry\.after\("):
         greet.retry()
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'si': use \.job\(\.\.\.\), and \.options\(pass_result=False\)"
+    ):
+        greet.si("x")
+    for name in ("send", "send_with_options", "schedule", "apply", "call_local", "chunks", "request", "AsyncResult"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': (use|call) "):
+            getattr(greet, name)
     with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
         _ = greet.other

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.server.fleet_kit import CLEAN, command
 from tests.wasi.modules import module
+from treadle import App
 
 
 async def test_a_queue_of_modules_with_its_runner(tmp_path: Path) -> None:
@@ -54,3 +55,36 @@ async def test_both_faces_with_all_that_works_for_them(tmp_path: Path) -> None:
         await up.says("runner")
         assert "a worker with 1 slot for delayed" in up.said
         assert await up.stop() == 0
+
+
+APP = """
+import logging
+
+from treadle import App
+
+app = App("sqlite:///treadle.db")
+logging.getLogger("shop").setLevel(logging.INFO)
+
+@app.task(name="sell")
+def sell() -> None:
+    logging.getLogger("shop").info("sold")
+"""
+
+
+async def test_its_worker_captures_logs_and_stores_no_metrics_when_told(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    words = ("up", "shop:app", "--no-discovery", "--port", "0", "--capture-logs", "info", "--no-metrics")
+    async with command(tmp_path, *words) as up:
+        await up.url()
+        app = App(f"sqlite:///{tmp_path}/treadle.db")
+
+        @app.task(name="sell")
+        def sell() -> None: ...
+
+        async with app:
+            job = await sell.enqueue()
+            await job.ended(60)
+            [run] = (await app.jobs.history(job)).attempts
+            assert [line.text for line in run.logs] == ["sold"]
+            assert await up.stop() == 0
+            assert await app.metrics.totals("task") == {}

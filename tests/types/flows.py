@@ -147,3 +147,9 @@ async def pipelines() -> None:
     assert_type(await run.result(), dict[str, Any])
     assert_type((await run.state()).step, str)
     assert_type(await run.position(), int | None)
+
+
+def synchronous_workflows() -> None:
+    assert_type(chain(fetch.job("a"), count).enqueue_sync(), Job[int, int])
+    assert_type(with_value.enqueue_sync("a").result_sync(), str)
+    assert_type(with_value.enqueue_sync("a").workflow.result_sync(), int)

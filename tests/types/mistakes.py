@@ -116,6 +116,9 @@ async def mistakes_of_pipelines() -> None:
 
 
 def mistakes_without_await() -> None:
+    double.enqueue_sync("one")  # type: ignore[arg-type]
+    send.options(delay=3).enqueue_sync("a")  # type: ignore[call-arg]
+    text: str = double.enqueue_sync(1).result_sync()  # type: ignore[assignment]
     app.sync.jobs.get(5)  # type: ignore[arg-type]
     app.sync.jobs.list(order="any")  # type: ignore[arg-type]
     found: str = app.sync.jobs.get("id")  # type: ignore[assignment]

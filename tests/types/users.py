@@ -59,6 +59,16 @@ async def one_spec_is_one_job_and_many_are_a_list() -> None:
     assert_type(await app.enqueue(double.job(1), half.job(1)), list[Job[Any, Any]])
 
 
+def synchronous_code() -> None:
+    assert_type(double.enqueue_sync(1), Job[int, int])
+    assert_type(double.enqueue_sync(1).result_sync(timeout=timedelta(seconds=1)), int)
+    assert_type(half.enqueue_sync(1).result_sync(), float)
+    assert_type(send.options(delay=30, within=None).enqueue_sync("a", body="b"), Job[list[str], list[str]])
+    assert_type(double.enqueue_sync(1).ended_sync(), Record)
+    assert_type(double.enqueue_sync(1).workflow.result_sync(5), int)
+    assert_type(app.stub("far").enqueue_sync(1), Job[Any, Any])
+
+
 def the_same_from_threads() -> None:
     job = app.sync.enqueue(double.job(1))
     assert_type(job, Job[int, int])

@@ -15,14 +15,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from treadle.cli.app_search import Found, search
 from treadle.cli.output import FAILED, USAGE, Stop, note
+from treadle.errors import BadOption
 
 if TYPE_CHECKING:
     from treadle.app import App
 
 
 def find_app(named: str) -> App:
-    """Import the app; the current directory comes first on sys.path. Raises Stop with the names to try."""
+    """Import the app and the modules of `app.autodiscover`; the current directory comes first on sys.path. Raises Stop
+    with the names to try."""
+    app = _found(named)
+    try:
+        app._core.modules.load()
+    except BadOption:
+        raise
+    except Exception as error:
+        raise _broken(error, named) from error
+    return app
+
+
+def _found(named: str) -> App:
     from treadle.app import App
 
     place, _, attribute = named.partition(":")
@@ -40,6 +54,16 @@ def find_app(named: str) -> App:
     if len(apps) != 1:
         raise Stop(USAGE, f"{place!r} names a module, not an app: {_apps_in(module)}")
     return next(iter(apps.values()))
+
+
+def find_any() -> tuple[App, Found]:
+    """The only app of the project in the current directory, with its modules called `tasks` imported. Raises Stop."""
+    found = search(Path.cwd())
+    _first_on_path(found.root)
+    app = find_app(found.named)
+    for module in found.modules:
+        _import(module, module)
+    return app, found
 
 
 def serve_main_names(app: App, named: str) -> None:
@@ -86,9 +110,9 @@ def _import(module: str, named: str) -> ModuleType:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             hint = _like(module)
             raise Stop(USAGE, f"no module {error.name!r} here or on sys.path (for {named!r}){hint}") from None
-        raise _broken(error, named) from None
+        raise _broken(error, named) from error
     except Exception as error:
-        raise _broken(error, named) from None
+        raise _broken(error, named) from error
 
 
 def _like(module: str) -> str:

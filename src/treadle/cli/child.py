@@ -18,10 +18,11 @@ import msgspec
 
 from treadle.app import App
 from treadle.cli import event_loop, logs
-from treadle.cli.app_loader import find_app, serve_main_names
+from treadle.cli.app_loader import find_any, find_app, serve_main_names
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.delivery_options import prepare
 from treadle.cli.output import USAGE, Stop, place
+from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
 from treadle.errors import StorageError
 from treadle.worker import Worker
@@ -31,14 +32,19 @@ def main() -> int:
     """Run `python -m treadle.cli.child FD APP` -> one of the exit codes of the command line."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     orders = msgspec.json.decode(_line(channel), type=Orders)
-    code = guarded(lambda: serve(orders, channel))
+    code = guarded(lambda: _reporting(orders, channel))
     _leave(code)
     return code
 
 
+def _reporting(orders: Orders, channel: socket.socket) -> None:
+    with reported():
+        serve(orders, channel)
+
+
 def serve(orders: Orders, channel: socket.socket | None) -> None:
     """Run one worker until a signal stops it. Raises Stop and the library's errors."""
-    app = find_app(orders.app) if orders.app else App(orders.url)
+    app, orders = _app_of(orders)
     if orders.delayed:
         prepare(app, orders.app or None, orders.delivery)
     known = sorted(app.tasks)
@@ -59,12 +65,13 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
             app,
             ordered=orders.ordered,
             metrics=orders.metrics,
+            relay=orders.relay,
             capture_logs=orders.capture_logs,
             name=orders.name and f"{orders.name}-{orders.number}:{os.urandom(3).hex()}",
             **given,
         )
         logs.set_up(worker.name, orders.log_level, orders.log_json)
-        app.on("worker.started")(lambda _: _greeter(app, worker, known, channel))
+        app.on("worker.started")(lambda _: _greeter(app, worker, known, orders.found, channel))
         if channel is not None:
             channel.setblocking(False)
             asyncio.get_running_loop().add_reader(channel, _listen, channel)
@@ -73,7 +80,15 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
     event_loop.run(run(), orders.loop)
 
 
-async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.socket | None) -> None:
+def _app_of(orders: Orders) -> tuple[App, Orders]:
+    """The app to serve, and the orders with its name."""
+    if not orders.search:
+        return (find_app(orders.app) if orders.app else App(orders.url)), orders
+    app, found = find_any()
+    return app, msgspec.structs.replace(orders, app=found.named, found=", ".join((found.named, *found.modules)))
+
+
+async def _greeter(app: App, worker: Worker, known: list[str], found: str, channel: socket.socket | None) -> None:
     queues = worker._core.queues()
     hello = Hello(
         worker=worker.name,
@@ -82,6 +97,7 @@ async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.s
         tasks=known,
         slots=worker.concurrency,
         grace=worker._core.config.grace,
+        found=found,
         strangers=await _strangers(app, queues),
     )
     if channel is not None:

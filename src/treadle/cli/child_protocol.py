@@ -14,6 +14,8 @@ class Orders(Struct, kw_only=True):
     """How to run one worker; sent by the supervisor. None: the library's default."""
 
     app: str  # "": no app of the user; `url` is the storage
+    search: bool = False  # no app was named: the process finds the only one of the project
+    found: str = ""  # what it found
     url: str | None = None
     delayed: bool = False  # deliver delayed jobs: to the app's own handler, or by `delivery`
     delivery: Delivery | None = None
@@ -31,6 +33,7 @@ class Orders(Struct, kw_only=True):
     log_level: str = "info"
     log_json: bool = False
     metrics: bool = True
+    relay: bool = True
     capture_logs: str | None = None  # a level; None: log lines are not kept
 
 
@@ -43,4 +46,5 @@ class Hello(Struct, kw_only=True):
     tasks: list[str]
     slots: int
     grace: float
+    found: str = ""  # the app that was searched for, and its modules
     strangers: dict[str, int] = {}  # unfinished jobs in those queues per task that this app does not have

@@ -10,6 +10,7 @@ import contextlib
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +23,9 @@ from treadle.core.clock import monotonic
 
 BACKOFF = (0.2, 30.0)  # s before the first restart, and at most
 HEALTHY = 60.0  # s of running after which the back-off starts over
+STARTS = 10  # starts of a process in a row that end before its Hello, in about two minutes; then the others stop too
 AT_ONCE = 5.0  # s from the second stop to SIGKILL
-MARGIN = 10.0  # s beyond grace and lease from the first stop to SIGKILL
+MARGIN = 20.0  # s beyond grace and lease from the first stop to SIGKILL
 
 Say = Callable[[str], None]
 
@@ -39,14 +41,17 @@ class Fleet:
         greeted: Callable[[Hello, int], None] | None = None,
         environment: Mapping[str, str] | None = None,
         roles: Sequence[str] = (),
+        inherited: Sequence[int] = (),
     ) -> None:
         self.orders, self.size = orders, processes
         self._roles = roles  # of each process, in order
+        self._inherited = inherited  # descriptors that each process gets
         self._say, self._greeted, self._environment = say, greeted, environment
         self._asked = 0  # calls of `stop`
         self._stop = asyncio.Event()
         self._children: dict[int, asyncio.subprocess.Process] = {}  # live processes by number
         self._proven = False  # a process has sent Hello, so the orders work
+        self._unproven: Counter[int] = Counter()  # starts in a row without a Hello, by number of the process
         self._code = OK
         self._killer: asyncio.TimerHandle | None = None
 
@@ -119,6 +124,11 @@ class Fleet:
                 self._code = code if 0 < code < 128 else FAILED
                 self._stop.set()
                 break
+            if self._unproven[number] >= STARTS:
+                self._say(f"worker {number} could not start {STARTS} times in a row; stopping the others")
+                self._code = code if 0 < code < 128 else FAILED
+                self.stop()
+                break
             failures = 1 if monotonic() - began > HEALTHY else failures + 1
             delay = min(BACKOFF[0] * 2 ** (failures - 1), BACKOFF[1])
             self._say(f"worker {number} {_ended(code)}; restarting it in {delay:.1f} s")
@@ -129,6 +139,7 @@ class Fleet:
 
     async def _one(self, number: int, first: asyncio.Event) -> int:
         """Run one process to its end -> its exit code."""
+        self._unproven[number] += 1
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -137,9 +148,9 @@ class Fleet:
                     "-m",
                     "treadle.cli.child",
                     str(theirs.fileno()),
-                    self.orders.app or "delayed",
+                    self.orders.app or ("the only app" if self.orders.search else "delayed"),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *self._inherited],
                     env=self._environment,
                     **_own_group(),
                 )
@@ -172,6 +183,7 @@ class Fleet:
             found += piece
         hello = msgspec.json.decode(found, type=Hello)
         self._proven = True
+        self._unproven[number] = 0
         first.set()
         if self._greeted is not None:
             self._greeted(hello, number)
@@ -184,11 +196,20 @@ def _own_group() -> dict[str, Any]:
     return {"start_new_session": True} if is_uvloop else {"process_group": 0}
 
 
+def greet_again(hello: Hello, before: Hello) -> None:
+    """Print which tasks a reload has added and removed."""
+    added, removed = sorted(set(hello.tasks) - set(before.tasks)), sorted(set(before.tasks) - set(hello.tasks))
+    found = [f"new task {name}" for name in added] + [f"task {name} is gone" for name in removed]
+    note("treadle: claiming jobs again" + "".join(f"; {each}" for each in found[:8]))
+
+
 def greet(hello: Hello, processes: int) -> None:
     """Print the storage, queues, tasks and slots, and how to stop."""
     queues = ", ".join(name if weight == 1 else f"{name} (weight {weight})" for name, weight in hello.queues.items())
     tasks = ", ".join(hello.tasks[:8]) + (f" and {len(hello.tasks) - 8} more" if len(hello.tasks) > 8 else "")
     note(f"treadle: jobs live in {hello.url}")
+    if hello.found:
+        note(f"  app     {hello.found}")
     note(f"  queues  {queues}")
     note(f"  tasks   {tasks}")
     note(f"  slots   {hello.slots} in each of {plural(processes, 'process')}")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from treadle.admin import stored_values
+from treadle.admin import JobAttempt, JobHistory, stored_values
 from treadle.admin.failure_groups import FailureGroup
 from treadle.app import App
 from treadle.cli.output import age, iso, lasts, plural, stamp, stamp_of
@@ -125,6 +125,25 @@ def plain_group(group: FailureGroup) -> dict[str, Any]:
     }
 
 
+def plain_runs(history: JobHistory) -> list[dict[str, Any]]:
+    """The last runs of a job for programs, with their captured log lines."""
+    return [
+        {
+            "attempt": each.number,
+            "reopening": each.reopening,
+            "outcome": each.outcome,
+            "reason": each.reason,
+            "error": each.error,
+            "worker": each.worker,
+            "started_at": iso(each.started_at),
+            "ended_at": iso(each.ended_at),
+            "delay": each.delay,
+            "logs": [{"at": iso(line.at), "level": line.level, "text": line.text} for line in each.logs],
+        }
+        for each in history.attempts
+    ]
+
+
 def plain(app: App, row: Record) -> dict[str, Any]:
     """A job for programs. Times are ISO 8601 in UTC, durations are in seconds."""
     args, kwargs = stored_values.carried_call(*call_of(app, row), row.job.payload, ENCODE)
@@ -201,6 +220,28 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("result", _result(row)),
         ("error", row.error),
     ]
+
+
+def runs(history: JobHistory) -> str:
+    """The last runs of a job for people: a line for each, followed by its captured log lines."""
+    lines = list[str]()
+    for each in history.attempts:
+        lines.append(_run(each))
+        lines += [f"  {stamp_of(line.at)} {line.level} {line.text}" for line in each.logs]
+    return "\n".join(lines)
+
+
+def _run(each: JobAttempt) -> str:
+    """Such as `1 retrying, took 0.2 s, on w1, again after 3 s: ValueError: no such card`."""
+    parts = [f"{each.number} {each.outcome}"]
+    if each.started_at is not None and each.ended_at is not None:
+        parts.append(f"took {lasts(each.ended_at - each.started_at)}")
+    if each.worker:
+        parts.append(f"on {each.worker}")
+    if each.delay is not None:
+        parts.append(f"again after {lasts(each.delay)}")
+    because = error_line(each.error) or each.reason
+    return ", ".join(parts) + (f": {because}" if because else "")
 
 
 def _result(row: Record) -> str | None:

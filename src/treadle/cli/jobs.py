@@ -197,18 +197,19 @@ def _show(app: App, page: Page) -> None:
 @click.argument("id")
 @as_json
 def show(target: Target, id: str, json_: bool) -> None:
-    """Show all fields of a job, and why it is in its state."""
+    """Show all fields of a job, its last runs, and why it is in its state."""
     from treadle.cli import job_view
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        return await app.jobs.get(stored), await app.jobs.explain(stored)
+        return await app.jobs.get(stored), await app.jobs.history(stored), await app.jobs.explain(stored)
 
-    row, why = target.run(look)
+    row, history, why = target.run(look)
     if json_:
-        document({**job_view.plain(target.app, row), "why": why})
+        document({**job_view.plain(target.app, row), "runs": job_view.plain_runs(history), "why": why})
     else:
-        facts(job_view.shown(target.app, row, why, target.app._core.now()))
+        pairs = job_view.shown(target.app, row, why, target.app._core.now())
+        facts([*pairs, ("runs", job_view.runs(history))])
 
 
 @jobs.command()

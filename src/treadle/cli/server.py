@@ -16,6 +16,7 @@ from treadle.cli import event_loop
 from treadle.cli.announce import announced, kinds_of
 from treadle.cli.logs import simple
 from treadle.cli.output import USAGE, Stop, note, place, seconds
+from treadle.cli.reload import reloading
 from treadle.cli.target import Target, move_of, targeted
 from treadle.core.redaction import shown
 
@@ -156,6 +157,7 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Announce queue and blobs by multicast DNS. [default: only with --protocol queuey]",
 )
 @serving
+@reloading
 def server(target: Target, protocols: tuple[str, ...], api: bool, **options: Any) -> int:
     """Serve jobs over HTTP: the API and the worker protocol under /v1, their documentation at /docs.
 

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from treadle.cli import delivery_options
+from treadle.cli.app_loader import find_any
 from treadle.cli.child_protocol import Hello, Orders
-from treadle.cli.output import FAILED, USAGE, Stop, note, plural
+from treadle.cli.output import FAILED, USAGE, Stop, note, plural, seconds
+from treadle.cli.reload import again
 from treadle.cli.server import Company, Stopping, run_server, server
 from treadle.cli.target import Target
 from treadle.cli.wasi_runner import needs_wasmtime
+from treadle.core import defaults
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -36,24 +39,43 @@ if TYPE_CHECKING:
     help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]",
 )
 @click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
+@click.option(
+    "--capture-logs",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
+)
+@click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
+@click.option(
+    "--grace",
+    type=seconds,
+    metavar="SECONDS",
+    help="Seconds that running jobs get to finish when it stops. [default: 30; with --reload: 2]",
+)
 @delivery_options.delivering
+@again
 def up(
     app: str | None,
     concurrency: int | None,
     roles: str | None,
+    capture_logs: str | None,
+    no_metrics: bool,
+    grace: float | None,
     protocols: tuple[str, ...],
     url: str | None,
     **options: Any,
 ) -> int:
-    """Run the server and workers for MODULE:APP on one machine.
+    """Run the server and workers for MODULE:APP on one machine; without MODULE:APP, for the only app in this directory.
 
     With --protocol delayed or queuey no app is needed. Delayed jobs go to the app's @app.delayed_handler, to --webhook,
     to --command, or to stdout, one line each. A WASI runner runs the modules of queuey jobs. With --roles each worker
     is a separate process; otherwise one worker shares the process of the server. Ctrl-C stops everything; running jobs
-    get 30 s to end.
+    get --grace seconds to end.
     """
     is_delayed, named = "delayed" in protocols, delivery_options.roles(roles) if roles is not None else ()
     delivery = delivery_options.delivery_of(options)
+    is_found = app is None and url is None and not protocols
+    if is_found:
+        app = find_any()[1].named
     _check(app, protocols, bool(named), delivery is not None)
     target = Target(url, app)
     if is_delayed:
@@ -63,12 +85,16 @@ def up(
         raise Stop(USAGE, "--roles starts processes, which cannot share a memory:// storage: give another --url")
     slots = concurrency or (1 if is_delayed else 20)
     orders = Orders(
-        app=app or "",
+        app="" if is_found else app or "",
+        search=is_found,  # a process of --roles searches again, because the app may be in `src`
         url=None if app else target.app.url,
         delivery=delivery,
         delayed=is_delayed,
         concurrency=slots,
         ordered=is_delayed,
+        metrics=not no_metrics,
+        capture_logs=capture_logs,
+        grace=grace,
     )
     options |= {"protocols": protocols, "api": options["api"] or not protocols}
 
@@ -77,7 +103,7 @@ def up(
         if named:
             made.append(Beside(orders, named, stopping))
         elif app is not None or is_delayed:
-            made.append(Inside(target.app, slots, is_delayed))
+            made.append(Inside(target.app, orders, stopping))
         if "queuey" in protocols:
             made.append(Modules(options, serving.port, concurrency or 1, stopping))
         return Together(made)
@@ -152,20 +178,33 @@ class Modules:
 
 
 class Inside:
-    """A worker in the process of the server."""
+    """A worker in the process of the server. The server stops when its lifespan ends early."""
 
     code = 0
 
-    def __init__(self, app: App, slots: int, ordered: bool) -> None:
+    def __init__(self, app: App, orders: Orders, stopping: Stopping) -> None:
         from treadle.worker import Worker
 
-        self._worker: Worker = Worker(app, concurrency=slots, ordered=ordered)
+        self._worker: Worker = Worker(
+            app,
+            concurrency=orders.concurrency or defaults.CONCURRENCY,
+            ordered=orders.ordered,
+            grace=defaults.GRACE if orders.grace is None else orders.grace,
+            metrics=orders.metrics,
+            capture_logs=orders.capture_logs,
+        )
+        self._stopping = stopping
 
     async def __aenter__(self) -> Self:
+        self._worker._core.on_failure = self._fail
         await self._worker.start()
         slots, queues = plural(self._worker.concurrency, "slot"), ", ".join(self._worker._core.queues())
         note(f"treadle: a worker with {slots} for {queues}")
         return self
+
+    def _fail(self) -> None:
+        self.code = FAILED
+        self._stopping.asked.set()
 
     async def __aexit__(self, *_: object) -> None:
         await self._worker.stop()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +16,12 @@ from treadle.cli.delivery_options import ROLES, delivering, delivery_of, prepare
 from treadle.cli.delivery_options import role as role_known
 from treadle.cli.event_loop import LOOPS, check
 from treadle.cli.output import USAGE, Stop, note, seconds
+from treadle.cli.reload import GRACE, supervise, watching
+from treadle.cli.reload import check as check_reload
 from treadle.cli.target import Target
+
+if TYPE_CHECKING:
+    from treadle.cli.reload.supervisor import Make
 
 
 def _queues(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, int] | None:
@@ -61,7 +68,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
     "--grace",
     type=seconds,
     metavar="SECONDS",
-    help="Seconds that running jobs get to finish when the worker stops. [default: 30]",
+    help="Seconds that running jobs get to finish when the worker stops. [default: 30; with --reload: 2]",
 )
 @click.option(
     "--lease",
@@ -96,6 +103,8 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
     help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
 )
 @click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
+@click.option("--no-relay", is_flag=True, help="Do not deliver the jobs of the app's outbox; `treadle relay` does it.")
+@watching
 @delivering
 def worker(
     app: str | None,
@@ -115,9 +124,15 @@ def worker(
     log_json: bool,
     capture_logs: str | None,
     no_metrics: bool,
+    no_relay: bool,
+    reload: bool,
+    watch: tuple[Path, ...],
     **options: Any,
 ) -> int:
     """Run the jobs of MODULE:APP (or path/to/file.py:APP; without :APP, the only app of the module).
+
+    Without MODULE:APP it runs those of the only app in this directory, and imports the modules called `tasks` of the
+    app's package.
 
     After the first SIGTERM or Ctrl-C it claims no more jobs, waits up to --grace seconds for running jobs, releases the
     rest and exits with 0. After the second it exits at once. A worker process that dies is restarted.
@@ -126,17 +141,21 @@ def worker(
     @app.delayed_handler, to --webhook, to --command, or as lines to stdout.
     """
     delivery = delivery_of(options)
+    check_reload(reload, watch)
+    if reload and protocol is not None:
+        raise Stop(USAGE, "with --protocol, --reload is an option of `treadle up`")
     if protocol is not None:
         target = Target(url, app)
         target.fall_back(redis_url())
         prepare(target.app, app, delivery)
         role, concurrency, url = role_known(role), concurrency or 1, None if app else target.app.url
-    elif app is None or url is not None or delivery is not None:
+    elif url is not None or delivery is not None:
         words = "name an app, as MODULE:APP; --url, --webhook and --command need --protocol delayed"
         raise Stop(USAGE, words)
     check(loop)
     orders = Orders(
         app=app or "",
+        search=app is None and protocol is None,
         url=url,
         delayed=protocol is not None,
         delivery=delivery,
@@ -145,7 +164,7 @@ def worker(
         concurrency=concurrency,
         queues=queues,
         tasks=_listed(tasks) or None,
-        grace=grace,
+        grace=GRACE if reload and grace is None else grace,
         lease=lease,
         poll=poll,
         role=role,
@@ -153,6 +172,7 @@ def worker(
         log_level=log_level,
         log_json=log_json,
         metrics=not no_metrics,
+        relay=not no_relay,
         capture_logs=capture_logs,
     )
     if sys.platform == "win32":
@@ -163,7 +183,30 @@ def worker(
 
         serve(orders, None)
         return 0
+    if reload:
+        return supervise(_starts(orders, processes), watch, GRACE if grace is None else grace)
     return asyncio.run(_supervise(orders, processes))
+
+
+def _starts(orders: Orders, processes: int) -> Make:
+    """Makes the fleet of each start. The first one that works prints the whole greeting, the later ones what is new."""
+    from treadle.cli.fleet import Fleet, greet, greet_again
+
+    last: list[Hello] = []
+
+    def make(environment: Mapping[str, str], descriptor: int) -> Fleet:
+        ready = 0
+
+        def hello(said: Hello, _: int) -> None:
+            nonlocal ready
+            ready += 1
+            if ready == 1:
+                greet_again(said, last[0]) if last else greet(said, processes)
+                last[:] = [said]
+
+        return Fleet(orders, processes, greeted=hello, environment=environment, inherited=[descriptor])
+
+    return make
 
 
 async def _supervise(orders: Orders, processes: int) -> int:

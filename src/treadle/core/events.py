@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from treadle.core import interrupts
 from treadle.core.model import LOST_BY, Record
 from treadle.errors import BadOption
 
@@ -115,15 +116,19 @@ class Emitter:
                     task = asyncio.ensure_future(self._finish(answer, event.name))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
-            except Exception:
+            except BaseException as error:  # also SystemExit and CancelledError, which would end the worker
                 log.exception("a listener of %r failed; the other listeners received the event", event.name)
+                interrupts.pass_on(error)
 
     @staticmethod
     async def _finish(answer: Awaitable[Any], name: str) -> None:
         try:
             await answer
-        except Exception:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # asyncio would raise a SystemExit from the event loop
             log.exception("a listener of %r failed", name)
+            interrupts.pass_on(error)
 
     def stream(self) -> AsyncIterator[Event]:
         """Every event of this process from this call on. A reader more than 10,000 events behind loses the oldest."""

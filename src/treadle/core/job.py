@@ -6,7 +6,7 @@ that job.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from types import GenericAlias, UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Union, get_args, get_origin
@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.model import CHILDREN, EXPIRED, NewJob, Record, State
-from treadle.core.must_await import Awaited
+from treadle.core.must_await import Awaited, refuse_to_block, unchecked
 from treadle.errors import JobCancelled, JobExpired, JobFailed, JobNotDone
 
 if TYPE_CHECKING:
@@ -40,7 +40,11 @@ Decode = Callable[[str], Any]
 class Sender(Protocol):
     """The methods of the app that tasks, specs and jobs call: to send jobs, and to wait for their endings."""
 
+    layers: list[Any]  # its middleware
+
     def send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> Awaitable[list[Job[Any, Any]]]: ...
+    def send_sync(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]: ...
+    def wait_sync(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
     async def mistyped(self, jobs: Sequence[NewJob]) -> Sequence[str]: ...
     async def ended(self, id: str, timeout: float | timedelta | None, own: bool = False) -> Record: ...
     async def failure(self, row: Record) -> JobNotDone: ...
@@ -78,6 +82,11 @@ class Value(Protocol):
     def __sizeof__(self) -> int: ...
 
 
+def inheriting(new: NewJob, headers: Mapping[str, str]) -> NewJob:
+    """The job with these headers added. A header that it has already keeps its value."""
+    return replace(new, headers=tuple({**headers, **dict(new.headers)}.items()))
+
+
 class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us to build; a class of this width: 0.34
     """A job with its id and all its options, not sent yet. A task that returns one continues as that job."""
 
@@ -87,6 +96,7 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
     source: Source | None = None
     signature: Any = None
     others: tuple[NewJob, ...] = ()  # jobs that are stored together with it: the parts of a flow
+    alone: bool = False  # it was made with pass_result=False: in a chain too it takes no result
     lacks: Exception | None = None  # why it cannot be sent as it is: its first argument comes from the job before
     _first: JobSpec[Any, Any] | None = None  # the spec it was changed from; not itself: a reference cycle
     _sent: bool = False
@@ -125,11 +135,17 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
         others = tuple([merged(new) for new in self.others])
         return replace(self, new=merged(self.new), others=others, _first=first, _sent=False)
 
+    def inheriting(self, headers: Mapping[str, str]) -> JobSpec[T_co, W_co]:
+        """The same spec with these headers added. A header that a job of it has already keeps its value."""
+        first = self if self._first is None else self._first
+        others = tuple([inheriting(new, headers) for new in self.others])
+        return replace(self, new=inheriting(self.new, headers), others=others, _first=first, _sent=False)
+
     def __repr__(self) -> str:
         return f"<spec {self.new.task} {self.new.id}>"
 
 
-class Job(Awaited, Generic[T_co, W_co], call="job", more={"result": "app.sync.result(job)"}):
+class Job(Awaited, Generic[T_co, W_co], call="job", sync="job.{name}_sync(...)"):
     """The handle of a job that was sent: its id, and methods to wait for its ending.
 
     Two handles are equal if they have the same id.
@@ -161,10 +177,21 @@ class Job(Awaited, Generic[T_co, W_co], call="job", more={"result": "app.sync.re
             return value
         raise await self._sender.failure(row)
 
+    def result_sync(self, timeout: float | timedelta | None = None) -> T_co:
+        """`result` for synchronous code: it blocks this thread. Raises EventLoopError in a thread that runs an event
+        loop, and what `result` raises."""
+        refuse_to_block("job.result_sync()", "job.result(...)")
+        return self._sender.wait_sync(lambda: unchecked(Job.result)(self, timeout))
+
     async def ended(self, timeout: float | timedelta | None = None) -> Record:
         """The row, once the job has ended in any state. Raises UnknownJob and TimeoutError; `timeout` as in
         `result`."""
         return await self._sender.ended(self.id, timeout)
+
+    def ended_sync(self, timeout: float | timedelta | None = None) -> Record:
+        """`ended` for synchronous code, as `result_sync`."""
+        refuse_to_block("job.ended_sync()", "job.ended(...)")
+        return self._sender.wait_sync(lambda: self._sender.ended(self.id, timeout))
 
     @property
     def workflow(self) -> Workflow[W_co]:
@@ -200,7 +227,7 @@ class Progress(Struct, frozen=True):
         return self.done / self.total if self.total else 1.0
 
 
-class Workflow(Awaited, Generic[V_co], call="job.workflow"):
+class Workflow(Awaited, Generic[V_co], call="job.workflow", sync="job.workflow.{name}_sync(...)"):
     """A job, its children, their children, and so on."""
 
     __slots__ = ("_job",)
@@ -222,9 +249,20 @@ class Workflow(Awaited, Generic[V_co], call="job.workflow"):
         value: V_co = sender.decode(row, row.value, folded=True)
         return value
 
+    def result_sync(self, timeout: float | timedelta | None = None) -> V_co:
+        """`result` for synchronous code: it blocks this thread. Raises EventLoopError in a thread that runs an event
+        loop, and what `result` raises."""
+        refuse_to_block("job.workflow.result_sync()", "job.workflow.result(...)")
+        return self._job._sender.wait_sync(lambda: unchecked(Workflow.result)(self, timeout))
+
     async def progress(self) -> Progress:
         """The number of its jobs by state. Raises UnknownJob."""
         return await self._job._sender.progress(self._job.id)
+
+    def progress_sync(self) -> Progress:
+        """`progress` for synchronous code, as `result_sync`."""
+        refuse_to_block("job.workflow.progress_sync()", "job.workflow.progress()")
+        return self._job._sender.wait_sync(lambda: self._job._sender.progress(self._job.id))
 
 
 def has_result(row: Record) -> bool:

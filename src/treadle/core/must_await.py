@@ -15,7 +15,7 @@ from types import FrameType, MethodType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from treadle.core.argument_names import check_spelling
-from treadle.errors import NotAwaited
+from treadle.errors import EventLoopError, NotAwaited
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +40,12 @@ def check_awaited(call: str, instead: str, returned: bool = False) -> None:
     0.1 us if a loop runs."""
     if asyncio._get_running_loop() is None and not _hands_on(sys._getframe(2), returned):
         raise NotAwaited(call, instead)
+
+
+def refuse_to_block(call: str, instead: str) -> None:
+    """Raise EventLoopError if an event loop runs in this thread: the call waits, and would block that loop."""
+    if asyncio._get_running_loop() is not None:
+        raise EventLoopError(f"{call} would block the event loop that runs in this thread: write `await {instead}`")
 
 
 def _hands_on(frame: FrameType, returned: bool) -> bool:

@@ -1,6 +1,7 @@
 """The dashboard as one ASGI application, to mount into another web application.
 
-The lifespan of a host does not reach mounted applications, so the app is opened at the first request, on its loop.
+The lifespan of a host does not reach mounted applications: the app is opened at the first request, on its loop, and a
+watch ends open streams when the server of the host stops.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from treadle.app import App
 from treadle.core.clock import wall
 from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
 from treadle.dashboard.who import Who
-from treadle.errors import BadOption, TreadleError
+from treadle.errors import BadOption
 from treadle.server import Settings, Token, make_site
-from treadle.server.errors import Refused, refusal, response_of
+from treadle.server.errors import Refused, refusal
 from treadle.server.middleware import path_of
 from treadle.server.origins import ANY, is_loopback
 
@@ -37,14 +38,17 @@ Caller = Callable[[Request], Awaitable[Token | None]]
 LOOK: Final = 0.5  # s between looks whether the host's server stops, while streams are open
 STREAM: Final = 600.0  # s of a stream, after which its page opens another one and the server calls `auth=` again
 FORWARDED: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
-ALONE: Final = "this dashboard has no auth=, so only programs of this machine may use it, and not through a proxy"
+ALONE: Final = "without auth= and tokens=, only programs of this machine may use this site, and not through a proxy"
 
 
-def asgi(app: App, *, auth: Auth | None = None, frame_ancestors: Sequence[str] = ()) -> ASGIApp:
+def asgi(
+    app: App, *, auth: Auth | None = None, tokens: Sequence[Token] = (), frame_ancestors: Sequence[str] = ()
+) -> ASGIApp:
     """The dashboard and its API as an ASGI application, to mount under any path: `host.mount("/ops/jobs", asgi(app))`.
 
-    auth             the user of a request, from the host's session or header; None refuses the request. No auth:
-                     only requests of this machine are answered, as by a server without tokens
+    auth             the user of a request, from the host's session or header; None refuses the request
+    tokens           instead of `auth`: the tokens that programs send and that people sign in with, as on a server.
+                     Neither: only requests of this machine are answered
     frame_ancestors  origins whose pages may show the dashboard in a frame; "'self'": the host's own pages
 
     It opens the app at the first request, unless the app is open, and the app closes when its event loop ends. Raises
@@ -52,10 +56,13 @@ def asgi(app: App, *, auth: Auth | None = None, frame_ancestors: Sequence[str] =
     """
     if auth is not None and not callable(auth):
         raise BadOption("auth", f"expected a function from a request to treadle.dashboard.Who or None, found {auth!r}")
+    if auth is not None and tokens:
+        raise BadOption("tokens", "give only one of auth= and tokens=")
     caller = None if auth is None else _caller(auth)
-    settings = Settings() if caller is None else Settings(auth=caller, hosts=(ANY,))
+    is_open = caller is None and not tokens
+    settings = Settings() if is_open else Settings(auth=caller, tokens=tuple(tokens), hosts=(ANY,))
     site = make_site(app, settings, [dashboard_routes(frame_ancestors)], open_paths=OPEN_PATHS)
-    return Mounted(app, site, caller, site.state.waiting.send_home)
+    return Mounted(site, caller, site.state.waiting.send_home, alone=is_open)
 
 
 def _caller(auth: Auth) -> Callable[[Request], Awaitable[Token | None]]:
@@ -81,10 +88,12 @@ class Mounted:
 
     site     the server's application, which asks `caller` about each request of the API
     on_stop  called when the host's server stops, to end open streams
+    alone    only requests of this machine are answered
     """
 
-    def __init__(self, app: App, site: ASGIApp, caller: Caller | None, on_stop: Callable[[], None]) -> None:
-        self._core, self._site, self._caller, self._on_stop = app._core, site, caller, on_stop
+    def __init__(self, site: ASGIApp, caller: Caller | None, on_stop: Callable[[], None], *, alone: bool) -> None:
+        self._site, self._caller, self._on_stop = site, caller, on_stop
+        self._alone = alone
         self._under_way = 0
         self._watching: asyncio.Task[None] | None = None
 
@@ -99,12 +108,8 @@ class Mounted:
                 response = await to_page(Request(scope))
                 await response(scope, receive, send)
                 return
-            await self._core.opened()
         except Refused as error:
             response = _readable(error, scope)
-        except TreadleError as error:
-            log.warning("%s %s: %s", scope["method"], path_of(scope), error)
-            response = response_of(error)
         else:
             await self._watched(scope, receive, send)
             return
@@ -113,11 +118,11 @@ class Mounted:
     async def _check(self, scope: Scope) -> None:
         """Raise Refused for a request of another machine without auth=, and for a page without a user."""
         client = scope.get("client")
-        if self._caller is None:
+        if self._alone:
             if client is None or not is_loopback(client[0]) or any(name in FORWARDED for name, _ in scope["headers"]):
-                log.error("refused a request from %s: %s; pass auth=", client[0] if client else "a socket", ALONE)
-                raise Refused(403, "no_auth", f"{ALONE}; pass auth= to treadle.dashboard.asgi()")
-        elif not _is_api(scope) and await self._caller(Request(scope)) is None:
+                log.error("refused a request from %s: %s", client[0] if client else "a socket", ALONE)
+                raise Refused(403, "no_auth", f"{ALONE}; pass one of them where the site is mounted")
+        elif self._caller is not None and not _is_api(scope) and await self._caller(Request(scope)) is None:
             raise Refused(401, "unauthorized", "sign in to the application that this dashboard is part of")
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,18 +15,15 @@ from treadle.core.clock import moment
 from treadle.core.model import Record
 from treadle.durable.once import Once
 from treadle.durable.steps import Durable
-from treadle.errors import BadOption, NestedTransaction, TreadleError
+from treadle.errors import BadOption, NestedTransaction, NotRunning
 from treadle.execution.job_run import JobRun, running_here
 from treadle.execution.transaction import Scope
 from treadle.policy import judge
 from treadle.policy.retry import seconds
+from treadle.resources import state_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class NotRunning(TreadleError, RuntimeError):
-    """`current()` was called outside a job."""
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -61,7 +58,7 @@ class Context(msgspec.Struct, frozen=True):
     @property
     def attempt(self) -> int:
         """1 for the first attempt; runs that were deferred or lost do not count."""
-        return self.record.attempt + 1
+        return self.record.attempt + (not self.record.function_done)
 
     @property
     def lost(self) -> int:
@@ -106,6 +103,15 @@ class Context(msgspec.Struct, frozen=True):
         return dict(self.record.job.headers)
 
     @property
+    def child_headers(self) -> dict[str, str]:
+        """Headers for the jobs that this run makes: those it returns, and those it enqueues. Middleware may add some in
+        `run` or `call`. They replace headers that a returned job inherits; headers of the new job itself are kept."""
+        run = self._run
+        if run.child_headers is None:
+            run.child_headers = {}
+        return run.child_headers
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Its labels, by which `app.jobs.list(label=...)` finds it."""
         return self.record.job.labels
@@ -115,6 +121,12 @@ class Context(msgspec.Struct, frozen=True):
         """Whether the function should stop: it timed out, the job was cancelled or lost, or the worker stops. Async
         functions are cancelled; functions in threads must check this regularly, or use `wait`."""
         return self._run.why is not None
+
+    @property
+    def state(self) -> Any:
+        """The value that the `@app.lifespan` of its app yielded in this process. `lifespan.state` is the same
+        with its type. Raises NotRunning if the app has no lifespan."""
+        return state_of(self._run.site)
 
     def wait(self, timeout: float) -> bool:
         """In a thread: sleep up to `timeout` seconds. Returns True as soon as the function should stop."""
@@ -132,10 +144,9 @@ class Context(msgspec.Struct, frozen=True):
         block in one run, TimeoutError at the end of a block that took too long, and StorageUnavailable.
         """
         site = self._run.site
-        if site is None:
+        if site is None or site.storage is None:
             raise NotRunning('transaction() does not work in a function of kind="process"; use a thread or a coroutine')
-        storage, loop = site
-        return Scope(storage, self.record, seconds(timeout, "timeout"), loop, self._run)
+        return Scope(site.storage, self.record, seconds(timeout, "timeout"), site.loop, self._run)
 
     # --- durable code
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from treadle.concurrency import forks
+from treadle.core import interrupts
 from treadle.core.job import Job, JobSpec, Sender
 from treadle.core.model import NewJob
 from treadle.errors import BadTask
 from treadle.execution.context import Context
+from treadle.execution.run_outcome import RunOutcome
+
+log = logging.getLogger("treadle")
 
 Specs = Sequence[JobSpec[Any]]
 Send = Callable[[Specs], Awaitable[Any]]
@@ -16,8 +24,9 @@ Run = Callable[[], Awaitable[Any]]
 
 
 class Middleware:
-    """Override one method or both. An exception raised before `proceed` stops the call, and an exception of `proceed`
-    passes through the middleware.
+    """Override one method or several; a method that is not overridden costs nothing.
+
+    An exception raised before `proceed` stops the call, and an exception of `proceed` passes through the middleware.
 
     An exception raised in `run` is a failed attempt and is retried like one.
     """
@@ -34,12 +43,41 @@ class Middleware:
         """Wraps one attempt. The value that it returns is the task's result: usually that of `proceed`."""
         return await proceed()
 
+    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
+        """A context manager around the call of the function, entered where the function runs: on the event loop, in
+        its thread, or in its process. Usually a generator function with `@contextlib.contextmanager`.
+
+        A batch function has one call for all its jobs, whose own `run` does not see it. A process enters it only if
+        the module of the function declares the task, because it knows the app only then.
+
+        contexts  the job, or the jobs of a batch in the order of its items
+        An exception that it raises fails the run. One that it suppresses is raised again: there is no result.
+        """
+        return nullcontext()
+
+    def judged(self, context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
+        """Called once for each run, when it has ended and Treadle has decided what follows, before that is stored. It
+        can change nothing: its result is ignored, and what it raises is logged.
+
+        It is called on the worker's event loop, so it must not block. It sees the context variables that `run` has set
+        and not reset. The innermost middleware is called first.
+
+        error  what ended the run: the exception of the function or of a middleware, with its traceback; BadArgument
+               for arguments that do not fit, BadResult and TooLarge for results, TimeoutError for a timeout, JobFailed
+               and JobExpired if no code raised. Never None for failed, expired and retrying. None for a run that
+               succeeded, waits or sleeps, and for one that was released, cancelled or lost.
+        """
+
 
 def check(found: object) -> Middleware:
     """An instance of `found`, which is a Middleware class or instance. Raises BadTask."""
     instance = found() if isinstance(found, type) and issubclass(found, Middleware) else found
     if not isinstance(instance, Middleware):
         raise BadTask(f"expected a treadle.Middleware (a class or an instance), found {found!r}")
+    if inspect.iscoroutinefunction(instance.judged):
+        raise BadTask(f"{type(instance).__name__}.judged must be a plain function, found a coroutine function")
+    if inspect.isgeneratorfunction(instance.call) or inspect.iscoroutinefunction(instance.call):
+        raise BadTask(f"{type(instance).__name__}.call must return a context manager: add @contextlib.contextmanager")
     return instance
 
 
@@ -81,3 +119,47 @@ async def around_run(layers: Sequence[Middleware], context: Context, run: Run) -
 
 def _bind_run(layer: Middleware, context: Context, inner: Run) -> Run:
     return lambda: layer.run(context, inner)
+
+
+def inside_calls(
+    layers: Sequence[Middleware], contexts: Sequence[Context], function: Callable[..., Any], is_async: bool
+) -> Callable[..., Any]:
+    """The function inside the context managers of all layers, each of which overrides `call`."""
+
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        with _entered(layers, contexts):
+            return await function(*args, **kwargs)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _entered(layers, contexts):
+            # A process that the function forks ends before it could leave the context managers a second time.
+            return forks.contained(function, *args, **kwargs)
+
+    return awaited if is_async else called
+
+
+@contextmanager
+def _entered(layers: Sequence[Middleware], contexts: Sequence[Context]) -> Iterator[None]:
+    raised: BaseException | None = None
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(layer.call(contexts))
+        try:
+            yield
+        except BaseException as error:
+            raised = error
+            raise
+    if raised is not None:
+        raise raised
+
+
+def report(layers: Sequence[Middleware], context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
+    """Tell all layers, each of which overrides `judged`, how a run ended. Raises nothing."""
+    for layer in reversed(layers):
+        try:
+            layer.judged(context, outcome, error)
+        except BaseException as broken:  # also SystemExit and CancelledError, which would end the run
+            log.exception(
+                "%s.judged failed for %s %s; the job is not affected", type(layer).__name__, context.task, context.id
+            )
+            interrupts.pass_on(broken)

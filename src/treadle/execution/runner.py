@@ -6,24 +6,24 @@ import asyncio
 import contextvars
 import functools
 import logging
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
 from treadle.concurrency import forks
-from treadle.core import defaults
-from treadle.core.job import Continuation, Sender
+from treadle.core import defaults, interrupts
+from treadle.core.job import Continuation, Sender, inheriting
 from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.durable.steps import SWALLOWED, Suspend, left_by
 from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
+from treadle.execution.threads import Threads, in_thread
 from treadle.policy import judge
 from treadle.policy.attempts import RELEASED
-from treadle.policy.retry import Abort, Defer, Retry, RetryNow
+from treadle.policy.retry import Abort, Defer, Retry, RetryAfter, RetryNow
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.options import Sizes
@@ -68,12 +68,6 @@ class Processes(Protocol):
     async def run(self, task: TaskCore, record: Record) -> str | Next: ...
 
 
-class Threads(Protocol):
-    """Calls plain functions in threads. The future's result is (value, None) or (None, exception)."""
-
-    def run(self, call: Callable[[], Any]) -> asyncio.Future[tuple[Any, BaseException | None]]: ...
-
-
 class Batches(Protocol):
     """Collects the jobs of batch tasks into calls."""
 
@@ -106,7 +100,8 @@ class Runner:
     def __init__(
         self, app: RunnerHost, pools: Pools, batches: Batches, troubles: dict[JobRun, BaseException | None]
     ) -> None:
-        self._layers = middleware.overrides(app.layers, "run")
+        self._layers, self._calls = middleware.overrides(app.layers, "run"), middleware.overrides(app.layers, "call")
+        self._is_wrapped = bool(self._layers or self._calls)
         self._sending, self._sender = middleware.overrides(app.layers, "enqueue"), app.client
         self._on_error, self._chance, self._now, self._result_limit = (
             app.on_error,
@@ -143,15 +138,15 @@ class Runner:
         run.began = began
         enter(run)
         try:
-            if self._layers or task.kind != "async" or rules.pass_result:
+            if self._is_wrapped or task.kind != "async" or rules.pass_result:
                 text = await self._result(task, run, rules)
             else:
                 args, kwargs = task.signature.decode_call(run.record.job.payload)
-                text = self._encode(task, await task.function(*args, **kwargs))
+                text = self._encode(task, await task.call(*args, **kwargs))
             if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
             elif type(text) is Next:
-                text = await self._passed_on(task, text)
+                text = await self._passed_on(task, run, text)
         except BaseException as error:
             if forks.tag is not process:
                 forks.end(error)
@@ -171,17 +166,17 @@ class Runner:
     ) -> Outcome | None:
         if isinstance(error, asyncio.CancelledError):
             return self._stopped(task, run, rules, error, began)
-        # `asyncio.run` and `Worker.run` handle the signal; under them only the function can raise this.
-        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            asyncio.get_running_loop().call_soon(_interrupt)
-        if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | Suspend)):
+        interrupts.pass_on(error)
+        if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | RetryAfter | Suspend)):
             return self._stopped(task, run, rules, error, began)
         if run.leaving is not None:
             return self._left(task, run, rules, error, began)
         return self._failed(task, run, rules, error, began)
 
-    async def _passed_on(self, task: TaskCore, following: Next) -> Next:
-        """The jobs that a run returned, after the middleware."""
+    async def _passed_on(self, task: TaskCore, run: JobRun, following: Next) -> Next:
+        """The jobs that a run returned, with its `child_headers`, and after the middleware."""
+        if run.child_headers:
+            following = replace(following, jobs=tuple([inheriting(new, run.child_headers) for new in following.jobs]))
         for words in await self._sender.mistyped(following.jobs):
             log.warning("a job that task %s returned: %s", task.name, words)
         if not following.jobs or not self._sending:
@@ -208,10 +203,16 @@ class Runner:
             return await self._wrapped(task, run, first)
         args, kwargs = task.signature.decode_call(run.record.job.payload, first=first)
         if task.kind == "async":
-            value = await task.function(*args, **kwargs)
+            value = await self._function(task, run)(*args, **kwargs)
         else:
             value = await self._elsewhere(task, run, args, kwargs)
         return self._encode(task, value)
+
+    def _function(self, task: TaskCore, run: JobRun) -> Callable[..., Any]:
+        """The function of the task, inside the `call` of each middleware."""
+        if not self._calls:
+            return task.call
+        return middleware.inside_calls(self._calls, (Context(run),), task.call, task.kind == "async")
 
     def _check_size(self, task: TaskCore, text: str) -> None:
         if (size := len(text.encode())) > self._result_limit:
@@ -241,7 +242,7 @@ class Runner:
 
         async def call() -> Any:
             if task.kind == "async":
-                return await task.function(*args, **kwargs)
+                return await self._function(task, run)(*args, **kwargs)
             return await self._elsewhere(task, run, args, kwargs)
 
         return self._encode(task, await middleware.around_run(self._layers, Context(run), call))
@@ -263,8 +264,10 @@ class Runner:
         def interrupt() -> None:
             if run.durable is not None:
                 run.durable.interrupt()
+            if run.waits_for is not None:
+                run.waits_for.cancel()
 
-        call = functools.partial(here.run, task.function, *args, **kwargs)
+        call = functools.partial(here.run, self._function(task, run), *args, **kwargs)
         return await in_thread(self._threads(), call, task.name, lambda: run.why == "stop", interrupt)
 
     def _stopped(
@@ -308,7 +311,7 @@ class Runner:
     def _failed(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException, began: float) -> Outcome:
         record, verdict = run.record, None
         self._troubles[run] = error
-        if not isinstance(error, Defer | Abort):  # Defer and Abort already are verdicts
+        if not isinstance(error, Defer | Abort | RetryAfter):  # these already are verdicts
             ask = self._ask
             verdict = ask(task.on_error, error, run, rules) or ask(self._on_error, error, run, rules)
         moment = self._moment(run, began)
@@ -333,49 +336,16 @@ class Runner:
             said: object = on_error(
                 error, judge.Failure(record.job.id, record.job.task, record.attempt + 1, most, record)
             )
-            if said is None or isinstance(said, RetryNow | Defer | Abort):
+            if said is None or isinstance(said, RetryNow | RetryAfter | Defer | Abort):
                 return said
             if asyncio.iscoroutine(said):
                 said.close()
             raise TypeError(
-                f"expected Retry.now(), Defer(...), Abort(...) or None from a plain function, found {said!r}"
+                f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, found {said!r}"
             )
         except (Exception, SystemExit):
             log.exception("on_error failed for %s %s; using the default", record.job.task, record.job.id)
             return None
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-async def in_thread(
-    threads: Threads,
-    call: Callable[[], Any],
-    name: str,
-    counts: Callable[[], bool],
-    interrupt: Callable[[], None] = lambda: None,
-) -> Any:
-    """The result of `call` in a thread. If cancelled, it calls `interrupt` and still waits for the thread; `counts`
-    then says whether the result is used."""
-    future = threads.run(call)
-    try:
-        value, error = await asyncio.shield(future)
-    except asyncio.CancelledError:
-        interrupt()
-        # Releasing the job while its function still runs could run it twice at once.
-        await asyncio.wait([future])
-        value, error = future.result()
-        if error is not None:
-            log.info("%s raised an exception after its cancellation", name, exc_info=error)
-            raise
-        if not counts():
-            raise
-    if isinstance(error, KeyboardInterrupt):
-        raise RuntimeError("KeyboardInterrupt was raised in a thread") from error  # it must not reach the loop
-    if error is not None:
-        raise error
-    return value
 
 
 async def _passed(task: TaskCore, run: JobRun, how: bool | Literal["list"]) -> object:

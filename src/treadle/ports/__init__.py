@@ -4,6 +4,8 @@
 `treadle.ports.redis`, `treadle.ports.sqs` and `treadle.ports.nats`.
 """
 
+from typing import TYPE_CHECKING
+
 from treadle.ports.contract import (
     CorruptQueue,
     Counting,
@@ -17,21 +19,47 @@ from treadle.ports.contract import (
     name_of_space,
     three,
 )
-from treadle.ports.disk import Files
-from treadle.ports.file import FileQueue, file_queue
-from treadle.ports.file_backend import FileBackend, file_backend
-from treadle.ports.file_store import FileStore, file_store
-from treadle.ports.memory import (
-    Dead,
-    MemoryBackend,
-    MemoryPubSub,
-    MemoryQueue,
-    MemoryStore,
-    memory_backend,
-    memory_pubsub,
-    memory_queue,
-    memory_store,
-)
+
+if TYPE_CHECKING:
+    from treadle.ports.disk import Files
+    from treadle.ports.file import FileQueue, file_queue
+    from treadle.ports.file_backend import FileBackend, file_backend
+    from treadle.ports.file_store import FileStore, file_store
+    from treadle.ports.memory import (
+        Dead,
+        MemoryBackend,
+        MemoryPubSub,
+        MemoryQueue,
+        MemoryStore,
+        memory_backend,
+        memory_pubsub,
+        memory_queue,
+        memory_store,
+    )
+else:
+    from treadle.core.lazy_names import lazy_names
+
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        globals(),
+        {
+            "treadle.ports.disk": ("Files",),
+            "treadle.ports.file": ("FileQueue", "file_queue"),
+            "treadle.ports.file_backend": ("FileBackend", "file_backend"),
+            "treadle.ports.file_store": ("FileStore", "file_store"),
+            "treadle.ports.memory": (
+                "Dead",
+                "MemoryBackend",
+                "MemoryPubSub",
+                "MemoryQueue",
+                "MemoryStore",
+                "memory_backend",
+                "memory_pubsub",
+                "memory_queue",
+                "memory_store",
+            ),
+        },
+    )
 
 __all__ = [
     "CorruptQueue",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -13,9 +13,9 @@ from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Query
-from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, UnknownJob
+from treadle.errors import BadOption, JobNotDone, KeyHeld, ResourceFailed, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
-from treadle.execution.job_run import in_sole_transaction, refuse_to_wait
+from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
 from treadle.storage.contract import Bound, Storage
@@ -27,6 +27,7 @@ log = logging.getLogger("treadle")
 
 A = TypeVar("A")
 B = TypeVar("B")
+T = TypeVar("T")
 
 
 class Waited(Protocol):
@@ -35,6 +36,13 @@ class Waited(Protocol):
     listening: bool
 
     async def waited(self, id: str) -> None: ...
+
+
+class Portal(Protocol):
+    """`app.sync`, which runs coroutines of the app for threads without an event loop."""
+
+    def _send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]: ...
+    def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
 
 class Names(Protocol):
@@ -52,6 +60,23 @@ class Moved(Protocol):
     async def check(self) -> None: ...
 
 
+class InOutbox(Protocol):
+    """A job that is in the outbox, or was; see `treadle.outbox`."""
+
+    @property
+    def became(self) -> str | None: ...
+    @property
+    def tries(self) -> int: ...
+    @property
+    def error(self) -> str | None: ...
+
+
+class Outboxes(Protocol):
+    """Finds jobs that were not delivered to the storage yet."""
+
+    async def find(self, id: str) -> InOutbox | None: ...
+
+
 class Client:
     """The client through which tasks, specs and jobs store jobs and wait."""
 
@@ -63,7 +88,7 @@ class Client:
         emitter: Emitter,
         tasks: Mapping[str, Any] | None = None,
     ) -> None:
-        self._storage, self._at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
+        self._storage, self.at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
         self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows while tasks are declared
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000, at_once=True)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
@@ -71,10 +96,12 @@ class Client:
         self.names: Names | None = None  # checks calls that may use a new name
         self.moved: Moved | None = None  # warns, while a caller waits, if the jobs were moved
         self.orphans: Waited | None = None  # records waits, while a listener for workflows without waiters exists
+        self.outbox: Outboxes | None = None  # where a job may be that the storage does not know
         self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # runs inline jobs in this process
+        self.portal: Portal  # set by `app.sync`, which every app has
 
     def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
-        storage = self._at_hand()
+        storage = self.at_hand()
         return self._store_first(jobs) if storage is None else storage.enqueue(jobs)
 
     async def _store_first(self, jobs: list[NewJob]) -> Sequence[Record]:
@@ -116,6 +143,14 @@ class Client:
 
         return await self._through(send, specs)
 
+    def send_sync(self, specs: Sequence[JobSpec[Any]], within: Any = None) -> list[Job[Any, Any]]:
+        """`send` for a thread without an event loop."""
+        return self.portal._send(specs, within)
+
+    def wait_sync(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of a coroutine of the app that may be repeated, for a thread without an event loop."""
+        return self.portal._again(make)
+
     async def send_rows(self, specs: Sequence[JobSpec[Any]]) -> list[tuple[Record, bool]]:
         """As `send`. Returns the stored rows, and whether this call stored them, so the caller need not read them."""
         rows: dict[str, Record] = {}
@@ -136,6 +171,9 @@ class Client:
         return [(rows[job.id], job.created) for job in jobs]
 
     def _through(self, send: middleware.Send, specs: Sequence[JobSpec[Any, Any]]) -> Awaitable[list[Job[Any, Any]]]:
+        here = running_here()
+        if here is not None and here.child_headers:
+            specs = [spec.inheriting(here.child_headers) for spec in specs]
         return middleware.around_enqueue(self.layers, send)(specs) if self.layers else send(specs)
 
     async def prepared(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
@@ -152,7 +190,7 @@ class Client:
         if inline and self.run_now is not None:
             try:
                 await self.run_now(inline)
-            except StorageError as error:
+            except (StorageError, ResourceFailed) as error:
                 # The jobs are stored, so the call must not fail; any worker will run them.
                 log.warning(
                     "could not run the inline jobs %s here; they wait for a worker: %s", ", ".join(inline), error
@@ -284,6 +322,8 @@ class Client:
                     raise
         # One more read at the deadline: notifications may be lost, and polls are a second apart.
         row = await self._last_look(id, limit or 0.0)
+        if row is None:
+            raise await self._not_handed_over(id, limit)
         if row.state.final or (own and has_result(row)):
             return row
         raise TimeoutError(
@@ -301,8 +341,8 @@ class Client:
             heard = asyncio.ensure_future(_hint(storage, id))
             try:
                 await asyncio.sleep(0)
-                row = await self._look_at(id)
-                if row.state.final or (own and has_result(row)):
+                row, id = await self._find(id)
+                if row is not None and (row.state.final or (own and has_result(row))):
                     return row
                 if self.moved is not None:
                     await self.moved.check()
@@ -313,15 +353,37 @@ class Client:
                 heard.cancel()
                 await asyncio.wait([heard])  # leave no task behind
 
-    async def _last_look(self, id: str, waited: float) -> Record:
+    async def _last_look(self, id: str, waited: float) -> Record | None:
         try:
             async with asyncio.timeout(defaults.LAST_LOOK):
-                return await self._look_at(id)
+                return (await self._find(id))[0]
         except TimeoutError:
             raise TimeoutError(
                 f"job {id} was not seen to end in {waited:g} s, and the storage did not answer for another "
                 f"{defaults.LAST_LOOK:g} s: run `treadle doctor` to check the storage"
             ) from None
+
+    async def _find(self, id: str) -> tuple[Record | None, str]:
+        """The row, and its id, which is another one if the outbox's job was returned another job. None: the job is
+        still in the outbox. Raises UnknownJob."""
+        [row] = await self._get([id])
+        if row is not None or self.outbox is None:
+            return row if row is not None else await self._look_at(id), id
+        found = await self.outbox.find(id)
+        if found is None:
+            return await self._look_at(id), id  # it may have been delivered between the two reads
+        if found.became is None:
+            return None, id
+        return await self._look_at(found.became), found.became
+
+    async def _not_handed_over(self, id: str, limit: float | None) -> TimeoutError:
+        found = None if self.outbox is None else await self.outbox.find(id)
+        why = f", and {found.tries} deliveries failed: {found.error}" if found is not None and found.error else ""
+        after = f" after {limit:g} s" if limit else ""
+        return TimeoutError(
+            f"job {id} still waits in the outbox{after}{why}; `treadle relay list` shows such jobs, and a worker or "
+            "`treadle relay` delivers them"
+        )
 
     async def _look_at(self, id: str) -> Record:
         [row] = await self._get([id])

@@ -1,6 +1,7 @@
 """Assembles the server as an ASGI application: all routes behind one guard.
 
-The application can be mounted into another one.
+The application can be mounted into another one. It then opens the app at the first request, because the lifespan of a
+host does not reach the applications that are mounted into it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from treadle.errors import StorageError
 from treadle.server.auth.tokens import Token
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from treadle.app_core import AppCore
 
 log = logging.getLogger("treadle.server")
+
+ALIVE, READY = "/healthz", "/readyz"
 
 ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 
@@ -115,6 +119,7 @@ def make_site(
     async def readyz(request: Request) -> Response:
         """Readiness: the storage answers, and its jobs have not moved."""
         try:
+            await core.opened()
             await core.storage.get(["treadle:ready"])
             mark = await mark_of(core.storage)
         except StorageError as error:
@@ -130,7 +135,7 @@ def make_site(
             raise Refused(503, "storage_moved" if mark.role == "gone" else "storage_unavailable", words)
         return PlainTextResponse("ok")
 
-    routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
+    routes: list[BaseRoute] = [Route(ALIVE, healthz), Route(READY, readyz)]
     if api:
         operations = operations_of(core, settings, waiting)
         routes += made_of(
@@ -140,7 +145,7 @@ def make_site(
             routes += description(operations, bool(settings.tokens))
     for protocol in protocols:  # last, because one of them answers every other path
         routes += protocol(core, settings, waiting)
-    layers = [Middleware(RequestGuard, settings=settings, open_paths=open_paths)]
+    layers = [Middleware(RequestGuard, settings=settings, open_paths=open_paths), Middleware(OpensApp, core=core)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]
         layers.insert(
@@ -152,6 +157,19 @@ def make_site(
     site.router.redirect_slashes = False  # a redirect would go to the host that the Host header names
     site.state.waiting = waiting
     return site
+
+
+class OpensApp:
+    """The innermost ASGI layer of a server: opens the app before a request reaches a route."""
+
+    def __init__(self, app: ASGIApp, core: AppCore) -> None:
+        self._app, self._core = app, core
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The two paths of load balancers decide for themselves: a process is alive without its storage.
+        if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) not in (ALIVE, READY):
+            await self._core.opened()
+        await self._app(scope, receive, send)
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -20,10 +20,12 @@ PSYCOPG: Final = "psycopg Connection"
 ASYNC_PSYCOPG: Final = "psycopg AsyncConnection"
 PSYCOPG2: Final = "psycopg2.extensions connection"
 AIOSQLITE: Final = "aiosqlite.core Connection"
+MYSQL: Final = "pymysql.connections Connection", "MySQLdb.connections Connection"
+IN_TRANSACTION: Final = 1  # bit of the server's status in MySQL's protocol
 ASYNC_DRIVERS: Final = (*ASYNCPG, ASYNC_PSYCOPG, AIOSQLITE)
 KNOWN: Final = (
-    "a connection of sqlite3, aiosqlite, psycopg, psycopg2 or asyncpg, a Session, AsyncSession or connection of "
-    "SQLAlchemy, or Django's connection"
+    "a connection of sqlite3, aiosqlite, psycopg, psycopg2, asyncpg, pymysql or mysqlclient, a Session, AsyncSession "
+    "or connection of SQLAlchemy, or Django's connection"
 )
 FAILED: Final = "its transaction has failed: roll it back first"
 COMMITS: Final = "it is in autocommit mode: "
@@ -235,6 +237,31 @@ class AsyncpgSession(NamedTuple):
         return getattr(self.raw, "_con", None) or self.raw  # a pool makes a new proxy each time
 
 
+# --- MySQL and MariaDB
+
+
+class MySQLSession(NamedTuple):
+    raw: Any
+    dialect: Dialect = "mysql"
+
+    async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
+        cursor = self.raw.cursor(_plain_mysql_cursor(self.raw))
+        try:
+            cursor.execute(statement, tuple(values))
+            return list(cursor.fetchall()) if cursor.description is not None else []
+        finally:
+            cursor.close()
+
+
+def _plain_mysql_cursor(raw: Any) -> Any:
+    """The class of cursors that return tuples; the user may have set another one."""
+    if type(raw).__module__.startswith("pymysql"):
+        from pymysql.cursors import Cursor as Plain  # type: ignore[import-untyped]
+    else:
+        from MySQLdb.cursors import Cursor as Plain  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    return Plain
+
+
 def with_literals(statement: str, values: Sequence[object]) -> bytes:
     """The statement with its $1, $2 ... replaced by literals. Raises ValueError for a text with a NUL, which PostgreSQL
     has no literal for."""
@@ -286,6 +313,9 @@ async def session_on(raw: Any, how: str) -> Session:
     if not names.isdisjoint(ASYNCPG):
         _check_asyncpg(raw, how)
         return AsyncpgSession(raw)
+    if not names.isdisjoint(MYSQL):
+        _check_mysql(raw, how)
+        return MySQLSession(raw)
     kind = type(raw)
     raise BadSession(how, f"{kind.__module__}.{kind.__qualname__} is not supported; give {KNOWN}")
 
@@ -345,3 +375,12 @@ def _check_asyncpg(raw: Any, how: str) -> None:
         raise BadSession(how, "it is closed")
     if not raw.is_in_transaction():
         raise BadSession(how, "it has no transaction: enqueue inside `async with connection.transaction():`")
+
+
+def _check_mysql(raw: Any, how: str) -> None:
+    if not raw.open:
+        raise BadSession(how, "it is closed")
+    # mysqlclient does not show the status, so an autocommit connection of it is refused inside `begin()` too
+    status = getattr(raw, "server_status", 0)
+    if raw.get_autocommit() and not status & IN_TRANSACTION:
+        raise BadSession(how, f"{COMMITS}begin a transaction first (`connection.begin()`)")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core.job import Job, JobSpec
-from treadle.core.must_await import check_awaited
+from treadle.core.must_await import check_awaited, refuse_to_block
 from treadle.core.ranges import OWN
 from treadle.errors import BadOption
 from treadle.serialization import call_codec
@@ -70,9 +70,15 @@ class Stub:
     @answers_coroutine
     def enqueue(self, /, *args: object, **kwargs: object) -> Coroutine[Any, Any, Job[Any, Any]]:
         """Store the job; it is durable when this returns, or, with `within=`, when that transaction is committed."""
-        check_awaited("stub.enqueue()", f"app.sync.enqueue(app.stub({self.name!r}).job(...))")
+        check_awaited("stub.enqueue()", f"app.stub({self.name!r}).enqueue_sync(...)")
         return self._enqueue(args, kwargs)
 
     async def _enqueue(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Job[Any, Any]:
         [job] = await self._maker.sender.send([self._spec(args, kwargs)], self._within)
+        return job
+
+    def enqueue_sync(self, /, *args: object, **kwargs: object) -> Job[Any, Any]:
+        """`enqueue` for synchronous code, as `Task.enqueue_sync`."""
+        refuse_to_block("stub.enqueue_sync()", f"app.stub({self.name!r}).enqueue(...)")
+        [job] = self._maker.sender.send_sync([self._spec(args, kwargs)], self._within)
         return job

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unp
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core.job import Job, JobSpec
-from treadle.core.must_await import check_awaited
+from treadle.core.must_await import check_awaited, refuse_to_block
 from treadle.errors import BadArgument
 from treadle.tasks.core import NO_OPTIONS, TaskCore
 from treadle.tasks.declaration import Kind
@@ -31,13 +31,27 @@ else:
 P = ParamSpec("P")
 C = TypeVar("C")
 
-FOREIGN = {  # names of other libraries
-    "delay": "use .enqueue(...)",
-    "apply_async": "use .options(...).enqueue(...)",
-    "s": "use .job(...)",
-    "si": "use .job(...)",
+_SEND = "use .enqueue(...), or .enqueue_sync(...) in synchronous code"
+_OPTIONS = "use .options(...).enqueue(...), or .options(...).enqueue_sync(...) in synchronous code"
+_LIST = "use app.enqueue([task.job(...), ...]), or a task that takes a list"
+FOREIGN = {  # names of Celery, Dramatiq and Huey
+    "delay": _SEND,
+    "send": _SEND,
+    "apply_async": _OPTIONS,
+    "send_with_options": _OPTIONS,
+    "schedule": _OPTIONS,
+    "apply": "call the task to run its function here, or use app.testing()",
+    "call_local": "call the task to run its function here",
+    "s": "use .job(...), and .late(...) for what follows in a chain",
+    "si": "use .job(...), and .options(pass_result=False).job(...) for what follows in a chain",
     "signature": "use .job(...)",
-    "retry": "raise an exception to retry, or Defer(seconds) to run later uncounted",
+    "message": "use .job(...)",
+    "chunks": _LIST,
+    "map": _LIST,
+    "starmap": _LIST,
+    "retry": "raise Retry.after(seconds) for a counted retry, or Defer(seconds) to run later uncounted",
+    "request": "use current() inside the function",
+    "AsyncResult": "use app.jobs.handle(id)",
 }
 _OF_THE_FUNCTION = ("__module__", "__name__", "__qualname__", "__doc__")
 
@@ -75,6 +89,8 @@ class Task(Generic[P, R, C, W]):
         return self._core.queue
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
+        if self._core.injector is not None:
+            self._core.injector.check_direct_call(args, kwargs)
         value: C = self._core.function(*args, **kwargs)
         return value
 
@@ -86,12 +102,19 @@ class Task(Generic[P, R, C, W]):
     @answers_coroutine
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R, W]]:
         """Store a job that runs this task; the job is durable when this returns. Raises BadArgument, TooLarge and
-        StorageError. In synchronous code it raises NotAwaited at once: use `app.sync.enqueue(task.job(...))` there."""
-        check_awaited(f"{self.__name__}.enqueue()", f"app.sync.enqueue({self.__name__}.job(...))")
+        StorageError. In synchronous code it raises NotAwaited at once: use `enqueue_sync` there."""
+        check_awaited(f"{self.__name__}.enqueue()", f"{self.__name__}.enqueue_sync(...)")
         return self._enqueue(args, kwargs)
 
     async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R, W]:
         [job] = await self._core.factory.sender.send([self._core.spec(NO_OPTIONS, args, kwargs)])
+        return job
+
+    def enqueue_sync(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R, W]:
+        """`enqueue` for synchronous code: it blocks this thread until the job is stored. Raises EventLoopError in a
+        thread that runs an event loop, and what `enqueue` raises."""
+        refuse_to_block(f"{self.__name__}.enqueue_sync()", f"{self.__name__}.enqueue(...)")
+        [job] = self._core.factory.sender.send_sync([self._core.spec(NO_OPTIONS, args, kwargs)])
         return job
 
     if not TYPE_CHECKING:  # type checkers would accept every attribute
@@ -165,9 +188,17 @@ class Bound(Generic[P, R, W]):
         """Store the job; it is durable when this returns, or, with `within=`, when that transaction is committed.
         Raises what `Task.enqueue` raises, KeyHeld, IdTaken, UnknownUpstream, BadSession and Unsupported."""
         name = self._name
-        check_awaited(f"{name}.options(...).enqueue()", f"app.sync.enqueue({name}.options(...).job(...))")
+        check_awaited(f"{name}.options(...).enqueue()", f"{name}.options(...).enqueue_sync(...)")
         return self._enqueue(args, kwargs)
 
     async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R, W]:
         [job] = await self._core.factory.sender.send([self._spec(args, kwargs)], self._within)
+        return job
+
+    def enqueue_sync(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R, W]:
+        """`enqueue` for synchronous code, as `Task.enqueue_sync`. With `within=` the job is stored on the given
+        connection, in this thread; BadSession if that is an asyncio one."""
+        name = f"{self._name}.options(...)"
+        refuse_to_block(f"{name}.enqueue_sync()", f"{name}.enqueue(...)")
+        [job] = self._core.factory.sender.send_sync([self._spec(args, kwargs)], self._within)
         return job

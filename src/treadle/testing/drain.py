@@ -57,7 +57,8 @@ async def drain(
     """Run the due jobs of `app`, and their follow-up jobs, until every queue is empty and nothing runs.
 
     Returns the number of runs. Jobs due later stay, including retries with a delay; nothing sleeps. Jobs run one at a
-    time in queue order unless `concurrency` is higher: a job that waits for another's result needs 2.
+    time in queue order unless `concurrency` is higher: a job that waits for another's result needs 2. If the app has an
+    outbox, its committed jobs are delivered first.
 
     tasks         run only these
     raise_errors  raise the first exception of a task, whatever its verdict; the jobs behind it stay queued
@@ -81,8 +82,10 @@ async def drain_core(
 
     threads  where plain functions run; None: in threads of the worker
     """
-    storage = await core.open()
+    storage, life = await core.open(), None
     try:
+        life = await core.resources.enter()  # for all workers of this drain
+        await _relayed(core)
         watched = _Watched(storage, limit)
         host = _Host(core, watched, raise_errors)
         queues = await _queues(core, storage)
@@ -91,7 +94,11 @@ async def drain_core(
         while again:
             ran, known = watched.ran, queues
             config = WorkerConfig(
-                name=worker_name(), queues=dict.fromkeys(sorted(queues), 1), concurrency=concurrency, tasks=chosen
+                name=worker_name(),
+                queues=dict.fromkeys(sorted(queues), 1),
+                concurrency=concurrency,
+                tasks=chosen,
+                relay=False,
             )
             worker = WorkerCore(cast("AppCore", host), config, patient=False)
             if threads is not None:
@@ -108,6 +115,7 @@ async def drain_core(
                 watched.away.add_note(AWAY)
                 raise watched.away
             again = await _end_inline(core) or watched.ran > ran
+            again = await _relayed(core) or again
             queues = queues | await _queues(core, storage)
             again = again or queues > known
             if host.error is not None:
@@ -116,13 +124,23 @@ async def drain_core(
                 raise Endless(limit, watched.exceeded)
         return watched.ran
     finally:
-        await core.release()
+        try:
+            if life is not None:
+                await core.resources.leave(life)
+        finally:
+            await core.release()
 
 
 async def _queues(core: AppCore, storage: Storage) -> set[str]:
     """The queues that may hold jobs: a job can be sent to a queue that no task names."""
     counts = (await storage.stats()).counts
     return {task.queue for task in core.tasks.values()} | {each.queue for each in counts if not each.state.final}
+
+
+async def _relayed(core: AppCore) -> bool:
+    """Deliver the committed jobs of the app's outbox. Returns whether there were any."""
+    relay = core.relay
+    return relay is not None and await relay.everything() > 0
 
 
 async def _end_inline(core: AppCore) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from treadle.core.model import Outcome, State
 from treadle.errors import StorageError, StorageUnavailable
+from treadle.execution.job_run import JobRun
 from treadle.execution.transaction import Open
 from treadle.policy import judge
 from treadle.storage.contract import Storage
@@ -20,6 +21,7 @@ from treadle.worker.running_job import RunningJob
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")
+Troubles = dict[JobRun, BaseException | None]
 
 TRIES: Final = 5  # attempts to read the row after the answer to a commit was lost; then the lease expires
 AGAIN: Final = 1.0  # s between these attempts, and until a job runs again whose transaction the storage rolled back
@@ -29,9 +31,10 @@ class Committed(Exception):
     """Not an error: the outcome and the writes of the function are stored, so nothing is left to settle."""
 
 
-async def end(run: RunningJob, outcome: Outcome | None, storage: Storage) -> Outcome | None:
+async def end(run: RunningJob, outcome: Outcome | None, storage: Storage, troubles: Troubles) -> Outcome | None:
     """Commit the writes of a run that succeeded; roll back those of any other run.
 
+    troubles  gets the error of a commit that failed, for the log
     Returns the outcome that is left to settle; None: the job no longer belongs to this worker. Raises Committed.
     """
     transaction = run.job_run.transaction
@@ -43,7 +46,7 @@ async def end(run: RunningJob, outcome: Outcome | None, storage: Storage) -> Out
         await transaction.close()
         return outcome
     try:
-        remaining = await _commit(run, outcome, transaction, storage)
+        remaining = await _commit(run, outcome, transaction, storage, troubles)
     finally:
         await transaction.close()
     return remaining
@@ -54,7 +57,9 @@ def _has_returned(outcome: Outcome) -> bool:
     return outcome.state is State.SUCCEEDED or (outcome.state is State.WAITING and outcome.function_done)
 
 
-async def _commit(run: RunningJob, outcome: Outcome, transaction: Open, storage: Storage) -> Outcome | None:
+async def _commit(
+    run: RunningJob, outcome: Outcome, transaction: Open, storage: Storage, troubles: Troubles
+) -> Outcome | None:
     record = run.record
     try:
         settled = await transaction.settle(outcome)
@@ -75,7 +80,7 @@ async def _commit(run: RunningJob, outcome: Outcome, transaction: Open, storage:
             )
             return judge.handed_back(record, AGAIN)
         if settled.status == "refused":
-            return _failed(run, StorageError(settled.reason or "refused"))
+            return _failed(run, StorageError(settled.reason or "refused"), troubles)
     except StorageUnavailable as error:
         log.warning(
             "%s %s: its transaction was interrupted, and the job will run again: %s",
@@ -85,17 +90,18 @@ async def _commit(run: RunningJob, outcome: Outcome, transaction: Open, storage:
         )
         return judge.handed_back(record, AGAIN)
     except Exception as error:
-        return _failed(run, transaction.over or error)
+        return _failed(run, transaction.over or error, troubles)
     try:
         await transaction.commit()
     except StorageUnavailable as error:
         return await _after_lost_answer(run, outcome, storage, error)
     except Exception as error:
-        return _failed(run, error)
+        return _failed(run, error, troubles)
     raise Committed
 
 
-def _failed(run: RunningJob, error: BaseException) -> Outcome:
+def _failed(run: RunningJob, error: BaseException, troubles: Troubles) -> Outcome:
+    troubles[run.job_run] = error
     return judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
 
 

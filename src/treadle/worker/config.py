@@ -46,6 +46,7 @@ class WorkerConfig:
     backlog_every: float | None = None
     redrive: Redrive | None = None
     metrics: bool = True
+    relay: bool = True
     capture_logs: int | None = None  # a level of `logging`
 
     def __post_init__(self) -> None:

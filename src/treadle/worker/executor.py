@@ -52,9 +52,10 @@ class Executor:
         )
         self._now = app.now
         self._runner, self._finisher, self._durable, self._settler = runner, finisher, durable, settler
-        self._site = parts.storage, parts.state.loop
+        self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
         self._capture = parts.capture
+        self._judging = parts.judging
         self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
     def start_all(self, records: Sequence[Record]) -> None:
@@ -146,19 +147,17 @@ class Executor:
                     self._emitter.emit(event_of("started", run, self._state.name))
                 if task.kind == "async":
                     job_run.place = run.handle or asyncio.current_task()
+                run.called = True
                 outcome = await self._runner.run(task, job_run, run.rules)
                 if outcome is not None and (job_run.durable is not None or job_run.log is not None):
                     outcome = await self._concluded(job_run, outcome)
-        except asyncio.CancelledError:
-            outcome = None if job_run.why == "lost" else judge.handed_back(run.record)
-        except Exception as error:
-            # A defect of Treadle, not of the job. It counts as an attempt, so that the retries end.
-            log.exception("running %s %s failed outside the task", run.task.name, run.record.job.id)
-            self._state.troubles[job_run] = error
-            outcome = self._failed(run, error)
+        except (asyncio.CancelledError, Exception) as error:
+            outcome = self._broken_off(run, error)
         finally:
             if job_run.transaction is not None:
                 outcome = await commit.undisturbed(self._end_jointly(run, outcome))
+            elif self._judging is not None and run.called:
+                self._judging.report(run, outcome)
             self._state.end(run, outcome)
         return outcome
 
@@ -168,9 +167,14 @@ class Executor:
             outcome = await job_run.durable.concluded(outcome)
         return outcome if self._capture is None else self._capture.kept(job_run, outcome)
 
-    def _failed(self, run: RunningJob, error: BaseException) -> Outcome:
-        """The outcome of a run that failed outside its function."""
-        moment = self._moment(run)
+    def _broken_off(self, run: RunningJob, error: BaseException) -> Outcome | None:
+        """The outcome of a run that was cancelled before its function was called, or that failed outside it."""
+        if isinstance(error, asyncio.CancelledError):
+            return None if run.job_run.why == "lost" else judge.handed_back(run.record)
+        # A defect of Treadle, not of the job. It counts as an attempt, so that the retries end.
+        log.error("running %s %s failed outside the task", run.task.name, run.record.job.id, exc_info=error)
+        self._state.troubles[run.job_run] = error
+        run.called, moment = not isinstance(run.task, SystemTask), self._moment(run)
         return run.job_run.with_attempt(judge.failed(run.record, run.rules, error, None, moment, 1.0), moment)
 
     def _moment(self, run: RunningJob) -> float:
@@ -182,29 +186,38 @@ class Executor:
         outcome = judge.lost_too_often(run.record, run.rules)
         if outcome is not None:
             self._state.troubles[run.job_run] = None
-            outcome = run.job_run.with_carried(outcome)
+            outcome, run.called = run.job_run.with_carried(outcome), True
+        elif self._judging is not None and was_lost(run.record) and not isinstance(run.task, SystemTask):
+            self._judging.reaped(run)
         return outcome
 
     async def _end_jointly(self, run: RunningJob, outcome: Outcome | None) -> Outcome | None:
         """Commit the transaction of a run together with its outcome. Returns the outcome that is left to settle."""
         try:
-            left = await commit.end(run, outcome, self._storage)
-            return left if left is None or left is outcome else run.job_run.with_attempt(left, self._moment(run))
+            left = await commit.end(run, outcome, self._storage, self._state.troubles)
         except commit.Committed:
             assert outcome is not None
+            if self._judging is not None:
+                self._judging.report(run, outcome)
             self._settler.committed(run, outcome)
             return None
+        if left is not None and left is not outcome:
+            left = run.job_run.with_attempt(left, self._moment(run))
+        if self._judging is not None:
+            self._judging.report(run, left)
+        return left
 
     async def _end(self, run: RunningJob, max_lost: int) -> None:
         """End a job whose function is done and that has waited for its children."""
         outcome: Outcome | None = None
+        raised: list[Exception] = []
         record, run.begun = run.record, True
         try:
             if run.cancelled:
                 raise asyncio.CancelledError
-            outcome = run.job_run.with_carried(await self._finisher.end(record, max_lost))
+            outcome = run.job_run.with_carried(await self._finisher.end(record, max_lost, raised.append))
             if outcome.state is not State.SUCCEEDED:
-                self._state.troubles[run.job_run] = None
+                self._state.troubles[run.job_run] = raised[0] if raised else None
         except asyncio.CancelledError:
             outcome = None if run.job_run.why == "lost" else judge.handed_back(record)
         except Exception as error:  # a defect of Treadle, or unreadable rows: do not retry for ever
@@ -212,6 +225,8 @@ class Executor:
             outcome = failure(record, judge.text_of(error))
             self._state.troubles[run.job_run] = error
         finally:
+            if self._judging is not None:
+                self._judging.ending(run, outcome)
             self._state.end(run, outcome)
 
     async def _accepts(self, run: RunningJob) -> bool:

@@ -10,13 +10,15 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import Context
+from typing import TYPE_CHECKING
 
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
-from treadle.errors import StorageError, StorageUnavailable
-from treadle.worker.config import WorkerConfig, worker_name
-from treadle.worker.core import WorkerCore
-from treadle.worker.parts import WorkerHost
+from treadle.errors import ResourceFailed, StorageError, StorageUnavailable
+
+if TYPE_CHECKING:
+    from treadle.worker.core import WorkerCore
+    from treadle.worker.parts import WorkerHost
 
 MOST = 64  # jobs at once; more wait for an ordinary worker
 
@@ -40,7 +42,8 @@ class InlineWorker:
         return int(self._started)
 
     async def run(self, ids: Iterable[str]) -> None:
-        """Claim these jobs and start as many as have a free slot. Raises StorageError if the worker cannot start."""
+        """Claim these jobs and start as many as have a free slot. Raises StorageError or
+        ResourceFailed if the worker cannot start."""
         here, given = asyncio.get_running_loop(), list(ids)
         with self._lock:
             starting = self._starting
@@ -59,13 +62,17 @@ class InlineWorker:
     async def _run(self, starting: asyncio.Task[WorkerCore], ids: list[str]) -> None:
         try:
             worker = await asyncio.shield(starting)
-        except StorageError:
+        except (StorageError, ResourceFailed):
             if self._starting is starting:
                 self._starting = None
             raise
         await worker.run_ids(ids)
 
     async def _start(self) -> WorkerCore:
+        # A worker is a fifth of the time that `from treadle import App` would take; most processes start none.
+        from treadle.worker.config import WorkerConfig, worker_name
+        from treadle.worker.core import WorkerCore
+
         worker = WorkerCore(self._app, WorkerConfig(name=worker_name(), queues={}, concurrency=MOST))
         await worker.start()
         self._started = True

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from treadle.core.events import Emitter, Event
+from treadle.core.model import Record, State
 from treadle.errors import StorageError
 from treadle.storage.contract import Storage
 from treadle.worker import job_log
@@ -29,9 +31,22 @@ class LostReporter:
     def tell(self, run: RunningJob) -> None:
         self.doubted()
         if self._emitter.wants("lost") or job_log.wanted("lost", run.record.job.task):
-            task = asyncio.create_task(self._report(run))
-            self._reports.add(task)
-            task.add_done_callback(self._reports.discard)
+            self.spawn(self._report(run))
+
+    def spawn(self, report: Coroutine[Any, Any, None]) -> None:
+        """Run a report in an asyncio task, which `settled` waits for."""
+        task = asyncio.create_task(report)
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+    async def was_cancelled(self, record: Record) -> bool:
+        """Whether a caller has cancelled a job that was lost while this worker ran it as `record`. False if the row
+        cannot be read."""
+        try:
+            [row] = await self._storage.get([record.job.id])
+        except StorageError:
+            return False
+        return row is not None and row.state is State.CANCELLED and _by_hand(record, row)
 
     async def _report(self, run: RunningJob) -> None:
         job = run.record.job
@@ -40,9 +55,7 @@ class LostReporter:
         except StorageError:
             log.info("%s %s was lost; its row cannot be read now to find out where it runs", job.task, job.id)
             return
-        # The job ended one version after this run's: it was settled on purpose. A claim would have added a version.
-        by_hand = row is not None and row.state.final and row.version == run.record.version + 1
-        if row is not None and not by_hand:
+        if row is not None and not _by_hand(run.record, row):
             event = Event(
                 name="lost",
                 id=job.id,
@@ -60,3 +73,9 @@ class LostReporter:
         """Wait for the reports under way."""
         if self._reports:
             await asyncio.gather(*self._reports, return_exceptions=True)
+
+
+def _by_hand(record: Record, row: Record) -> bool:
+    """Whether the job was settled on purpose: it ended one version after the run. A claim would have added a
+    version."""
+    return row.state.final and row.version == record.version + 1

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from treadle.core.events import Emitter
 from treadle.core.job import Sender
 from treadle.execution import middleware
+from treadle.execution.job_run import Site
 from treadle.execution.runner import SystemTask
+from treadle.outbox import Relay
 from treadle.policy.judge import OnError
+from treadle.resources import AppResources, Life
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
+from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
 from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.judging import Judging
 from treadle.worker.log_capture import LogCapture
 from treadle.worker.outage import StorageOutage
 from treadle.worker.state import WorkerState
@@ -29,14 +34,19 @@ class WorkerHost(Protocol):
 
     tasks: dict[str, TaskCore]
     system_tasks: dict[str, SystemTask]
+    modules: TaskModules
     emitter: Emitter
     layers: list[middleware.Middleware]
     on_error: OnError | None
     sizes: Sizes
     reducers: dict[str, Reducer]
+    resources: AppResources
 
     @property
     def client(self) -> Sender: ...
+
+    @property
+    def relay(self) -> Relay | None: ...
 
     async def open(self) -> Storage: ...
     async def prepare(self) -> None: ...
@@ -54,6 +64,13 @@ class WorkerApp(Protocol):
     def _core(self) -> WorkerHost: ...
 
 
+class Opened(NamedTuple):
+    """The storage and the resources of its app, which a worker opens before it starts."""
+
+    storage: Storage
+    life: Life
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerParts:
     """Made once for each start of a worker and passed to every part."""
@@ -65,5 +82,7 @@ class WorkerParts:
     state: WorkerState
     timeouts: Timeouts
     batches: Batches
+    site: Site
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept
+    judging: Judging | None = None  # None: no middleware overrides `judged`

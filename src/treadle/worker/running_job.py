@@ -31,6 +31,7 @@ class RunningJob(Struct, eq=False):
     lease: float
     handle: asyncio.Task[Any] | None = None
     begun: bool = False  # the first step of its asyncio task has run
+    called: bool = False  # its function was called, or it failed instead: `Middleware.judged` is called for it
     cancelled: bool = False
     ended: bool = False
     refused: bool = False  # the storage has refused its outcome

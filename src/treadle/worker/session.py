@@ -12,10 +12,11 @@ from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
+from treadle.execution.job_run import Site
+from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner
 from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs
-from treadle.storage.contract import Storage
 from treadle.worker import job_log
 from treadle.worker.backlog import BacklogMonitor
 from treadle.worker.claim_builder import ClaimBuilder, Rooms
@@ -28,13 +29,14 @@ from treadle.worker.executors.pools import Executors
 from treadle.worker.handoff import HandOff
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.judging import judging_of
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
 from treadle.worker.log_capture import LogCapture
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.outage import StorageOutage
-from treadle.worker.parts import WorkerHost, WorkerParts
+from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
 from treadle.worker.settler import Settler
@@ -65,16 +67,17 @@ class WorkerSession:
         queues: dict[str, int],
         worker_tasks: Callable[[], Rooms],
         pools: Executors,
-        storage: Storage,
+        opened: Opened,
         outage: StorageOutage,
         patient: bool,
     ) -> None:
         self.app, self.config, self.queues, self.worker_tasks = app, config, queues, worker_tasks
+        storage, self.life = opened
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
         self.state = WorkerState(config.name, config.concurrency)
         self.timeouts = Timeouts(self.loop)
-        self.batches = Batches(self.state, pools.threads, patient, self.on_wait)
+        self.batches = Batches(self.state, pools.threads, overrides(app.layers, "call"), patient, self.on_wait)
         self.lost = LostReporter(storage, app.emitter, config.name)
         self.heartbeat = Heartbeat(
             self.state, storage, self.lost, list(queues), config.lease, self.tasks, self.batches.gathering
@@ -98,8 +101,10 @@ class WorkerSession:
             state=self.state,
             timeouts=self.timeouts,
             batches=self.batches,
+            site=Site(storage, self.loop, self.life, pools.threads),
             metrics=self.metrics,
             capture=self.capture,
+            judging=judging_of(app.layers, self.state.troubles, self.lost, app.now),
         )
         settler = Settler(parts, self.lost)
         self.executor = Executor(
@@ -175,6 +180,9 @@ class WorkerSession:
                 loops["declared"] = self.restore_declared
             if self.config.role is not None:
                 loops["lead"] = lambda: self.election.run(answered)
+        relay = self.app.relay if self.config.relay else None
+        if relay is not None:
+            loops["relay"] = lambda: relay.run(lambda: answered("relay"), self.election.is_leader)
         if self.metrics is not None:
             metrics = self.metrics
             loops["metrics"] = lambda: metrics.run(self.storage)

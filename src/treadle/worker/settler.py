@@ -27,6 +27,7 @@ class Settler:
 
     def __init__(self, parts: WorkerParts, lost: LostReporter) -> None:
         self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
+        self._judging = parts.judging
 
     def settled(
         self, sent: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
@@ -69,16 +70,21 @@ class Settler:
                 troubles.pop(run.job_run, None)
                 log.error("could not settle %s %s (%s); its lease will expire", job.task, job.id, answer.reason)
             else:
-                run.refused = True
-                troubles[run.job_run] = None
-                error = StorageError(answer.reason or "refused")
-                started_at = run.record.started_at or 0.0
-                failed = judge.failed(run.record, run.rules, error, None, started_at, 1.0)
-                failed = attempts.noted(run.record, failed, self._state.name, started_at)
-                if run.record.function_done:
-                    failed = failure(run.record, str(error))
-                self._state.settle_again(run, failed)
+                self._refused(run, StorageError(answer.reason or "refused"))
         self._count(applied)
+
+    def _refused(self, run: RunningJob, error: StorageError) -> None:
+        """Settle a run as a failed attempt, because the storage has refused its outcome."""
+        run.refused = True
+        self._state.troubles[run.job_run] = error
+        started_at = run.record.started_at or 0.0
+        failed = judge.failed(run.record, run.rules, error, None, started_at, 1.0)
+        failed = attempts.noted(run.record, failed, self._state.name, started_at)
+        if run.record.function_done:
+            failed = failure(run.record, str(error))
+        if self._judging is not None:
+            self._judging.refused(run, failed, error)
+        self._state.settle_again(run, failed)
 
     def _may_settle_again(self, run: RunningJob) -> bool:
         """Whether to settle an outcome again whose rows were locked. Each try waits up to 1 s for the lock."""

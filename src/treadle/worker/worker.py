@@ -45,6 +45,7 @@ class Worker:
     recovery     delays between retries while the storage is away
     capture_logs a level of `logging`, as a number or a name: keep the log lines of this level that each run emits, for
                  `app.jobs.history`; None: none
+    relay        deliver the jobs of the app's outbox, if it has one; False: another process does, `treadle relay`
     metrics      store how many jobs end and how long they take, for `app.metrics`
     """
 
@@ -69,6 +70,7 @@ class Worker:
         role: Role | None = None,
         ordered: bool = False,
         metrics: bool = True,
+        relay: bool = True,
         capture_logs: int | str | None = None,
     ) -> None:
         config = WorkerConfig(
@@ -89,8 +91,10 @@ class Worker:
             backlog_every=None if backlog_every is None else seconds(backlog_every, "backlog_every"),
             redrive=redrive,
             metrics=metrics,
+            relay=relay,
             capture_logs=level_of(capture_logs),
         )
+        app._core.modules.load()
         self._core = WorkerCore(app._core, config)
 
     @property

@@ -14,7 +14,7 @@ from treadle.core.model import ASKED, CHILDREN, Outcome, Record, State
 from treadle.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
 from treadle.policy import judge
 from treadle.storage.contract import Storage
-from treadle.workflow.fold import causes, ending, failure, fatal
+from treadle.workflow.fold import Raised, causes, ending, failure, fatal
 from treadle.workflow.plan import plan_of
 
 NAMED: Final = 1_000  # failed jobs that one WorkflowFailed names at most
@@ -40,9 +40,12 @@ class WorkflowFinisher:
     ) -> None:
         self._storage, self._tasks, self._reducers, self._most = storage, tasks, reducers, most
 
-    async def end(self, record: Record, max_lost: int) -> Outcome:
+    async def end(self, record: Record, max_lost: int, raised: Raised = lambda error: None) -> Outcome:
         """The outcome of a job that has run and waited. If the storage is unavailable, the job is released and claimed
-        again later."""
+        again later.
+
+        raised  called with the exception of a reducer that failed
+        """
         if max_lost and record.lost >= max_lost + defaults.MAX_LOST:  # its run may have lost almost max_lost
             return failure(record, f"{record.lost} workers were lost while they ran or finished the job")
         plan = plan_of(record)
@@ -56,7 +59,7 @@ class WorkflowFinisher:
             return failure(record, str(error))
         except StorageError:
             return judge.handed_back(record, defaults.POLL)
-        return ending(record, children, self._tasks, self._reducers, self._most)
+        return ending(record, children, self._tasks, self._reducers, self._most, raised)
 
     async def _cancel(self, found: Sequence[Record], guard: Record) -> None:
         """Cancel these jobs and their descendants, but no job of another parent that was returned for a key. Jobs that

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
 from treadle.core.argument_names import spelled_call
-from treadle.core.job import Continuation, Job, JobSpec, Source, T, T_co, W, W_co
+from treadle.core.job import Continuation, Job, JobSpec, Sender, Source, T, T_co, W, W_co
 from treadle.core.model import NewJob
-from treadle.core.must_await import check_awaited
+from treadle.core.must_await import check_awaited, refuse_to_block
 from treadle.errors import BadOption
 from treadle.policy.retry import read_policy
 from treadle.serialization.call_codec import MISSING
@@ -153,14 +153,30 @@ class Flow(Continuation[T_co, W_co]):
     def enqueue(self, *, within: Any = None) -> Coroutine[Any, Any, Job[W_co, W_co]]:
         """Store all its jobs and a root job, which is returned. They are durable when this returns, or, with `within=`,
         when that transaction is committed."""
-        check_awaited(f"{type(self).__name__.lower()}(...).enqueue()", "app.sync.enqueue(...) of the flow")
+        name = f"{type(self).__name__.lower()}(...)"
+        check_awaited(f"{name}.enqueue()", f"{name}.enqueue_sync()")
         return self._enqueue(within)
 
     async def _enqueue(self, within: Any) -> Job[W_co, W_co]:
+        spec, sender = self._sendable()
+        return self._handle(*await sender.send([spec], within))
+
+    def enqueue_sync(self, *, within: Any = None) -> Job[W_co, W_co]:
+        """`enqueue` for synchronous code: it blocks this thread until the jobs are stored. Raises EventLoopError in a
+        thread that runs an event loop."""
+        name = f"{type(self).__name__.lower()}(...)"
+        refuse_to_block(f"{name}.enqueue_sync()", f"{name}.enqueue()")
+        spec, sender = self._sendable()
+        return self._handle(*sender.send_sync([spec], within))
+
+    def _sendable(self) -> tuple[JobSpec[W_co, W_co], Sender]:
         spec = self.job()
         assert spec.source is not None
-        [job] = await spec.source.sender.send([spec], within)
-        return job
+        return spec, spec.source.sender
+
+    def _handle(self, root: Job[W_co, W_co]) -> Job[W_co, W_co]:
+        """The handle that `enqueue` returns: of the root job."""
+        return root
 
     def __repr__(self) -> str:
         return f"<flow of {len(self._specs)} jobs>"
@@ -171,13 +187,10 @@ class Chain(Flow[T_co, W_co]):
 
     __slots__ = ()
 
-    async def _enqueue(self, within: Any) -> Job[W_co, W_co]:
-        """Return the last job of the chain, not the root job."""
-        spec = self.job()
-        assert spec.source is not None
+    def _handle(self, root: Job[W_co, W_co]) -> Job[W_co, W_co]:
+        """The handle of the last job of the chain."""
         last = self._specs[-1]
-        [job] = await spec.source.sender.send([spec], within)
-        return Job(last.id, last.new.task, spec.source.sender, last.decode, job.created)
+        return Job(last.id, last.new.task, root._sender, last.decode, root.created)
 
 
 def composed(

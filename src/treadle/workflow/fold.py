@@ -6,7 +6,7 @@ It runs when the last child has ended, on rows that no longer change. So any wor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -22,6 +22,9 @@ from treadle.tasks.reducers import DEFAULT, Reducer
 from treadle.workflow.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
 
 SHOWN: Final = 20  # failed children that the error of a parent names at most; WorkflowFailed has all
+
+
+Raised = Callable[[Exception], object]
 
 
 class Signature(Protocol):
@@ -46,9 +49,18 @@ class NoReducer(TreadleError, LookupError):
 
 
 def ending(
-    row: Record, children: Sequence[Record], tasks: Mapping[str, Any], reducers: Mapping[str, Reducer], most: int
+    row: Record,
+    children: Sequence[Record],
+    tasks: Mapping[str, Any],
+    reducers: Mapping[str, Reducer],
+    most: int,
+    raised: Raised,
 ) -> Outcome:
-    """The outcome of a parent whose children have ended. `most`: the largest value, in bytes."""
+    """The outcome of a parent whose children have ended.
+
+    most    the largest value, in bytes
+    raised  called with the exception of a reducer that failed
+    """
     plan = plan_of(row)
     if plan.mark is not None or plan.guard:
         return _over(row, children)
@@ -75,6 +87,7 @@ def ending(
         if text is not None and len(text) * 4 > most and (size := len(text.encode())) > most:
             raise TooLarge(f"the value of the workflow {row.job.id}", size, most)
     except Exception as error:  # the reducer, and the classes of its values, are user code
+        raised(error)
         return failure(
             row, f"its children succeeded, but reducing their results with {name!r} failed: {judge.text_of(error)}"
         )

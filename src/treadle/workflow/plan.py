@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import ids
-from treadle.core.model import NewJob, Outcome, Pairs, Record, State
+from treadle.core.job import inheriting
+from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.errors import UNREADABLE
 from treadle.policy.judge import kept_upstreams, succeeded
 from treadle.tasks.when import When
@@ -92,15 +93,13 @@ def root_of(id: str, plan: Plan, after: Sequence[str], **fields: Any) -> NewJob:
 def adopted(new: NewJob, parent: NewJob, deadline: float | None = None) -> NewJob:
     """The job as a child of this parent. It inherits headers, and if it has none of its own, lane (with its weight) and
     deadline."""
-    headers: Pairs = new.headers
     if parent.headers:
-        headers = tuple({**dict(parent.headers), **dict(new.headers)}.items())
+        new = inheriting(new, dict(parent.headers))
     lane, stride = (new.lane, new.stride) if new.lane is not None else (parent.lane, parent.stride)
     return replace(
         new,
         root=parent.root or parent.id,
         parent=new.parent or parent.id,
-        headers=headers,
         lane=lane,
         stride=stride,
         deadline=new.deadline if new.deadline is not None or new.function_done else deadline,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from treadle.core.redaction import shown
 from treadle.errors import StorageError
-from treadle.server.doctor import common, leftovers, sqlite
+from treadle.server.doctor import common, leftovers, outbox, sqlite
 from treadle.server.doctor.common import Check
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import words
@@ -44,6 +44,9 @@ async def of_contents(core: AppCore, has_tasks: bool, repair: bool = False) -> A
             yield check
     async for check in common.checks(core, has_tasks):
         yield check
+    if core.choice.outbox is not None:
+        async for check in outbox.checks(core.choice.outbox):
+            yield check
 
 
 async def examine(core: AppCore) -> AsyncGenerator[Check, None]:

@@ -66,6 +66,13 @@ def looking(file: Path) -> Iterator[sqlite3.Connection]:
         db.close()
 
 
+def newest() -> int:
+    """The schema number of this Treadle."""
+    from treadle.storage.sqlite import newest
+
+    return newest()
+
+
 def schema(file: Path) -> int | None:
     """The schema number of the file; None if there is none, or it cannot be read."""
     if not file.is_file():

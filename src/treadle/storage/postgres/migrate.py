@@ -68,6 +68,11 @@ def known() -> tuple[tuple[int, str, str], ...]:
     return tuple(sorted(found))
 
 
+def newest() -> int:
+    """The number of the newest schema, which this Treadle uses."""
+    return known()[-1][0]
+
+
 async def migrate(address: Address) -> None:
     """Apply all missing migrations. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageError (a missing
     privilege)."""

@@ -16,7 +16,8 @@ from treadle.core.model import Record
 from treadle.durable.steps import IN_BATCH
 from treadle.execution.context import Context, enter_batch
 from treadle.execution.job_run import JobRun
-from treadle.execution.runner import Threads, in_thread
+from treadle.execution.middleware import Middleware, inside_calls
+from treadle.execution.threads import Threads, in_thread
 from treadle.tasks.batch_function import answers
 from treadle.tasks.core import BatchCore
 from treadle.worker.state import WorkerState
@@ -50,6 +51,7 @@ class BatchGathering:
 class Batches:
     """The batch calls that one worker gathers.
 
+    layers   the middleware that overrides `call`
     patient  False: a call waits only for items that are queued already. For tests.
     """
 
@@ -57,10 +59,12 @@ class Batches:
         self,
         state: WorkerState,
         threads: Callable[[], Threads],
+        layers: Sequence[Middleware] = (),
         patient: bool = True,
         on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._state, self._threads, self._patient, self._on_wait = state, threads, patient, on_wait
+        self._layers = layers
         self._loop = state.loop
         self._open: dict[tuple[str, Hashable], BatchGathering] = {}
 
@@ -160,13 +164,14 @@ class Batches:
     async def _call(self, gathering: BatchGathering) -> None:
         task, seats = gathering.task, gathering.seats
         gathering.begun = True
-        enter_batch(tuple(Context(seat.run) for seat in seats))
+        contexts = tuple(Context(seat.run) for seat in seats)
+        enter_batch(contexts)
         results: list[Any]
         process_tag = forks.tag
         try:
             if gathering.left == len(seats):
                 raise asyncio.CancelledError
-            answer = await self._run(task, [seat.item for seat in seats])
+            answer = await self._run(task, contexts, seats)
             if forks.tag is not process_tag:
                 forks.end()
             results = answers(task.name, answer, len(seats))
@@ -182,8 +187,14 @@ class Batches:
             self._state.slots.release()
             self._state.wake.set()
 
-    async def _run(self, task: BatchCore, items: list[Any]) -> Any:
-        if task.runs == "async":
-            return await task.function(items)
+    async def _run(self, task: BatchCore, contexts: Sequence[Context], seats: Sequence[Seat]) -> Any:
+        function, items, is_async = task.function, [seat.item for seat in seats], task.runs == "async"
+        site = seats[0].run.site
+        if task.injector is not None and site is not None:
+            function = task.injector.bound_to(site, function, is_async)
+        if self._layers:
+            function = inside_calls(self._layers, contexts, function, is_async)
+        if is_async:
+            return await function(items)
         here = contextvars.copy_context()
-        return await in_thread(self._threads(), lambda: here.run(task.function, items), task.name, lambda: True)
+        return await in_thread(self._threads(), lambda: here.run(function, items), task.name, lambda: True)

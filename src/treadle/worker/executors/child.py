@@ -28,15 +28,20 @@ from msgspec.structs import replace
 
 from treadle.concurrency import forks
 from treadle.core import clock, defaults
+from treadle.core.injected import injected_names
 from treadle.core.job import Continuation
 from treadle.core.model import Record
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
+from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
+from treadle.execution.middleware import Middleware, inside_calls, overrides
 from treadle.policy import judge
-from treadle.policy.retry import Abort, Defer
+from treadle.policy.retry import Abort, Defer, RetryAfter
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
+from treadle.tasks.core import TaskCore
 from treadle.tasks.task import Task
+from treadle.worker.executors.child_resources import ChildResources
 from treadle.worker.executors.django import close_old_connections
 from treadle.worker.log_capture import LogCapture
 from treadle.workflow.continuation import encode_next, next_of
@@ -45,7 +50,7 @@ HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text th
 NOTES_EVERY = 0.05  # s between two notes sent; the last one goes with the answer
 MAINS = ("__main__", "__mp_main__")
 
-Kind = Literal["other", "defer", "abort", "argument", "result", "large"]
+Kind = Literal["other", "defer", "retry", "abort", "argument", "result", "large"]
 
 
 class Hello(Struct, tag="hello", tag_field="is"):
@@ -67,6 +72,7 @@ class Ask(Struct, tag="ask", tag_field="is"):
     worker: str
     record: Record
     capture: int | None = None  # the level of the log lines to keep; None: none
+    child_headers: dict[str, str] | None = None
     number: int = 0  # number of the request at this child; its answers repeat it
 
 
@@ -104,7 +110,11 @@ class Raised(Struct, tag="raised", tag_field="is"):
     log: tuple[LogLine, ...] = ()
 
 
-Message = Hello | Ask | Begun | Noted | Done | Raised
+class Leave(Struct, tag="leave", tag_field="is"):
+    """Close the resources of the app, and exit."""
+
+
+Message = Hello | Ask | Begun | Noted | Done | Raised | Leave
 read_message = msgspec.json.Decoder(Message).decode
 
 
@@ -122,12 +132,17 @@ class Child:
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[tuple[Message, str]] = SimpleQueue()
         self._functions = Places(None, None)
+        self._resources = ChildResources()
 
     def serve(self) -> None:
         """Run jobs until the parent closes its end or kills this process."""
         threading.Thread(target=self._listen, name="treadle-parent", daemon=True).start()
         while True:
             message, payload = self._inbox.get()
+            if isinstance(message, Leave):
+                self._resources.close()
+                _flush()
+                os._exit(0)  # threads of the functions cannot hold this process
             if isinstance(message, Hello):
                 self._set_up(message)
             elif isinstance(message, Ask):
@@ -170,7 +185,7 @@ class Child:
             if pace.due():
                 self._send(Noted(number, run.note or ""))
 
-        run = JobRun(ask.record, ask.worker, send_note)
+        run = JobRun(ask.record, ask.worker, send_note, child_headers=ask.child_headers)
         enter(run)
         if ask.capture is None:
             return self._called(ask, payload, run)
@@ -188,8 +203,11 @@ class Child:
     def _called(self, ask: Ask, payload: str, run: JobRun) -> tuple[Done | Raised, str]:
         number = ask.number
         try:
-            signature, function = self._functions.find(ask)
+            signature, function, core, layers = self._functions.find(ask)
             args, kwargs = signature.decode_call(payload)
+            run.site = self._resources.site(core)
+            if layers:
+                function = inside_calls(layers, (Context(run),), function, is_async=False)
             result = forks.contained(function, *args, **kwargs)
             if isinstance(result, Continuation):
                 following = next_of(result, signature.encode_result, defaults.MAX_RESULT)
@@ -216,21 +234,25 @@ class Pace:
         return True
 
 
+Place = tuple[CallCodec, Any, TaskCore | None, list[Middleware]]
+
+
 class Places:
     """Finds functions by module and name, and the parent's script by its file."""
 
     def __init__(self, main: str | None, package: str | None) -> None:
         self._main, self._package = main, package
-        self._known: dict[tuple[str, str, str], tuple[CallCodec, Any]] = {}
+        self._known: dict[tuple[str, str, str], Place] = {}
 
-    def find(self, ask: Ask) -> tuple[CallCodec, Any]:
-        """The codec of the task, and its function. Raises BadTask, or the error of the import."""
+    def find(self, ask: Ask) -> Place:
+        """The codec of the task, its function, the task, and the middleware of its app around the call. If the module
+        does not declare the task: only the function. Raises BadTask, or the error of the import."""
         key = ask.module, ask.qualname, ask.name
         if key not in self._known:
             self._known[key] = self._load(ask)
         return self._known[key]
 
-    def _load(self, ask: Ask) -> tuple[CallCodec, Any]:
+    def _load(self, ask: Ask) -> Place:
         module = self._script() if ask.module in MAINS else importlib.import_module(ask.module)
         function: Any = module
         for part in ask.qualname.split("."):
@@ -238,17 +260,19 @@ class Places:
         for candidate in (*_wrapped(function), *vars(module).values()):
             # Not isinstance, which reads `__class__`: a lazy object such as Django's settings may raise there.
             if issubclass(type(candidate), Task) and candidate.name == ask.name:
-                return candidate._core.signature, candidate.function
+                core: TaskCore = candidate._core
+                return core.signature, core.call, core, overrides(core.factory.sender.layers, "call")
         if not callable(function):
             raise BadTask(
                 f"{ask.name}: {ask.module} has no {ask.qualname} at its top level, so a process cannot run it"
             )
-        if ask.codec:
+        if ask.codec or injected_names(function):
+            lacks = "codec" if ask.codec else "dependencies"
             raise BadTask(
-                f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its codec; "
+                f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its {lacks}; "
                 "make it a task in the module that defines it"
             )
-        return CallCodec(ask.name, function), function
+        return CallCodec(ask.name, function), function, None, []
 
     def _script(self) -> types.ModuleType:
         """Import the parent's script under another name, so that its `__main__` block does not run again."""
@@ -285,6 +309,8 @@ def raised(error: BaseException, note: str | None, number: int) -> Raised:
     fields: list[Any] = []
     if isinstance(error, Defer):
         kind, fields = "defer", [error.seconds, None if error.until is None else error.until.timestamp(), error.limit]
+    elif isinstance(error, RetryAfter):
+        kind, fields = "retry", [error.seconds, error.__cause__ is not None]
     elif isinstance(error, Abort):
         kind, fields = "abort", [judge.message_of(error), error.__cause__ is not None]
     elif isinstance(error, BadArgument):

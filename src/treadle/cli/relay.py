@@ -1,0 +1,199 @@
+"""`treadle relay`: delivers the jobs of an outbox; lists, retries and deletes those that cannot be delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from treadle.cli.output import USAGE, Stop, as_json, data, document, lasts, note, plural, table
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.outbox import Outbox, OutboxRow, OutboxStats
+
+T = TypeVar("T")
+COLUMNS = ("id", "task", "queue", "age", "tries", "next", "error")
+RIGHT = ("age", "tries", "next")
+
+
+class RelayGroup(click.Group):
+    """Takes an app in place of a subcommand: `treadle relay MODULE:APP` runs a relay."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=RelayGroup, subcommand_metavar="MODULE:APP | COMMAND [ARGS]...")
+def relay() -> None:
+    """Deliver the jobs of an app's outbox to its storage: `treadle relay MODULE:APP`.
+
+    Workers do this too, unless they run with --no-relay. One process relays at a time; any other takes over when it
+    dies.
+    """
+
+
+@relay.command("run")
+@click.argument("app", metavar="MODULE:APP")
+@click.option("--once", is_flag=True, help="Deliver the jobs that wait now, then exit.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
+def run(app: str, once: bool, log_level: str, log_json: bool) -> None:
+    """Deliver the jobs of the outbox of MODULE:APP until SIGTERM or Ctrl-C."""
+    from treadle.cli import event_loop, logs
+    from treadle.cli.app_loader import find_app
+
+    found = find_app(app)
+    outbox = _outbox_of(found)
+    if once:
+        note(f"treadle: {plural(event_loop.run(_everything(found)), 'job')} delivered")
+        return
+    logs.set_up("relay", log_level, log_json)
+    note(f"treadle: relaying from {outbox.url}; Ctrl-C stops")
+    event_loop.run(_relaying(found))
+
+
+async def _everything(app: App) -> int:
+    async with app:
+        relay = app._core.relay
+        assert relay is not None
+        return await relay.everything()
+
+
+async def _relaying(app: App) -> None:
+    from treadle.worker.os_signals import Signals
+
+    asked = asyncio.Event()
+    with Signals(asyncio.get_running_loop(), asked.set):
+        work, stop = asyncio.create_task(_keep_relaying(app)), asyncio.create_task(asked.wait())
+        await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        work.cancel()
+        await asyncio.wait([work])
+        if not work.cancelled():
+            work.result()
+
+
+async def _keep_relaying(app: App) -> None:
+    """Relay; after an error of the database or of the storage, again after a growing pause."""
+    from treadle.errors import StorageError, StorageFull, StorageUnavailable
+    from treadle.worker.config import RECOVERY
+    from treadle.worker.outage import StorageOutage
+
+    core = app._core
+    outage = StorageOutage("relay", RECOVERY, core.chance, lambda *_: None)
+    while True:
+        try:
+            async with app:
+                relay = core.relay
+                assert relay is not None
+                while True:
+                    try:
+                        await relay.run(lambda: outage.answered("relay"))
+                    except StorageError as error:
+                        await outage.failed("relay", error)
+        except (StorageUnavailable, StorageFull) as error:
+            await outage.failed("open", error)
+
+
+def _outbox_of(app: App) -> Outbox:
+    if app.outbox is None:
+        raise Stop(USAGE, "this app has no outbox: give it one, App(..., outbox=Outbox(url))")
+    return app.outbox
+
+
+# --- the rows
+
+
+def on_outbox(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --app and --outbox to a command, which receives an Outbox as `outbox`."""
+
+    @click.option("--app", metavar="MODULE:APP", help="App whose outbox to use.")
+    @click.option("--outbox", "url", metavar="URL", help="URL of the database with the outbox, in place of --app.")
+    @click.option("--schema", metavar="NAME", help="PostgreSQL schema of its tables. [default: the search path]")
+    @functools.wraps(command)
+    def with_outbox(app: str | None, url: str | None, schema: str | None, **rest: Any) -> Any:
+        if (app is None) == (url is None):
+            raise click.UsageError("give --app MODULE:APP or --outbox URL")
+        from treadle.outbox import Outbox
+
+        if url is not None:
+            return command(outbox=Outbox(url, schema=schema), **rest)
+        from treadle.cli.app_loader import find_app
+
+        return command(outbox=_outbox_of(find_app(app or "")), **rest)
+
+    return with_outbox
+
+
+def call(outbox: Outbox, act: Callable[[], Awaitable[T]]) -> T:
+    """Run one call of the outbox, and close its connection."""
+
+    async def work() -> T:
+        try:
+            return await act()
+        finally:
+            await outbox._close()
+
+    return asyncio.run(work())
+
+
+@relay.command("list")
+@on_outbox
+@click.option("--all", "all_", is_flag=True, help="Also those whose delivery was not refused.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of jobs to show.")
+@as_json
+def list_(outbox: Outbox, all_: bool, limit: int, json_: bool) -> None:
+    """List the jobs whose delivery was refused, with the reason."""
+
+    async def look() -> tuple[OutboxStats, list[OutboxRow]]:
+        return await outbox.stats(), await outbox.list(limit, failing=not all_)
+
+    stats, rows = call(outbox, look)
+    if json_:
+        document({"stats": stats, "jobs": rows})
+        return
+    cells = [
+        (row.id, row.task, row.job and row.job.queue, lasts(row.age), row.tries, _next(row), row.error) for row in rows
+    ]
+    table(COLUMNS, cells, "no job was refused" if not all_ else "the outbox is empty", right=RIGHT)
+    if stats.rows:
+        relaying = f"{stats.relay} relays" if stats.relay else "no process relays"
+        note(f"{plural(stats.rows, 'job')}, the oldest {lasts(stats.oldest)} old; {relaying}")
+
+
+def _next(row: OutboxRow) -> str:
+    if row.next is None:
+        return "given up"
+    return "now" if not row.next else f"in {lasts(row.next)}"
+
+
+@relay.command("retry")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@on_outbox
+def retry(outbox: Outbox, ids: tuple[str, ...]) -> None:
+    """Deliver jobs again, with the other jobs of their calls. Without an ID: all that were given up."""
+    data(f"{plural(call(outbox, lambda: outbox.retry(*ids)), 'job')} will be tried again")
+
+
+@relay.command("delete")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--given-up", is_flag=True, help="Delete all jobs that were given up.")
+@on_outbox
+def delete(outbox: Outbox, ids: tuple[str, ...], given_up: bool) -> None:
+    """Delete jobs, with the other jobs of their calls, so that they never run."""
+    if bool(ids) == given_up:
+        raise click.UsageError("give ids, or --given-up")
+    data(f"{plural(call(outbox, lambda: outbox.delete(*ids)), 'job')} deleted")
+
+
+@relay.command("ddl")
+@on_outbox
+def ddl(outbox: Outbox) -> None:
+    """Print the SQL that creates the tables, for a migration of your own. It does not connect."""
+    data(outbox.ddl().rstrip())

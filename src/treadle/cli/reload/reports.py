@@ -1,0 +1,116 @@
+"""Tells the supervisor of `--reload` which source files a process has loaded.
+
+The supervisor passes one pipe to all its processes. A message is one path with a line break: a write of up to 4096
+bytes is atomic, so that lines of several processes do not mix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import site
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+VARIABLE: Final = "TREADLE_RELOAD_FD"
+PAUSE: Final = 0.5  # s between two looks at sys.modules, for imports inside functions
+LONGEST: Final = 4_096  # bytes of a message
+
+
+class Reporter:
+    """Sends the path of each source file outside of the interpreter and its packages, once, while it is entered.
+
+    At the end of the block it also sends the files that an exception came from, which are not in sys.modules.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._sent: set[str] = set()
+        self._seen = 0  # modules at the last look
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="reload-report", daemon=True)
+        self._folders = _installed()
+        self._parent = os.getppid()
+
+    def __enter__(self) -> Reporter:
+        os.set_inheritable(self._descriptor, False)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._send(_loaded())
+        if error is not None:
+            self._send(_files_of(error))
+        os.close(self._descriptor)
+
+    def _repeat(self) -> None:
+        while True:
+            if len(sys.modules) != self._seen:
+                self._seen = len(sys.modules)
+                self._send(_loaded())
+            if self._ended.wait(PAUSE):
+                return
+            if os.getppid() != self._parent:  # the supervisor was killed: stop like its other processes
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    def _send(self, paths: Iterator[str]) -> None:
+        for path in paths:
+            if path in self._sent or path.startswith(self._folders):
+                continue
+            self._sent.add(path)
+            line = os.fsencode(path) + b"\n"
+            if len(line) <= LONGEST and b"\n" not in line[:-1]:
+                with contextlib.suppress(OSError):  # the supervisor has ended
+                    os.write(self._descriptor, line)
+
+
+def inherited() -> int | None:
+    """The pipe to the supervisor, once; None in a process that `--reload` did not start."""
+    text = os.environ.pop(VARIABLE, "")
+    return int(text) if text.isdecimal() else None
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Send the loaded files of this block, if `--reload` started this process."""
+    descriptor = inherited()
+    with contextlib.nullcontext() if descriptor is None else Reporter(descriptor):
+        yield
+
+
+def _installed() -> tuple[str, ...]:
+    """The folders of the standard library and of installed packages, which do not change during development."""
+    folders = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {site.getusersitepackages(), *site.getsitepackages()}
+    return tuple(folder + os.sep for folder in folders | set(map(os.path.realpath, folders)))
+
+
+def _loaded() -> Iterator[str]:
+    for module in tuple(sys.modules.values()):
+        path = vars(module).get("__file__") if type(module) is type(sys) else None
+        if isinstance(path, str) and path.endswith(".py"):
+            yield os.path.abspath(path)
+
+
+def _files_of(error: BaseException) -> Iterator[str]:
+    """The files of the traceback, and of a syntax error, also of the exceptions that led to this one."""
+    seen = set[int]()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if isinstance(found, SyntaxError) and found.filename:
+            yield os.path.abspath(found.filename)
+        tb = found.__traceback__
+        while tb is not None:
+            if not tb.tb_frame.f_code.co_filename.startswith("<"):
+                yield os.path.abspath(tb.tb_frame.f_code.co_filename)
+            tb = tb.tb_next
+        found = found.__cause__ or found.__context__

@@ -1,0 +1,28 @@
+"""Names of a package that are imported when they are first used (PEP 562).
+
+`import treadle` loads none of the library in this way; `from treadle import App` loads what App needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+
+def lazy_names(
+    package: str, namespace: dict[str, object], modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` for a package: `modules` lists the names that each module defines. A name that is
+    used once is kept in the `namespace` of the package."""
+    places = {name: module for module, names in modules.items() for name in names}
+
+    def get(name: str) -> object:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=None)
+        found = namespace[name] = getattr(import_module(places[name]), name)
+        return found
+
+    def listed() -> list[str]:
+        return sorted({*namespace, *places})
+
+    return get, listed

@@ -1,0 +1,1 @@
+"""Treadle inside web frameworks: one module for each, which imports that framework. `treadle` imports none of them."""

@@ -1,0 +1,218 @@
+"""`Outbox`, what users see of a transactional outbox: its settings, its tables, and the rows that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from msgspec import Struct
+
+from treadle.core.argument_names import spelled
+from treadle.core.model import NewJob
+from treadle.errors import UNREADABLE, BadOption, StorageError
+from treadle.outbox import address
+from treadle.outbox.drivers import Database, Row
+from treadle.outbox.relay import Relay
+from treadle.outbox.rows import job_of
+from treadle.outbox.table import SCHEMA, Statements
+from treadle.outbox.write import Checked, Written
+from treadle.policy.retry import seconds
+
+KEEP: Final = 3_600.0  # s; a relay that died comes back sooner
+POLL: Final = 0.5  # s
+
+
+class OutboxStats(Struct, frozen=True, kw_only=True):
+    """The rows that wait for their delivery.
+
+    rows      all of them, those that were given up included
+    oldest    the age of the oldest in seconds, by the clock of its database; 0 without rows
+    failing   rows whose last delivery was refused
+    given_up  rows that no relay tries again before an operator retries them
+    relay     the process that relays now; None: no process does
+    """
+
+    rows: int
+    oldest: float
+    failing: int
+    given_up: int
+    relay: str | None
+
+
+class OutboxRow(Struct, frozen=True, kw_only=True):
+    """A job that waits for its delivery.
+
+    job     None: this Treadle cannot read it
+    age     seconds since the enqueue
+    next    seconds until the next try; 0: at once; None: it was given up
+    error   why the last delivery was refused
+    """
+
+    id: str
+    job: NewJob | None
+    age: float
+    tries: int
+    next: float | None
+    error: str | None
+
+    @property
+    def task(self) -> str:
+        return "?" if self.job is None else self.job.task
+
+
+@spelled
+class Outbox:
+    """A transactional outbox: `within=session` writes jobs as rows of your database, and a relay delivers them to the
+    storage of the app after the commit.
+
+    url     postgresql://, mysql://, mariadb:// or sqlite:///: the database with your data. A URL of SQLAlchemy will do:
+            its driver is ignored
+    schema  PostgreSQL: the schema of the two tables; None: the first of the search path
+    keep    seconds for which the rows of these jobs stay after they ended, at least. A relay that died between a
+            delivery and the delete must be replaced within this time, or a job that was pruned meanwhile runs twice
+    poll    seconds between two looks for new rows
+    notify  PostgreSQL: notify the relay at the commit. False for transactions that are committed in two phases, which
+            cannot notify
+
+    `treadle migrate --app MODULE:APP` creates the tables. Raises BadUrl and BadOption.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str | None = None,
+        keep: float | timedelta = KEEP,
+        poll: float | timedelta = POLL,
+        notify: bool = True,
+    ) -> None:
+        self._address = address.read(url, schema)
+        self._keep, self._poll, self._notify = seconds(keep, "keep"), seconds(poll, "poll"), notify
+        if not self._poll:
+            raise BadOption("poll", "expected more than 0 s")
+        self._statements = Statements(self._address.dialect, schema, notify)
+        self._database = Database(self._address)
+        self._checked = Checked()
+
+    @property
+    def url(self) -> str:
+        """The URL without its password."""
+        return self._address.shown
+
+    # --- its tables
+
+    def ddl(self) -> str:
+        """The SQL that creates the tables, for a migration of your own."""
+        return "".join(f"{statement};\n" for statement in self._statements.ddl())
+
+    async def version(self) -> int | None:
+        """The version of the tables; None: they do not exist. Raises StorageError."""
+        if not await self._database.run(self._statements.exists()):
+            return None
+        [(_, version)] = await self._database.run(self._statements.mark())
+        return int(version)
+
+    async def create(self) -> bool:
+        """Create the tables unless they exist. Returns whether it did. Raises StorageError."""
+        found = await self.version()
+        if found is not None and found > SCHEMA:
+            raise StorageError(f"{self.url} has tables of version {found}, this Treadle knows up to {SCHEMA}")
+        if found is not None:
+            return False
+        try:
+            await asyncio.to_thread(self._database.run_once, [(text, ()) for text in self._statements.creation()])
+        except StorageError:
+            if await self.version() is None:
+                raise
+            return False  # another process created them meanwhile
+        return True
+
+    # --- its rows
+
+    async def stats(self) -> OutboxStats:
+        """Raises StorageError."""
+        [(rows, oldest, given_up, failing, holder, left)] = await self._database.run(self._statements.counts())
+        return OutboxStats(
+            rows=int(rows),
+            oldest=max(0.0, float(oldest or 0.0)),
+            failing=int(failing),
+            given_up=int(given_up),
+            relay=holder if left is not None and left > 0 else None,
+        )
+
+    async def list(self, limit: int = 100, *, failing: bool = False) -> list[OutboxRow]:
+        """The first rows in the order of their enqueue; `failing`: only those whose delivery was refused."""
+        return [_listed(row) for row in await self._database.run(self._statements.listed(limit, failing))]
+
+    async def retry(self, *ids: str) -> int:
+        """Deliver these jobs with the next page, together with the other jobs of their calls; without ids, all that
+        were given up. Returns the number of rows."""
+        return await self._act(ids, self._statements.again)
+
+    async def delete(self, *ids: str) -> int:
+        """Delete these jobs, together with the other jobs of their calls. They are never delivered. Without ids, all
+        that were given up. Returns the number of rows."""
+        return await self._act(ids, self._statements.delete)
+
+    async def _act(self, ids: Sequence[str], act: Callable[[Sequence[int]], Any]) -> int:
+        seqs = [seq for (seq,) in await self._database.run(self._statements.whole(ids or None))]
+        if seqs:
+            await self._database.run(act(seqs))
+        return len(seqs)
+
+    # --- for the app
+
+    def _within(self, given: Any, committed: Callable[[Sequence[str]], None] | None) -> Written:
+        return Written(given, self._database, self._statements, self._checked, committed)
+
+    def _relay(self, storage: Callable[[], Any], lease: float | None = None) -> Relay:
+        words = {} if lease is None else {"lease": lease}
+        return Relay(
+            self._database,
+            self._statements,
+            storage,
+            keep=self._keep,
+            poll=self._poll,
+            notify=self._notify,
+            **words,
+        )
+
+    async def _find(self, id: str) -> tuple[str | None, int, str | None] | None:
+        """(the job that was returned for it, tries, error) of a job in the outbox; None: it is not there."""
+        found = await self._database.run(self._statements.found(id))
+        return (found[0][0], int(found[0][1]), found[0][2]) if found else None
+
+    async def _close(self) -> None:
+        await self._database.close()
+
+    def _forget(self) -> None:
+        self._database.forget()
+        self._checked = Checked()
+
+    def __repr__(self) -> str:
+        return f"Outbox({self.url!r})"
+
+
+def check_outbox(given: object) -> Outbox | None:
+    """The argument `outbox=` of an app. Raises BadOption."""
+    if given is not None and not isinstance(given, Outbox):
+        raise BadOption("outbox", f"expected Outbox(url), found {given!r:.100}")
+    return given
+
+
+def _listed(row: Row) -> OutboxRow:
+    id, text, age, tries, due, error = row
+    try:
+        job = job_of(text)
+    except UNREADABLE:
+        job = None
+    return OutboxRow(
+        id=id,
+        job=job,
+        age=max(0.0, float(age)),
+        tries=int(tries),
+        next=None if due is None else max(0.0, float(due)),
+        error=error,
+    )

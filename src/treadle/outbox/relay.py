@@ -1,0 +1,269 @@
+"""Delivers the rows of an outbox to the storage of the jobs: read a page, enqueue it, delete it.
+
+A relay may die between any two of these. The next one repeats the delivery, and the storage returns the jobs that it
+has. Two relays at once do the same work twice and nothing else, so the lease saves work; correctness does not need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from treadle.concurrency.spawn import started
+from treadle.core.clock import monotonic
+from treadle.core.model import NewJob, Record
+from treadle.errors import (
+    UNREADABLE,
+    StorageDenied,
+    StorageError,
+    StorageFull,
+    StorageMoved,
+    StorageUnavailable,
+    TreadleError,
+    Unsupported,
+    error_line,
+)
+from treadle.outbox.drivers import Database, Row
+from treadle.outbox.notices import Notices
+from treadle.outbox.rows import Call, Waiting, aged, calls_of, job_of, read
+from treadle.outbox.table import Statements
+
+log = logging.getLogger("treadle")
+
+PAGE: Final = 1_000  # rows of one delivery; larger pages gained nothing and block the storage for longer
+LEASE: Final = 5.0  # s without a renewal after which another relay takes over
+RENEWALS: Final = 4  # of the lease in that time
+TRIES: Final = 10  # failed deliveries after which a row waits for an operator
+FIRST: Final = 1.0  # s until the second try; each further pause is twice as long
+LONGEST: Final = 300.0  # s of such a pause
+FOLLOWED: Final = 3_600.0  # s for which the outbox remembers that another job was returned for one of its jobs
+ERROR: Final = 2_000  # characters of an error that are kept
+# Errors that say something of the storage, and nothing of the jobs.
+OF_STORAGE: Final = (StorageFull, StorageDenied, StorageMoved, Unsupported)
+
+
+class Store(Protocol):
+    """The storage of the jobs, as far as a relay calls it."""
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]: ...
+    async def get(self, ids: Sequence[str]) -> list[Record | None]: ...
+
+
+class Relay:
+    """The relay of one process.
+
+    keep   s for which the row of a job stays at least: a repeated delivery must find it
+    poll   s between two reads, if no notification arrives
+    lease  s without a renewal after which another relay takes over
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        statements: Statements,
+        storage: Callable[[], Awaitable[Any]],
+        *,
+        keep: float,
+        poll: float,
+        notify: bool = True,
+        lease: float = LEASE,
+    ) -> None:
+        self._database, self._statements, self._storage = database, statements, storage
+        self._keep, self._poll, self._lease = keep, poll, lease
+        self.holder = f"{platform.node()}:{os.getpid()}:{os.urandom(3).hex()}"
+        self._led_until = 0.0  # by this process's monotonic clock; 0: another relay leads
+        self._notices = Notices(database.address, poll) if notify else None
+        self._size = PAGE  # smaller after a page that the storage did not answer, while it answers other calls
+        self.delivered = 0  # jobs, since this relay was created
+
+    # --- the loop
+
+    async def run(self, answered: Callable[[], None] = lambda: None, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Relay until cancelled, while this process has the lease and is `wanted`. Raises StorageError; call it again
+        after a pause."""
+        try:
+            while True:
+                if not wanted() or not await self._leads():
+                    answered()
+                    await asyncio.sleep(self._lease / RENEWALS)
+                    continue
+                more = await self._pass(self._leads)
+                answered()
+                if not more:
+                    await self._wait()
+        finally:
+            if self._notices is not None:
+                await self._notices.close()
+            await asyncio.shield(self._leave())
+
+    async def _leads(self) -> bool:
+        now = monotonic()
+        if now < self._led_until - self._lease * (1 - 1 / RENEWALS):
+            return True
+        [(changed,)] = await self._database.run(self._statements.lead(self.holder, self._lease))
+        if changed and not self._led_until:
+            log.info("the relay of %s is %s", self._database.address.shown, self.holder)
+        self._led_until = now + self._lease if changed else 0.0
+        return bool(changed)
+
+    async def _leave(self) -> None:
+        """End the lease, so that no other relay waits for it."""
+        if self._led_until:
+            self._led_until = 0.0
+            with suppress(StorageError):
+                await self._database.run(self._statements.leave(self.holder))
+
+    async def _wait(self) -> None:
+        if self._notices is None:
+            await asyncio.sleep(self._poll)
+        else:
+            await self._notices.wait()
+
+    # --- the delivery
+
+    async def everything(self) -> int:
+        """Deliver all rows that are due; returns how many jobs were."""
+        before = self.delivered
+        while await self._pass(_always):
+            pass
+        return self.delivered - before
+
+    async def once(self) -> None:
+        """Deliver one page: the first rows that are due."""
+        await self._pass(_never)
+
+    async def deliver(self, ids: Sequence[str]) -> None:
+        """Deliver the committed rows of these jobs that were never tried."""
+        rows = await self._database.run(self._statements.of(ids))
+        if rows:
+            over, _ = await self._page([read(row) for row in rows])
+            await self._delete(over)
+
+    async def _pass(self, goes_on: Callable[[], Awaitable[bool]]) -> bool:
+        """Deliver page after page, while `goes_on`. Returns whether there were any rows.
+
+        While the storage works on one page, this process reads the next one and deletes the one before: half as much
+        time again on PostgreSQL.
+        """
+        size = self._size
+        rows = [read(row) for row in await self._database.run(self._statements.page(size))]
+        if not rows:
+            return False
+        full = len(rows) == size
+        further: asyncio.Task[list[Row]] | None = None
+        deleting: asyncio.Task[None] | None = None
+        try:
+            while rows:
+                if full and await goes_on():
+                    further = started(self._database.run(self._statements.further(rows[-1].seq, size)))
+                over, done = await self._page(rows)
+                if deleting is not None:
+                    await deleting
+                deleting = started(self._delete(over))
+                # The end of a call that the last page began was delivered with it.
+                found = [] if further is None else await further
+                full, further = len(found) == size, None
+                rows = [read(row) for row in found if row[0] not in done]
+            if deleting is not None:
+                await deleting
+            return True
+        finally:
+            await _ended(further, deleting)
+
+    async def _delete(self, seqs: Sequence[int]) -> None:
+        if seqs:
+            await self._database.run(self._statements.delete(seqs))
+
+    async def _page(self, rows: list[Waiting]) -> tuple[list[int], set[int]]:
+        """Deliver these rows, and the others of their calls. Returns the numbers of those to delete, and of all."""
+        over = [row.seq for row in rows if row.became is not None]  # no longer worth remembering
+        rows = await self._with_calls([row for row in rows if row.became is None])
+        done = {row.seq for row in rows}
+        return over + await self._calls(await self._storage(), calls_of(rows)), done
+
+    async def _with_calls(self, rows: list[Waiting]) -> list[Waiting]:
+        """These rows, and the other rows of their calls, which may be on another page."""
+        calls = list(dict.fromkeys(row.call for row in rows if row.call is not None))
+        if not calls:
+            return rows
+        more: list[Row] = await self._database.run(self._statements.calls(calls))
+        known = {row.seq for row in rows}
+        return sorted([*rows, *(each for row in more if (each := read(row)).seq not in known)], key=lambda row: row.seq)
+
+    async def _calls(self, storage: Store, calls: list[Call]) -> list[int]:
+        """Deliver these calls in one step; if one of them is refused, by halves. Returns the rows that are done."""
+        if not calls:
+            return []
+        try:
+            jobs = [aged(job_of(row.text), row.age, self._keep) for call in calls for row in call]
+            stored = await storage.enqueue(jobs)
+        except OF_STORAGE:
+            raise
+        except StorageUnavailable as error:
+            await storage.get(["treadle:relay"])  # raises if the storage is away; else these rows may be the cause
+            if len(calls) == 1:
+                await self._failed(calls[0], error, for_ever=True)
+            self._size = max(1, self._size // 2)
+            raise
+        except (TreadleError, *UNREADABLE) as error:
+            return await self._refused(storage, calls, error)
+        self.delivered += len(jobs)
+        self._size = min(PAGE, 2 * self._size)
+        return await self._done([row for call in calls for row in call], jobs, stored)
+
+    async def _refused(self, storage: Store, calls: list[Call], error: Exception) -> list[int]:
+        if len(calls) > 1:
+            middle = len(calls) // 2
+            return [*await self._calls(storage, calls[:middle]), *await self._calls(storage, calls[middle:])]
+        await self._failed(calls[0], error)
+        return []
+
+    async def _failed(self, call: Call, error: Exception, for_ever: bool = False) -> None:
+        """Record a failed try. `for_ever`: it is never given up, because the storage may be the cause."""
+        tries = call[0].tries + 1
+        given_up = tries >= TRIES and not for_ever
+        delay = None if given_up else min(FIRST * 2 ** min(tries - 1, 30), LONGEST)
+        words = f"{type(error).__name__}: {error_line(str(error)) or 'no details'}"[:ERROR]
+        await self._database.run(self._statements.failed([row.seq for row in call], words, delay))
+        after = "given up; `treadle relay retry` tries it again" if delay is None else f"again in {delay:g} s"
+        log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), words, tries, after)
+
+    async def _done(self, rows: Sequence[Waiting], jobs: Sequence[NewJob], stored: Sequence[Record]) -> list[int]:
+        """The rows to be deleted. Those for which the storage returned another job stay for a while, as a reference."""
+        over = []
+        for row, job, record in zip(rows, jobs, stored, strict=True):
+            if record.job.id == job.id:
+                over.append(row.seq)
+            else:
+                await self._database.run(self._statements.became(row.seq, record.job.id, FOLLOWED))
+        return over
+
+
+def _named(row: Waiting) -> str:
+    """The job of a row, for the log."""
+    with suppress(*UNREADABLE):
+        return f"job {job_of(row.text).id}"
+    return f"row {row.seq}"
+
+
+async def _always() -> bool:
+    return True
+
+
+async def _never() -> bool:
+    return False
+
+
+async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
+    """Wait for the statements that have begun: they cannot be cancelled in their thread."""
+    left = [task for task in tasks if task is not None and not task.done()]
+    if left:
+        await asyncio.wait(left)
+    for task in tasks:
+        if task is not None and not task.cancelled():
+            task.exception()  # the next pass meets it again

@@ -1,0 +1,156 @@
+"""`within=` of an app with an outbox: the jobs become rows of the user's own transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+from treadle.core.clock import wall
+from treadle.core.model import NewJob, Outcome, Record, Settled
+from treadle.errors import UNREADABLE, BadSession, StorageError, Unsupported
+from treadle.outbox.address import Address
+from treadle.outbox.commits import when_committed
+from treadle.outbox.drivers import Database, Row, missing, raise_translated
+from treadle.outbox.rows import expected, job_of, written
+from treadle.outbox.table import SCHEMA, Sent, Statements
+from treadle.storage.driver_sessions import Session
+from treadle.storage.user_session import is_async, session_of
+
+
+def same_file(file: str, path: str) -> bool:
+    return bool(file) and os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path)
+
+
+class Checked:
+    """The facts that this process has about the database: its mark, and the connections that belong to it."""
+
+    def __init__(self) -> None:
+        self.mark: str | None = None  # None: not read yet, or the database did not answer
+        self.asked = False
+        self._known: WeakSet[Any] = WeakSet()
+
+    def has(self, raw: Any) -> bool:
+        try:
+            return raw in self._known
+        except TypeError:  # no weak references to it
+            return False
+
+    def add(self, raw: Any) -> None:
+        with suppress(TypeError):
+            self._known.add(raw)
+
+
+class Written:
+    """The verbs inside one transaction of the user.
+
+    committed  called with the ids after the commit, if the session reports it
+    """
+
+    def __init__(
+        self,
+        given: Any,
+        database: Database,
+        statements: Statements,
+        checked: Checked,
+        committed: Callable[[Sequence[str]], None] | None,
+    ) -> None:
+        self._given, self._database, self._statements = given, database, statements
+        self._checked, self._committed = checked, committed
+
+    @property
+    def _address(self) -> Address:
+        return self._database.address
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        """Write the rows. Whether a key is held or an id is taken is known at the delivery, so the records are the
+        jobs' own. Raises BadOption, TooLarge, BadSession and StorageError."""
+        rows = written(jobs)
+        session = await self._session()
+        if rows:
+            await self._run(session, self._statements.insert(rows))
+            if self._committed is not None:
+                when_committed(self._given, [job.id for job in jobs], self._committed)
+        now = wall()
+        return [expected(job, now) for job in jobs]
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        """The jobs in the outbox, as this transaction sees them."""
+        session, found = await self._session(), dict[str, Record]()
+        for id, text in await self._run(session, self._statements.jobs(ids)):
+            try:
+                found[id] = expected(job_of(text), 0.0)
+            except UNREADABLE:
+                continue
+        return [found.get(id) for id in ids]
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        raise Unsupported("an outbox", "settling jobs within=", "do it after your commit, without within=")
+
+    async def _session(self) -> Session:
+        session = await session_of(self._given, self._address.dialect, f"the outbox, {self._address.shown}")
+        connection = getattr(session, "identity", session.raw)
+        if not self._checked.has(connection):
+            await self._check(session)
+            self._checked.add(connection)
+        return session
+
+    async def _run(self, session: Session, sent: Sent) -> list[Row]:
+        text, values = sent
+        try:
+            return await session.run(text, values)
+        except StorageError:
+            raise
+        except Exception as error:
+            raise_translated(error, self._address)
+
+    async def _check(self, session: Session) -> None:
+        """Raise an error unless the session is on the database of the outbox, and that has its tables."""
+        address = self._address
+        if address.dialect == "sqlite":
+            await self._check_file(session)
+        if not await self._run(session, self._statements.exists()):
+            raise missing(await self._where(session))
+        [(mark, version)] = await self._run(session, self._statements.mark())
+        if version > SCHEMA:
+            raise StorageError(f"{address.database} has tables of version {version}, this Treadle knows up to {SCHEMA}")
+        wanted = self._checked.mark
+        if not self._checked.asked:
+            wanted = await asyncio.to_thread(self._ask) if is_async(self._given) else self._ask()
+        if wanted is not None and mark != wanted:
+            raise BadSession(
+                f"a {type(self._given).__name__}", f"it is a transaction of another database than {address.database}"
+            )
+
+    async def _check_file(self, session: Session) -> None:
+        path = self._address.target
+        for _, name, file in await session.run("PRAGMA database_list"):
+            if name == "main" and not same_file(file, path):
+                raise BadSession(
+                    f"a connection to {file or 'a database in memory'}",
+                    f"the outbox is in {path}, and a transaction cannot span two files",
+                )
+
+    async def _where(self, session: Session) -> str:
+        """The database of the session, which may not be that of the outbox."""
+        if self._address.dialect == "sqlite":
+            return self._address.database
+        name = "current_database()" if self._address.dialect == "postgresql" else "DATABASE()"
+        [(found,)] = await self._run(session, (f"SELECT {name}", ()))
+        return f"the database {found!r} of a {type(self._given).__name__} (the outbox is {self._address.shown})"
+
+    def _ask(self) -> str | None:
+        """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: it
+        does not answer, for example because this process has no account there."""
+        self._checked.asked = True
+        if self._address.dialect == "sqlite":
+            return None  # the file was compared, and it may be locked by the user's own transaction
+        try:
+            [[(mark, _)]] = self._database.run_once([self._statements.mark()])
+        except StorageError:
+            return None
+        self._checked.mark = str(mark)
+        return self._checked.mark
