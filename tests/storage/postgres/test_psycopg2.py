@@ -38,7 +38,7 @@ def connected(**options: Any) -> Any:
 @shows("a text given to psycopg2 is never read as SQL")
 @pytest.mark.parametrize("strings", ["on", "off"])
 def test_literals(strings: str) -> None:
-    """Whatever the server makes of a backslash in an ordinary string."""
+    """With both meanings of a backslash in an ordinary string."""
     signs = ["'", "\\", "$1", "%s", "a", "ü", '"', "\n", ";--"]
     texts = ["".join(each) for each in itertools.product(signs, repeat=3)]
     with closing(connected()) as raw, raw.cursor() as cursor:
