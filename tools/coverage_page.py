@@ -105,6 +105,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Storages": ("tests/storage/",),
     "Ports": ("src/treadle/testing/ports/", "tests/ports/"),
     "HTTP server": ("tests/server/",),
+    "Django": ("tests/integrations/django/",),
     "Delayed jobs over HTTP": (
         "tests/compat/test_delayed.py",
         "tests/compat/test_delayed_fleet.py",

@@ -56,7 +56,8 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     ports     (queue, pubsub, store) of `treadle.ports`, instead of a url: jobs in your own systems
     namespace with ports: prefix of all their keys and channels; default "treadle"
     retry     default retry policy; a task's own policy overrides the fields that it sets
-    on_error  (exception, Failure) -> Retry.now() | Defer(...) | Abort(...) | None, for tasks without their own
+    on_error  (exception, Failure) -> Retry.now() | Retry.after(...) | Defer(...) | Abort(...) | None, for tasks without
+              their own; or Retry.only(...)
     codec     converts arguments and results to text and back; None: by their annotations
     sizes     the largest payload, result and headers, in bytes
     token     the access token for an http:// url; None: TREADLE_TOKEN

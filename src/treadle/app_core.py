@@ -280,6 +280,11 @@ class AppCore:
             self._when_forked,
         )
 
+    def use(self, choice: StorageChoice) -> None:
+        """Use this storage from now on. The app must be closed, and no worker of it may run."""
+        self.choice, self.life = choice, self.new_life(choice)
+        self.client.at_hand = self.life.at_hand
+
     def _when_open(self) -> None:
         self.moved.forget()
         if self.choice.by_default:

@@ -88,7 +88,7 @@ class Client:
         emitter: Emitter,
         tasks: Mapping[str, Any] | None = None,
     ) -> None:
-        self._storage, self._at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
+        self._storage, self.at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
         self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows while tasks are declared
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000, at_once=True)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
@@ -101,7 +101,7 @@ class Client:
         self.portal: Portal  # set by `app.sync`, which every app has
 
     def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
-        storage = self._at_hand()
+        storage = self.at_hand()
         return self._store_first(jobs) if storage is None else storage.enqueue(jobs)
 
     async def _store_first(self, jobs: list[NewJob]) -> Sequence[Record]:

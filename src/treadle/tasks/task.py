@@ -32,7 +32,7 @@ P = ParamSpec("P")
 C = TypeVar("C")
 
 _SEND = "use .enqueue(...), or .enqueue_sync(...) in synchronous code"
-_OPTIONS = "use .options(delay=..., queue=...).enqueue(...), or .enqueue_sync(...) in synchronous code"
+_OPTIONS = "use .options(...).enqueue(...), or .options(...).enqueue_sync(...) in synchronous code"
 _LIST = "use app.enqueue([task.job(...), ...]), or a task that takes a list"
 FOREIGN = {  # names of Celery, Dramatiq and Huey
     "delay": _SEND,

@@ -161,7 +161,7 @@ class Testing:
         for name, value in new.items():
             self._change(core, name, value)
         self._change(core, "life", core.new_life(core.choice))
-        self._change(core.client, "_at_hand", core.life.at_hand)
+        self._change(core.client, "at_hand", core.life.at_hand)
         # Jobs enqueued at the same moment are queued by id, so ids must sort in counting order.
         self._change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")
         self._change(core.maker, "now", self.clock)
