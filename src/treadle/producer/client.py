@@ -13,7 +13,7 @@ from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Query
-from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, UnknownJob
+from treadle.errors import BadOption, JobNotDone, KeyHeld, ResourceFailed, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
 from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here
 from treadle.policy.retry import seconds
@@ -190,7 +190,7 @@ class Client:
         if inline and self.run_now is not None:
             try:
                 await self.run_now(inline)
-            except StorageError as error:
+            except (StorageError, ResourceFailed) as error:
                 # The jobs are stored, so the call must not fail; any worker will run them.
                 log.warning(
                     "could not run the inline jobs %s here; they wait for a worker: %s", ", ".join(inline), error

@@ -49,7 +49,7 @@ class Project:
         """Its output. Fails unless the process ends with 0."""
         with self.start(*words) as process:
             try:
-                said, _ = process.communicate(timeout=100)
+                said, _ = process.communicate(timeout=200)
             finally:
                 process.kill()
         assert process.returncode == 0, said

@@ -9,6 +9,8 @@ import pytest
 from tests.integrations.django.projects import KINDS, a_project
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.timeout(220)  # several processes, each of which imports Django
+
 STORY = """\
 rolled back: 0 jobs
 before the commit, others see [0] jobs; after it 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -15,7 +16,7 @@ from treadle.admin import stored_values
 from treadle.app_core import AppCore
 from treadle.core.model import Record, State
 from treadle.core.redaction import visible, without_secrets
-from treadle.errors import UnknownSchedule, error_line
+from treadle.errors import UnknownName, UnknownSchedule, error_line
 from treadle.integrations.django.results import moment
 from treadle.policy import attempts
 
@@ -121,7 +122,9 @@ async def job_list(core: AppCore, given: Mapping[str, str], payloads: bool) -> J
     search: dict[str, Any] = {"search": given["q"].strip()} if given.get("q", "").strip() else {}
     jobs = core.jobs if payloads else core.jobs.showing(None, payloads=False)
     cursor = given.get("cursor") or None
-    page = await jobs.list(limit=PAGE, cursor=cursor, **filters, **search)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownName)  # the page says that no job matches
+        page = await jobs.list(limit=PAGE, cursor=cursor, **filters, **search)
     kept = filters | ({"q": search["search"]} if search else {})
     counts = (await core.queues.stats()).counts
     return JobList(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from django.db import transaction
 
@@ -25,6 +25,7 @@ from treadle.integrations.django.reading import read
 from treadle.integrations.django.task import TreadleTask
 from treadle.storage.contract import Bound
 from treadle.storage.user_session import at_once
+from treadle.tasks.options import Options, columns, policy_of
 
 
 class TreadleBackend(BaseTaskBackend):
@@ -55,8 +56,16 @@ class TreadleBackend(BaseTaskBackend):
         """Check a task, and make its jobs run here. Raises InvalidTask."""
         super().validate_task(task)
         known = self.store.register(task, constants_of(task))
-        if getattr(task, "options", None) is not known.task_options:
-            self._bound(known, task)
+        given: dict[str, Any] = getattr(task, "options", {})
+        if given is not known.task_options:
+            self._check(task, given)
+
+    def _check(self, task: Any, given: dict[str, Any]) -> None:
+        maker, found = self.app._core.maker, cast("Options", given)
+        try:
+            columns(found, policy_of(found), task.module_path, maker.now(), maker.sizes)
+        except (BadOption, TooLarge) as error:
+            raise InvalidTask(f"{task.module_path}: {error}") from error
 
     def _bound(self, known: Known, task: Any) -> Any:
         """The Treadle task with the options of this task's jobs, as far as they differ. Raises InvalidTask."""
@@ -90,31 +99,29 @@ class TreadleBackend(BaseTaskBackend):
         self.validate_task(task)
         store = self.store
         known = store.tasks[task.module_path]
+        plain, named = plain_json(list(args)), plain_json(kwargs)
         try:
-            spec = self._bound(known, task).job(*plain_json(list(args)), **plain_json(kwargs))
+            spec = self._bound(known, task).job(*plain, **named)
         except (BadOption, TooLarge) as error:
             raise InvalidTask(f"{task.module_path}: {error}") from error
         commit = self.treadle.commit
-        if commit == "same":
+        if commit in ("same", "outbox"):
             row, created = _stored_within(store, spec)
         elif commit == "after" and store.database is not None and not connection_of(store).in_atomic_block:
             row, created = _stored_at_once(store, spec)
         elif commit == "after":
-            return self._after_commit(store, task, spec)
+            return self._after_commit(store, task, spec, plain, named)
         else:
             row, created = _stored_at_once(store, spec)
-        return self._enqueued(store, task, row, created)
-
-    def _enqueued(self, store: JobStore, task: Any, row: Record, created: bool) -> Any:
-        result = results.result_of(row, store, self.alias, task if created else None)
-        if created:
-            task_enqueued.send_robust(sender=type(self), task_result=result)
+        if not created:  # another job has the key or the id
+            return results.result_of(row, store, self.alias)
+        result = results.fresh(row, self.alias, task, plain, named)
+        task_enqueued.send_robust(sender=type(self), task_result=result)
         return result
 
-    def _after_commit(self, store: JobStore, task: Any, spec: Any) -> Any:
+    def _after_commit(self, store: JobStore, task: Any, spec: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Store the job when the transaction has committed. Until then its result is not known anywhere else."""
-        new = spec.new
-        found = results.result_of(Record(job=new, version=0, state=State.READY), store, self.alias, task)
+        found = results.fresh(Record(job=spec.new, version=0, state=State.READY), self.alias, task, args, kwargs)
         object.__setattr__(found, "enqueued_at", None)
 
         def send() -> None:
@@ -166,7 +173,7 @@ def _stored_within(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
     connection, core = connection_of(store), store.app._core
     if connection.in_atomic_block:
         return _bound_send(core, spec, connection)
-    with transaction.atomic(using=store.database):
+    with transaction.atomic(using=connection.alias):
         return _bound_send(core, spec, connection)
 
 
@@ -178,7 +185,10 @@ def _bound_send(core: Any, spec: JobSpec[Any], connection: Any) -> tuple[Record,
 
 
 def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
+    """Store the job now, over a connection of Treadle's own -> the row, and whether it is new."""
     app = store.app
+    if store.memory is not None:  # only Django's connection can reach that database
+        return _stored_within(store, spec)
     [found] = app.sync.call(app._core.client.send_rows([spec]))
     return found
 

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.utils.connection import ConnectionDoesNotExist
 
 from treadle.errors import StorageError, TreadleError
 from treadle.integrations.django import database, schedules
@@ -41,7 +42,15 @@ def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
                 hint="Leave out 'url', or use commit='after', which stores a job when your transaction has committed.",
                 id="treadle.E003",
             )
+        if given.commit == "outbox":
+            yield from _of_outbox(alias, given)
         return
+    if given.commit == "outbox":
+        yield checks.Error(
+            f"TASKS[{alias!r}]: commit='outbox' is for jobs at another url, and there is none.",
+            hint="Leave out 'commit': the jobs are stored in your transaction.",
+            id="treadle.E003",
+        )
     if given.database not in settings.DATABASES:
         yield checks.Error(
             f"TASKS[{alias!r}]: there is no DATABASES[{given.database!r}].",
@@ -58,6 +67,15 @@ def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
         )
         return
     yield from _of_database(given.database, connection)
+
+
+def _of_outbox(alias: str, given: BackendOptions) -> Iterator[Any]:
+    try:
+        database.outbox_url(given.database)
+    except (ImproperlyConfigured, ConnectionDoesNotExist) as error:
+        yield checks.Error(
+            f"TASKS[{alias!r}]: {error}", hint="Use commit='after', or another database.", id="treadle.E002"
+        )
 
 
 def _of_database(alias: str, connection: Any) -> Iterator[Any]:

@@ -42,6 +42,22 @@ def url_of(alias: str, schema: str) -> str:
     )
 
 
+def outbox_url(alias: str) -> str:
+    """The URL of an outbox in that database. Raises ImproperlyConfigured for a database that cannot have one."""
+    connection = connections[alias]
+    settings = connection.settings_dict
+    if connection.vendor == "sqlite" and not is_in_memory(connection):
+        return f"sqlite:///{quote(str(Path(settings['NAME']).absolute()))}"
+    if connection.vendor == "postgresql":
+        return _server("postgresql", settings, _libpq(settings))
+    if connection.vendor == "mysql":
+        return _server("mysql", settings, {})
+    raise ImproperlyConfigured(
+        f"an outbox needs PostgreSQL, MySQL, MariaDB or a SQLite file, and DATABASES[{alias!r}] is "
+        f"{connection.display_name}{' in memory' if connection.vendor == 'sqlite' else ''}"
+    )
+
+
 def fingerprint(alias: str) -> tuple[Any, ...]:
     """The settings that the test runner changes, and with them the URL; cheaper than `url_of`."""
     settings = connections[alias].settings_dict
@@ -61,6 +77,11 @@ def _sqlite(connection: Any) -> str:
 
 
 def _postgres(settings: dict[str, Any], schema: str) -> str:
+    return _server("postgresql", settings, _libpq(settings) | {"schema": schema})
+
+
+def _libpq(settings: dict[str, Any]) -> dict[str, str]:
+    """The options of the database that are parameters of libpq."""
     options = dict(settings.get("OPTIONS") or {})
     words = {
         name: str(value)
@@ -69,14 +90,17 @@ def _postgres(settings: dict[str, Any], schema: str) -> str:
     }
     if role := options.get("assume_role"):
         words["options"] = f"{words.get('options', '')} -c role={role}".strip()
-    words["schema"] = schema
+    return words
+
+
+def _server(scheme: str, settings: dict[str, Any], words: dict[str, str]) -> str:
     user, password = settings.get("USER") or "", settings.get("PASSWORD") or ""
     login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
     host, port = settings.get("HOST") or "", settings.get("PORT") or ""
-    if host.startswith("/"):  # the folder of a Unix socket
+    if scheme == "postgresql" and host.startswith("/"):  # the folder of a Unix socket
         words["host"], host = host, ""
         if port:
             words["port"], port = str(port), ""
     where = (f"{login}@" if login else "") + (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
     name = quote(settings.get("NAME") or "", safe="")
-    return f"postgresql://{where}/{name}?{urlencode(words, quote_via=quote)}"
+    return f"{scheme}://{where}/{name}" + (f"?{urlencode(words, quote_via=quote)}" if words else "")

@@ -23,6 +23,7 @@ from treadle.integrations.django.compat import InvalidTask
 from treadle.integrations.django.in_memory import InMemoryDatabase
 from treadle.integrations.django.known_tasks import Known, Raised, constants_of
 from treadle.integrations.django.signals import Endings
+from treadle.outbox import Outbox
 from treadle.tasks.task import AnyTask
 
 BACKEND = "treadle.integrations.django.TreadleBackend"
@@ -35,12 +36,14 @@ class JobStore:
     """The App of one place.
 
     database  the alias in DATABASES; None: the jobs are elsewhere
+    outbox    the alias of the database with the outbox; None: there is none
     tasks     the Django tasks by their path, such as "shop.tasks.send"
     """
 
     def __init__(self, given: options.BackendOptions) -> None:
         self.options = given
         self.database = given.database if given.url is None else None
+        self.outbox = given.database if given.url is not None and given.commit == "outbox" else None
         self.tasks: dict[str, Known] = {}
         self.memory: InMemoryDatabase | None = None
         self.raised = Raised()
@@ -51,7 +54,8 @@ class JobStore:
     @property
     def app(self) -> App:
         """The App. Raises ImproperlyConfigured if its database cannot store jobs, and BadUrl."""
-        seen = None if self.database is None else database.fingerprint(self.database)
+        own = self.database or self.outbox
+        seen = None if own is None else database.fingerprint(own)
         if self._app is None or seen != self._seen:
             with self._lock:
                 if self._app is None:
@@ -72,16 +76,23 @@ class JobStore:
             self.memory = InMemoryDatabase()
             app = App(storage=self.memory)
         else:
-            app = App(url)
+            app = App(url, outbox=self._outbox())
         Endings(app, self).listen()
         return app
+
+    def _outbox(self) -> Outbox | None:
+        return None if self.outbox is None else Outbox(database.outbox_url(self.outbox))
 
     def _follow(self, app: App) -> None:
         """The database has another name since: the test runner has made it, or removes it."""
         app.sync.close()
         url = self.url
         self.memory = InMemoryDatabase() if url.startswith(database.MEMORY) else None
-        app._core.use(StorageChoice(storage=self.memory) if self.memory is not None else StorageChoice(url=url))
+        in_memory = self.memory
+        choice = (
+            StorageChoice(url=url, outbox=self._outbox()) if in_memory is None else StorageChoice(storage=in_memory)
+        )
+        app._core.use(choice)
 
     @contextmanager
     def opened(self) -> Iterator[App]:
@@ -181,5 +192,5 @@ def stores() -> list[JobStore]:
 
 
 def connection_of(store: JobStore) -> Any:
-    """This thread's connection to the database of the jobs."""
-    return connections[store.database]
+    """This thread's connection to the database with the jobs, or with the outbox."""
+    return connections[store.database or store.outbox]

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from treadle.integrations.django.compat import InvalidTaskBackend
 
-Commit = Literal["same", "after", "now"]
-COMMITS: Final = ("same", "after", "now")
+Commit = Literal["same", "after", "now", "outbox"]
+COMMITS: Final = ("same", "after", "now", "outbox")
 
 
 class BackendOptions(Struct, frozen=True):
@@ -20,7 +20,8 @@ class BackendOptions(Struct, frozen=True):
     database  the alias in DATABASES whose database has the jobs, unless there is a `url`
     schema    the schema of Treadle's tables (PostgreSQL)
     url       another storage, such as "redis://host:6379/0"; None: the database
-    commit    "same": in the open transaction of `database`; "after": when it has committed; "now": at once
+    commit    "same": in the open transaction of `database`; "after": when it has committed; "now": at once;
+              "outbox": in the open transaction of `database`, and from there to the `url`
     migrate   whether `manage.py migrate` also makes and upgrades Treadle's tables
     modules   more modules with tasks, in addition to the `tasks` module of each installed app
     """
@@ -35,7 +36,9 @@ class BackendOptions(Struct, frozen=True):
     @property
     def place(self) -> tuple[str, ...]:
         """Backends with the same place share one App."""
-        return ("url", self.url) if self.url is not None else ("database", self.database, self.schema)
+        if self.url is None:
+            return "database", self.database, self.schema
+        return ("outbox", self.url, self.database) if self.commit == "outbox" else ("url", self.url)
 
 
 def read(alias: str, given: Mapping[str, Any]) -> BackendOptions:

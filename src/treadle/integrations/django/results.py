@@ -45,7 +45,7 @@ def result_of(row: Record, store: Store, alias: str, task: Any = None, running: 
         status=STATUS[state],
         enqueued_at=moment(row.created_at),
         started_at=moment(_first_start(row)),
-        last_attempted_at=moment(row.started_at),
+        last_attempted_at=moment(_last_start(row)),
         finished_at=moment(row.ended_at),
         args=args,
         kwargs=kwargs,
@@ -56,6 +56,24 @@ def result_of(row: Record, store: Store, alias: str, task: Any = None, running: 
     if state is State.SUCCEEDED and row.result is not None:
         object.__setattr__(result, "_return_value", store.app._core.client.decode(row, row.result))
     return result
+
+
+def fresh(row: Record, alias: str, task: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The result of a job that was stored just now: 20 us, `result_of` takes 60."""
+    return TaskResult(
+        task=task,
+        id=row.job.id,
+        status=TaskResultStatus.READY,
+        enqueued_at=moment(row.created_at),
+        started_at=None,
+        last_attempted_at=None,
+        finished_at=None,
+        args=args,
+        kwargs=kwargs,
+        backend=alias,
+        errors=[],
+        worker_ids=[],
+    )
 
 
 def _arguments(row: Record, store: Store) -> tuple[list[Any], dict[str, Any]]:
@@ -96,7 +114,12 @@ def moment(at: float | None) -> datetime | None:
 
 def _first_start(row: Record) -> float | None:
     starts = [each.started_at for each in attempts.of(row) if each.started_at is not None]
-    return min(starts, default=row.started_at)
+    return min(starts, default=_last_start(row))
+
+
+def _last_start(row: Record) -> float | None:
+    """When its last run began. A job that a test ran without a claim began when it ended."""
+    return row.started_at if row.started_at is not None or not row.attempt else row.ended_at
 
 
 def workers_of(row: Record, state: State) -> list[str]:

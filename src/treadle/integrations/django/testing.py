@@ -22,9 +22,10 @@ from typing import Any, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
+from django.db.models.signals import post_migrate
 from msgspec.structs import replace
 
-from treadle.core.model import Outcome, Record, State
+from treadle.core.model import Outcome, Record, Settled, State
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
@@ -65,15 +66,20 @@ def _note(sender: Any, task_result: Any, **kwargs: Any) -> None:
         _enqueued.ids.append((backend.store, task_result.id))
 
 
+def _forget(**kwargs: Any) -> None:
+    _enqueued.ids.clear()
+
+
 task_enqueued.connect(_note, dispatch_uid="treadle.testing")  # this module is imported by tests only
+post_migrate.connect(_forget, dispatch_uid="treadle.testing")  # a TransactionTestCase has flushed the database
 
 
 def run_due(*, limit: int = 1_000, raise_errors: bool = False) -> int:
     """Run the jobs that are due, and the jobs that these enqueue -> the number of runs.
 
-    Runs what this thread has enqueued since the module was imported and what is still stored: jobs of tests before this
-    one were rolled back. Jobs for later, with `run_after` or after a failed try with a delay, stay. Receivers of
-    `task_started` and `task_finished` are called here.
+    Runs the jobs that this thread has enqueued and that are still stored. Those of the tests before this one were
+    rolled back; a TransactionTestCase, which flushes the database, ends their turn. Jobs for later, with `run_after` or
+    after a failed try with a delay, stay. Receivers of `task_started` and `task_finished` are called here.
 
     raise_errors  raise the first exception of a task, after its outcome was stored
     Raises Runaway after `limit` runs.
@@ -138,10 +144,17 @@ def _run(store: JobStore, row: Record) -> BaseException | None:
 
 
 def _settle(store: JobStore, ended: Outcome) -> None:
-    connection = connections[store.database]
-    with transaction.atomic(using=store.database):
-        [answer] = at_once(store.app._core.bound(connection).settle([ended]))
+    if store.database is None:
+        [answer] = store.app.sync.call(_settled(store, ended))
+    else:
+        with transaction.atomic(using=store.database):
+            bound = store.app._core.bound(connections[store.database])
+            [answer] = at_once(bound.settle([ended]))
     assert answer.status == "applied", f"the outcome of {ended.id} was not stored: {answer.reason}"
+
+
+async def _settled(store: JobStore, ended: Outcome) -> list[Settled]:
+    return await (await store.app._core.opened()).settle([ended])
 
 
 def _tell(store: JobStore, id: str, error: BaseException | None) -> None:

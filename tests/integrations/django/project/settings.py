@@ -58,12 +58,23 @@ DATABASES = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": FOLDER / "shop.db",
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"},
+        "TEST": {"NAME": FOLDER / "test.db"},  # examples/django_site has its tests in memory
     }
 }
 TASKS = {
     "default": {
         "BACKEND": "treadle.integrations.django.TreadleBackend",
         "QUEUES": ["default", "mail"],
+    },
+    "now": {"BACKEND": "treadle.integrations.django.TreadleBackend", "OPTIONS": {"commit": "now"}},
+    "after": {"BACKEND": "treadle.integrations.django.TreadleBackend", "OPTIONS": {"commit": "after"}},
+    "elsewhere": {
+        "BACKEND": "treadle.integrations.django.TreadleBackend",
+        "OPTIONS": {"url": f"sqlite:///{FOLDER / 'elsewhere.db'}"},
+    },
+    "boxed": {
+        "BACKEND": "treadle.integrations.django.TreadleBackend",
+        "OPTIONS": {"url": f"sqlite:///{FOLDER / 'boxed.db'}", "commit": "outbox"},
     },
     "plain": {
         "BACKEND": f"{'django.tasks' if django.VERSION >= (6, 0) else 'django_tasks'}.backends.dummy.DummyBackend"
