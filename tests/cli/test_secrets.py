@@ -85,6 +85,7 @@ WITHOUT_URL = {
     "relay",
     "completion",
     "init",
+    "from",
 }  # tested below; `move` takes two URLs
 
 
