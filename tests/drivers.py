@@ -314,7 +314,6 @@ SQLITE = [
     Driver("sqlite3", "sqlite", by_sqlite3),
     Driver("aiosqlite", "sqlite", by_aiosqlite),
     Driver("Session on sqlite3", "sqlite", by_alchemy("sqlite")),
-    Driver("Connection on sqlite3", "sqlite", by_alchemy("sqlite", "connection")),
     Driver("scoped_session on sqlite3", "sqlite", by_alchemy("sqlite", "scoped")),
     Driver("AsyncSession on aiosqlite", "sqlite", by_async_alchemy("sqlite+aiosqlite")),
     Driver("AsyncConnection on aiosqlite", "sqlite", by_async_alchemy("sqlite+aiosqlite", "connection")),
@@ -328,7 +327,6 @@ POSTGRES = [
     Driver("asyncpg pool", "postgresql", by_asyncpg_pool),
     Driver("Session on psycopg", "postgresql", by_alchemy("postgresql+psycopg")),
     Driver("Session on psycopg2", "postgresql", by_alchemy("postgresql+psycopg2")),
-    Driver("Connection on psycopg2", "postgresql", by_alchemy("postgresql+psycopg2", "connection")),
     Driver("AsyncSession on psycopg", "postgresql", by_async_alchemy("postgresql+psycopg")),
     Driver("AsyncSession on asyncpg", "postgresql", by_async_alchemy("postgresql+asyncpg")),
     Driver("async_scoped_session on asyncpg", "postgresql", by_async_alchemy("postgresql+asyncpg", "scoped")),
@@ -336,3 +334,4 @@ POSTGRES = [
     Driver("Django on psycopg2", "postgresql", by_django("psycopg2")),
 ]
 DRIVERS = [*SQLITE, *POSTGRES]
+FEW = [each for each in DRIVERS if str(each) in ("sqlite3", "aiosqlite", "psycopg2", "asyncpg", "Django on psycopg")]

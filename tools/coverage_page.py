@@ -70,6 +70,11 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Batch tasks": ("tests/worker/test_batch.py",),
     "Schedules": ("tests/policy/test_cron.py", "tests/scheduling/"),
     "Workers": ("tests/policy/test_throttle.py", "tests/worker/"),
+    "Resources of a process": (
+        "tests/cli/test_cli_lifespan.py",
+        "tests/resources/",
+        "tests/worker/test_process_resources.py",
+    ),
     "Middleware": ("tests/execution/test_judged.py", "tests/execution/test_layers.py"),
     "Results, events and logs": (
         f"{LAWS}laws_hints.py",
@@ -100,6 +105,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Storages": ("tests/storage/",),
     "Ports": ("src/treadle/testing/ports/", "tests/ports/"),
     "HTTP server": ("tests/server/",),
+    "Django": ("tests/integrations/django/",),
     "Delayed jobs over HTTP": (
         "tests/compat/test_delayed.py",
         "tests/compat/test_delayed_fleet.py",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, Unpack, cast, overload
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from treadle.app_core import AppCore
 from treadle.core import defaults
@@ -15,6 +16,7 @@ from treadle.errors import BadOption, BadTask
 from treadle.policy import cron as crons
 from treadle.policy import judge
 from treadle.policy.retry import seconds
+from treadle.resources import Lifespan
 from treadle.scheduling import CatchUp, Overlap
 from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
@@ -29,6 +31,7 @@ R = TypeVar("R")
 C = TypeVar("C")
 W = TypeVar("W")
 V = TypeVar("V", bound=Value)
+S = TypeVar("S")
 Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 
 
@@ -281,6 +284,22 @@ class Declarations:
             return task
 
         return BatchDecorator(decorate)
+
+    def lifespan(
+        self,
+        function: Callable[[], AsyncIterator[S]]
+        | Callable[[Self], AsyncIterator[S]]
+        | Callable[[], AbstractAsyncContextManager[S]]
+        | Callable[[Self], AbstractAsyncContextManager[S]],
+        /,
+    ) -> Lifespan[S]:
+        """Make an async generator function of no argument, or of the app, the lifespan of this app: `@app.lifespan`.
+
+        Every worker process runs it up to its yield before the first claim, and the rest after its last run. The
+        yielded value is `current().state`. Workers on one event loop share it. If it raises before its yield, the
+        worker ends with LifespanFailed. Raises BadOption for another function, and for a second lifespan.
+        """
+        return self._core.resources.declare(function, self)
 
     def stub(self, name: str, **options: Unpack[Options]) -> Stub:
         """A task by name, for processes in which its code is not installed. Arguments are not checked here."""

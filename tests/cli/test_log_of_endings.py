@@ -1,4 +1,4 @@
-"""The log lines of `treadle worker`, as text and as JSON, for each way in which a run fails."""
+"""The log lines of `treadle worker` about each kind of failed run, as text and as JSON."""
 
 from __future__ import annotations
 

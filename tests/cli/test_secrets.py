@@ -82,6 +82,7 @@ WITHOUT_URL = {
     "submit-jobs",
     "demo",
     "move",
+    "from",
     "relay",
     "completion",
     "init",

@@ -103,7 +103,7 @@ def up(
         if named:
             made.append(Beside(orders, named, stopping))
         elif app is not None or is_delayed:
-            made.append(Inside(target.app, orders))
+            made.append(Inside(target.app, orders, stopping))
         if "queuey" in protocols:
             made.append(Modules(options, serving.port, concurrency or 1, stopping))
         return Together(made)
@@ -178,11 +178,11 @@ class Modules:
 
 
 class Inside:
-    """A worker in the process of the server."""
+    """A worker in the process of the server. The server stops when its lifespan ends early."""
 
     code = 0
 
-    def __init__(self, app: App, orders: Orders) -> None:
+    def __init__(self, app: App, orders: Orders, stopping: Stopping) -> None:
         from treadle.worker import Worker
 
         self._worker: Worker = Worker(
@@ -193,12 +193,18 @@ class Inside:
             metrics=orders.metrics,
             capture_logs=orders.capture_logs,
         )
+        self._stopping = stopping
 
     async def __aenter__(self) -> Self:
+        self._worker._core.on_failure = self._fail
         await self._worker.start()
         slots, queues = plural(self._worker.concurrency, "slot"), ", ".join(self._worker._core.queues())
         note(f"treadle: a worker with {slots} for {queues}")
         return self
+
+    def _fail(self) -> None:
+        self.code = FAILED
+        self._stopping.asked.set()
 
     async def __aexit__(self, *_: object) -> None:
         await self._worker.stop()

@@ -142,7 +142,7 @@ class Runner:
                 text = await self._result(task, run, rules)
             else:
                 args, kwargs = task.signature.decode_call(run.record.job.payload)
-                text = self._encode(task, await task.function(*args, **kwargs))
+                text = self._encode(task, await task.call(*args, **kwargs))
             if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
             elif type(text) is Next:
@@ -211,8 +211,8 @@ class Runner:
     def _function(self, task: TaskCore, run: JobRun) -> Callable[..., Any]:
         """The function of the task, inside the `call` of each middleware."""
         if not self._calls:
-            return task.function
-        return middleware.inside_calls(self._calls, (Context(run),), task.function, task.kind == "async")
+            return task.call
+        return middleware.inside_calls(self._calls, (Context(run),), task.call, task.kind == "async")
 
     def _check_size(self, task: TaskCore, text: str) -> None:
         if (size := len(text.encode())) > self._result_limit:
@@ -264,6 +264,8 @@ class Runner:
         def interrupt() -> None:
             if run.durable is not None:
                 run.durable.interrupt()
+            if run.waits_for is not None:
+                run.waits_for.cancel()
 
         call = functools.partial(here.run, self._function(task, run), *args, **kwargs)
         return await in_thread(self._threads(), call, task.name, lambda: run.why == "stop", interrupt)

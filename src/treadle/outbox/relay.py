@@ -141,7 +141,8 @@ class Relay:
         """Deliver the committed rows of these jobs that were never tried."""
         rows = await self._database.run(self._statements.of(ids))
         if rows:
-            await self._delete(await self._page([read(row) for row in rows]))
+            over, _ = await self._page([read(row) for row in rows])
+            await self._delete(over)
 
     async def _pass(self, goes_on: Callable[[], Awaitable[bool]]) -> bool:
         """Deliver page after page, while `goes_on`. Returns whether there were any rows.
@@ -153,18 +154,21 @@ class Relay:
         rows = [read(row) for row in await self._database.run(self._statements.page(size))]
         if not rows:
             return False
+        full = len(rows) == size
         further: asyncio.Task[list[Row]] | None = None
         deleting: asyncio.Task[None] | None = None
         try:
             while rows:
-                if len(rows) == size and await goes_on():
+                if full and await goes_on():
                     further = started(self._database.run(self._statements.further(rows[-1].seq, size)))
-                over = await self._page(rows)
+                over, done = await self._page(rows)
                 if deleting is not None:
                     await deleting
                 deleting = started(self._delete(over))
-                rows = [] if further is None else [read(row) for row in await further]
-                further = None
+                # The end of a call that the last page began was delivered with it.
+                found = [] if further is None else await further
+                full, further = len(found) == size, None
+                rows = [read(row) for row in found if row[0] not in done]
             if deleting is not None:
                 await deleting
             return True
@@ -175,11 +179,12 @@ class Relay:
         if seqs:
             await self._database.run(self._statements.delete(seqs))
 
-    async def _page(self, rows: list[Waiting]) -> list[int]:
-        """Deliver these rows. Returns the numbers of those that are done."""
+    async def _page(self, rows: list[Waiting]) -> tuple[list[int], set[int]]:
+        """Deliver these rows, and the others of their calls. Returns the numbers of those to delete, and of all."""
         over = [row.seq for row in rows if row.became is not None]  # no longer worth remembering
         rows = await self._with_calls([row for row in rows if row.became is None])
-        return over + await self._calls(await self._storage(), calls_of(rows))
+        done = {row.seq for row in rows}
+        return over + await self._calls(await self._storage(), calls_of(rows)), done
 
     async def _with_calls(self, rows: list[Waiting]) -> list[Waiting]:
         """These rows, and the other rows of their calls, which may be on another page."""

@@ -16,6 +16,7 @@ from treadle.core.job import JobSpec
 from treadle.core.model import NewJob
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import Policy
+from treadle.resources import bound, injector_of
 from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.declaration import BatchDeclaration, Declaration, Kind
 from treadle.tasks.job_factory import JobFactory, Template, own_limit
@@ -39,6 +40,10 @@ class TaskCore:
         self.factory, self.declared = factory, declared
         self.name, self.function, self.on_error = declared.name, declared.function, declared.on_error
         self.kind: Kind | Literal["batch"] = declared.runs_as
+        self.injector = injector_of(self.name, self.function)
+        self.call = self.function  # what a run calls: with the values of its dependencies
+        if self.injector is not None:
+            self.call = bound(self.function, self.injector, declared.runs_as == "async")
         known, reduce = factory.reducers, declared.reduce
         self.reduce = None if reduce is None else reducer_of(known, reduce)
         self.signature = CallCodec(self.name, declared.of_one_job, declared.codec, folded_type(known, reduce))

@@ -32,7 +32,7 @@ P = ParamSpec("P")
 C = TypeVar("C")
 
 _SEND = "use .enqueue(...), or .enqueue_sync(...) in synchronous code"
-_OPTIONS = "use .options(delay=..., queue=...).enqueue(...), or .enqueue_sync(...) in synchronous code"
+_OPTIONS = "use .options(...).enqueue(...), or .options(...).enqueue_sync(...) in synchronous code"
 _LIST = "use app.enqueue([task.job(...), ...]), or a task that takes a list"
 FOREIGN = {  # names of Celery, Dramatiq and Huey
     "delay": _SEND,
@@ -89,6 +89,8 @@ class Task(Generic[P, R, C, W]):
         return self._core.queue
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
+        if self._core.injector is not None:
+            self._core.injector.check_direct_call(args, kwargs)
         value: C = self._core.function(*args, **kwargs)
         return value
 

@@ -198,7 +198,7 @@ KNOWN: Final[dict[str, Callable[[TaskDef, Settings, cst.CSTNode, Any], bool]]] =
 
 
 def _defaults(task: TaskDef, settings: Settings, given: dict[str, cst.BaseExpression]) -> None:
-    """What the app's settings say where the decorator is silent."""
+    """Apply the app's settings where the decorator sets nothing."""
     if "queue" not in given:
         try:
             queue = settings.queue_of(task.name)

@@ -1,4 +1,4 @@
-"""What stays in a program after the move, so that the report names every line that leads to Celery."""
+"""Lists the lines that stay after the move: every line that leads to Celery, with its reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle.migrate_from.celery.uses import Found, Reference
 CELERY: Final = {  # prefix of a name of Celery -> what becomes of it, and the section of the guide
     "celery.signals": ("a signal becomes an event, a middleware or a lifespan", "signals"),
     "celery.exceptions": ("Celery's exceptions are not raised by Treadle", "retries"),
-    "celery.result": ("ids of jobs are asked for with app.jobs.handle(id)", "results"),
+    "celery.result": ("app.jobs.handle(id) is the handle of a job", "results"),
     "celery.schedules": ("@app.cron and @app.every", "schedules"),
     "celery.Task": ("a task class has no counterpart: use middleware, on_error= or a lifespan", "task-classes"),
     "celery.current_task": ("current() is the running job", "task-context"),
@@ -32,7 +32,7 @@ APP: Final = {
     "send_task": ("app.stub(name) enqueues by name", "calls"),
     "autodiscover_tasks": ("app.autodiscover(...) in the module of the app", "the-app"),
     "control": ("`treadle jobs cancel`, `treadle queues pause` and app.jobs", "monitoring"),
-    "AsyncResult": ("ids of jobs are asked for with app.jobs.handle(id)", "results"),
+    "AsyncResult": ("app.jobs.handle(id) is the handle of a job", "results"),
     "on_after_configure": ("declare schedules with @app.cron and @app.every", "schedules"),
     "add_periodic_task": ("declare schedules with @app.cron and @app.every", "schedules"),
     "Task": ("a task class has no counterpart: use middleware, on_error= or a lifespan", "task-classes"),

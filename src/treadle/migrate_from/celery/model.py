@@ -1,4 +1,4 @@
-"""What a run of the codemod finds: lines that are rewritten, lines that stay, and what each of them means."""
+"""The data of a run of the codemod: parsed files, tasks, their uses, and the lines of the report."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Module:
         return text if len(text) <= 100 else f"{text[:97]}..."
 
     def parse(self, text: str) -> cst.BaseExpression:
-        """An expression, with the line ends of this file."""
+        """An expression, parsed with the newlines of this file."""
         return cst.parse_expression(text, config=self.tree.config_for_parsing)
 
     def text(self, node: cst.CSTNode) -> str:
@@ -189,7 +189,7 @@ class Use(Struct, eq=False):
 
     @property
     def whole_node(self) -> cst.CSTNode:
-        """What the report shows of it: of a method that is called, the call."""
+        """The node that the report shows: of a method that is called, the call."""
         above = self.module.parent(self.node)
         return above if isinstance(above, cst.Call) and above.func is self.node else self.node
 

@@ -27,7 +27,7 @@ app.autodiscover({modules})
 
 
 class Plan(Struct):
-    """What a run would do.
+    """The changes of a run, and its report.
 
     files     new contents, by path
     findings  the lines of the report, in order

@@ -1,4 +1,4 @@
-"""What a program does with the result of a call: it is certain if it is dropped, waited for, or asked for its id."""
+"""Rewrites the uses of a call's result. They are certain if the program drops it, waits for it, or reads its id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treadle.migrate_from.celery.model import Module, Use
 
 WAITS: Final = {"get", "wait", "join"}
 IDS: Final = {"id", "task_id"}
-STAYS: Final = "what the program does with its result is not certain"
+STAYS: Final = "its result is used in a way that is not certain"
 RAISES: Final = "a failed job raises JobFailed, not the exception of the task"
 SECTION: Final = "results"
 

@@ -179,7 +179,7 @@ class _Conf(cst.CSTVisitor):
         self._package, self._settings, self._module = package, settings, module
 
     def _rest(self, node: cst.CSTNode) -> str | None:
-        """What is read of the app: "conf.timezone"; None for anything else."""
+        """The part of the app that a name reads, such as "conf.timezone"; None for any other name."""
         found = self._package.resolve(self._module.canonical(node))
         app = f"{self._settings.app}."
         return found.removeprefix(app) if found is not None and found.startswith(app) else None
@@ -304,5 +304,5 @@ def _stop(settings: Settings) -> None:
 
 
 def advice(name: str) -> tuple[str, str]:
-    """What becomes of a setting, and the section of the guide: of the longest prefix that is known."""
+    """The advice for a setting and the section of the guide, by the longest prefix that is known."""
     return ADVICE[max((each for each in ADVICE if name.startswith(each)), key=len)]

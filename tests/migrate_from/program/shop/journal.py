@@ -1,4 +1,4 @@
-"""What the shop has done: one line for each run, in the file that SHOP_JOURNAL names."""
+"""The journal of the shop: one line for each run, in the file that SHOP_JOURNAL names."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What the web site does: it sends jobs from views, sync and async."""
+"""The web site: it sends jobs from views, sync and async."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
