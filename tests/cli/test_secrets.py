@@ -86,7 +86,6 @@ WITHOUT_URL = {
     "relay",
     "completion",
     "init",
-    "from",
 }  # tested below; `move` takes two URLs
 
 
