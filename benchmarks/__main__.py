@@ -19,8 +19,10 @@ import          the cost of `import treadle`, also without bytecode
 starts          the cost of starting a worker with many stored jobs
 bulk            the time of large enqueue calls
 singles         the cost of hints
+within          the cost of an enqueue in a transaction against a plain INSERT
 readers         the cost of a forgotten reader
 waits           how long calls wait for each other on PostgreSQL
+django          the cost of enqueuing a Django task, next to django-tasks-db
 dashboard       the dashboard in a browser, and the cost of its viewers
 server-hostile  the effect of hostile connections on ordinary callers
 envs            makes the environments of the peers ahead of a run: `bench envs [NAME ...] [--python 3.13]`
@@ -50,10 +52,12 @@ SMALLER = {
     "starts": "starts",
     "bulk": "bulk",
     "singles": "singles",
+    "within": "within",
     "readers": "readers",
     "fleet-lines": "fleet_lines",
     "server-hostile": "hostile",
     "waits": "waits",
+    "django": "django_enqueue",
     "dashboard": "dashboard.run",
     "fleet": "fleet.run",
 }

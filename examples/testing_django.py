@@ -46,7 +46,7 @@ def upload(name: str) -> Photo:
     """A view: the photo and its job are stored together, or not at all."""
     with transaction.atomic():
         photo = Photo.objects.create(name=name)
-        app.sync.enqueue(make_thumbnail.job(photo.pk), within=connection)
+        make_thumbnail.options(within=connection).enqueue_sync(photo.pk)
         if not name.endswith(".jpg"):
             raise ValueError(f"{name!r} is no photo")
     return photo

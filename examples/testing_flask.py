@@ -44,7 +44,7 @@ def place_order() -> dict[str, int]:
         order = Order(address=request.form["address"])
         session.add(order)
         session.flush()
-        app.sync.enqueue(confirm.options(delay=60).job(order.id), within=session)
+        confirm.options(delay=60, within=session).enqueue_sync(order.id)
         if "@" not in order.address:
             raise ValueError(f"{order.address!r} is no address")
         return {"order": order.id}

@@ -29,7 +29,7 @@ def confirm(order: int, address: str) -> str:
 
 def place_order(order: int, address: str) -> dict[str, str]:
     """A view: the job is stored before the response. A second click returns the same job."""
-    job = app.sync.enqueue(confirm.options(id=f"order-{order}").job(order, address))
+    job = confirm.options(id=f"order-{order}").enqueue_sync(order, address)
     return {"job": job.id}
 
 

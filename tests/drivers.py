@@ -31,7 +31,6 @@ from django.conf import settings
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from sqlalchemy.pool import NullPool
 
 from treadle import App
 from treadle.storage.user_session import at_once
@@ -40,18 +39,16 @@ T = TypeVar("T")
 
 
 class Using:
-    """An open transaction of a driver. `given` is what users pass as `within=`."""
+    """An open transaction of a driver. `given` is what users pass as `within=`; `begin` begins the next transaction,
+    where that does not happen by itself."""
 
-    def __init__(
-        self,
-        given: Any,
-        execute: Callable[[str], Any],
-        commit: Callable[[], Any],
-        rollback: Callable[[], Any],
-        sync: bool,
-    ) -> None:
+    def __init__(self, given: Any, execute: Callable[[str], Any], end: Any, sync: bool) -> None:
         self.given, self.sync = given, sync
-        self._execute, self._commit, self._rollback = execute, commit, rollback
+        self._execute, self._commit, self._rollback = execute, end.commit, end.rollback
+        self._begin: Callable[[], Any] = getattr(end, "begin_next", lambda: None)
+
+    async def begin(self) -> None:
+        await _done(self._begin())
 
     async def enqueue(self, app: App, *specs: Any, **options: Any) -> Any:
         if self.sync:
@@ -74,11 +71,11 @@ async def _done(found: Any) -> None:
 
 
 def sync_using(given: Any, execute: Any, end: Any = None) -> Using:
-    return Using(given, execute, (end or given).commit, (end or given).rollback, sync=True)
+    return Using(given, execute, end or given, sync=True)
 
 
 def async_using(given: Any, execute: Any, end: Any = None) -> Using:
-    return Using(given, execute, (end or given).commit, (end or given).rollback, sync=False)
+    return Using(given, execute, end or given, sync=False)
 
 
 # --- SQLite: `url` is the path of the file
@@ -124,11 +121,28 @@ def by_psycopg2(url: str) -> Iterator[Using]:
 async def by_asyncpg(url: str) -> AsyncIterator[Using]:
     raw = await asyncpg.connect(url)
     try:
-        begun = raw.transaction()
-        await begun.start()
-        yield async_using(raw, raw.execute, begun)
+        transactions = AsyncpgTransactions(raw)
+        await transactions.begin_next()
+        yield async_using(raw, raw.execute, transactions)
     finally:
         await raw.close()
+
+
+class AsyncpgTransactions:
+    """One transaction after the other on a connection."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    async def begin_next(self) -> None:
+        self._now = self._raw.transaction()
+        await self._now.start()
+
+    async def commit(self) -> None:
+        await self._now.commit()
+
+    async def rollback(self) -> None:
+        await self._now.rollback()
 
 
 async def with_codecs(raw: Any) -> None:
@@ -140,9 +154,9 @@ async def with_codecs(raw: Any) -> None:
 @asynccontextmanager
 async def by_asyncpg_pool(url: str) -> AsyncIterator[Using]:
     async with asyncpg.create_pool(url, min_size=1, max_size=1, init=with_codecs) as pool, pool.acquire() as raw:
-        begun = raw.transaction()
-        await begun.start()
-        yield async_using(raw, raw.execute, begun)
+        transactions = AsyncpgTransactions(raw)
+        await transactions.begin_next()
+        yield async_using(raw, raw.execute, transactions)
 
 
 # --- SQLAlchemy: `dialect` is the part of its URL before ://
@@ -155,12 +169,14 @@ def engine_url(dialect: str, url: str) -> str:
 def by_alchemy(dialect: str, kind: str = "session") -> Callable[[str], AbstractContextManager[Using]]:
     @contextmanager
     def opened(url: str) -> Iterator[Using]:
-        engine = create_engine(engine_url(dialect, url), poolclass=NullPool)
+        engine = create_engine(engine_url(dialect, url))
         try:
             if kind == "scoped":
                 scoped = scoped_session(sessionmaker(engine))
-                yield sync_using(scoped, lambda sql: scoped.execute(text(sql)))
-                scoped.remove()
+                try:
+                    yield sync_using(scoped, lambda sql: scoped.execute(text(sql)))
+                finally:
+                    scoped.remove()
             else:
                 with engine.connect() if kind == "connection" else Session(engine) as given:
                     yield sync_using(given, lambda sql: given.execute(text(sql)))
@@ -173,12 +189,14 @@ def by_alchemy(dialect: str, kind: str = "session") -> Callable[[str], AbstractC
 def by_async_alchemy(dialect: str, kind: str = "session") -> Callable[[str], AbstractAsyncContextManager[Using]]:
     @asynccontextmanager
     async def opened(url: str) -> AsyncIterator[Using]:
-        engine = create_async_engine(engine_url(dialect, url), poolclass=NullPool)
+        engine = create_async_engine(engine_url(dialect, url))
         try:
             if kind == "scoped":
                 scoped = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
-                yield async_using(scoped, lambda sql: scoped.execute(text(sql)))
-                await scoped.remove()
+                try:
+                    yield async_using(scoped, lambda sql: scoped.execute(text(sql)))
+                finally:
+                    await scoped.remove()
             else:
                 async with engine.connect() if kind == "connection" else AsyncSession(engine) as given:
                     yield async_using(given, lambda sql: given.execute(text(sql)))
@@ -218,6 +236,24 @@ def django_backend(engine: str, driver: str) -> Any:
         return importlib.import_module(f"{engine}.base")
 
 
+class DjangoBlocks:
+    """One `with transaction.atomic():` after the other."""
+
+    def __init__(self, transaction: Any, alias: str) -> None:
+        self._transaction, self._alias = transaction, alias
+
+    def begin_next(self) -> None:
+        self._block = self._transaction.atomic(using=self._alias)
+        self._block.__enter__()
+
+    def commit(self) -> None:
+        self._block.__exit__(None, None, None)
+
+    def rollback(self) -> None:
+        self._transaction.set_rollback(True, using=self._alias)
+        self.commit()
+
+
 def by_django(driver: str) -> Callable[[str], AbstractContextManager[Using]]:
     @contextmanager
     def opened(url: str) -> Iterator[Using]:
@@ -230,20 +266,17 @@ def by_django(driver: str) -> Callable[[str], AbstractContextManager[Using]]:
         connections.settings[alias] = connections.configure_settings({"default": {}, alias: words})[alias]
         made = django_backend(words["ENGINE"], driver).DatabaseWrapper(connections.settings[alias], alias)
         connections[alias] = made
-        block = transaction.atomic(using=alias)
-        block.__enter__()
+        blocks = DjangoBlocks(transaction, alias)
+        blocks.begin_next()
 
-        def undo() -> None:
-            transaction.set_rollback(True, using=alias)
-            block.__exit__(None, None, None)
+        def execute(sql: str) -> None:
+            made.cursor().execute(sql)
 
         try:
-            yield Using(
-                made, lambda sql: made.cursor().execute(sql), lambda: block.__exit__(None, None, None), undo, True
-            )
+            yield sync_using(made, execute, blocks)
         finally:
             if made.in_atomic_block:
-                undo()
+                blocks.rollback()
             made.close()
             del connections[alias], connections.settings[alias]
 
@@ -281,7 +314,6 @@ SQLITE = [
     Driver("sqlite3", "sqlite", by_sqlite3),
     Driver("aiosqlite", "sqlite", by_aiosqlite),
     Driver("Session on sqlite3", "sqlite", by_alchemy("sqlite")),
-    Driver("Connection on sqlite3", "sqlite", by_alchemy("sqlite", "connection")),
     Driver("scoped_session on sqlite3", "sqlite", by_alchemy("sqlite", "scoped")),
     Driver("AsyncSession on aiosqlite", "sqlite", by_async_alchemy("sqlite+aiosqlite")),
     Driver("AsyncConnection on aiosqlite", "sqlite", by_async_alchemy("sqlite+aiosqlite", "connection")),
@@ -295,7 +327,6 @@ POSTGRES = [
     Driver("asyncpg pool", "postgresql", by_asyncpg_pool),
     Driver("Session on psycopg", "postgresql", by_alchemy("postgresql+psycopg")),
     Driver("Session on psycopg2", "postgresql", by_alchemy("postgresql+psycopg2")),
-    Driver("Connection on psycopg2", "postgresql", by_alchemy("postgresql+psycopg2", "connection")),
     Driver("AsyncSession on psycopg", "postgresql", by_async_alchemy("postgresql+psycopg")),
     Driver("AsyncSession on asyncpg", "postgresql", by_async_alchemy("postgresql+asyncpg")),
     Driver("async_scoped_session on asyncpg", "postgresql", by_async_alchemy("postgresql+asyncpg", "scoped")),
@@ -303,3 +334,4 @@ POSTGRES = [
     Driver("Django on psycopg2", "postgresql", by_django("psycopg2")),
 ]
 DRIVERS = [*SQLITE, *POSTGRES]
+FEW = [each for each in DRIVERS if str(each) in ("sqlite3", "aiosqlite", "psycopg2", "asyncpg", "Django on psycopg")]

@@ -35,6 +35,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "Keys and ids": (f"{LAWS}laws_ids.py", f"{LAWS}laws_keys.py", f"{LAWS}laws_key_replacing.py"),
     "Transactions": (
+        "tests/outbox/",
         f"{LAWS}laws_transaction.py",
         "tests/execution/test_transaction.py",
         "tests/producer/test_within.py",
@@ -71,6 +72,11 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Batch tasks": ("tests/worker/test_batch.py",),
     "Schedules": ("tests/policy/test_cron.py", "tests/scheduling/"),
     "Workers": ("tests/policy/test_throttle.py", "tests/worker/"),
+    "Resources of a process": (
+        "tests/cli/test_cli_lifespan.py",
+        "tests/resources/",
+        "tests/worker/test_process_resources.py",
+    ),
     "Middleware": ("tests/execution/test_judged.py", "tests/execution/test_layers.py"),
     "Results, events and logs": (
         f"{LAWS}laws_hints.py",
@@ -101,6 +107,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Storages": ("tests/storage/",),
     "Ports": ("src/treadle/testing/ports/", "tests/ports/"),
     "HTTP server": ("tests/server/",),
+    "Django": ("tests/integrations/django/",),
     "Delayed jobs over HTTP": (
         "tests/compat/test_delayed.py",
         "tests/compat/test_delayed_fleet.py",

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
         AnswerTooLarge,
         BadArgument,
         BadCodec,
+        BadDependency,
         BadOption,
         BadResult,
         BadSession,
         BadStep,
         BadTask,
         BadUrl,
+        DependencyFailed,
         ForeignRow,
         IdTaken,
         JobCancelled,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         JobFailed,
         JobNotDone,
         KeyHeld,
+        LifespanFailed,
         NotADatabase,
         OldRows,
         ProcessDied,
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from treadle.pipeline import Pipeline, Step
     from treadle.policy.retry import Abort, Defer, Retry
     from treadle.policy.throttle import AIMD
+    from treadle.resources import depends
     from treadle.tasks.batch import BatchTask
     from treadle.tasks.options import Key, Sizes
     from treadle.tasks.task import Task
@@ -93,12 +97,14 @@ else:
                 "AnswerTooLarge",
                 "BadArgument",
                 "BadCodec",
+                "BadDependency",
                 "BadOption",
                 "BadResult",
                 "BadSession",
                 "BadStep",
                 "BadTask",
                 "BadUrl",
+                "DependencyFailed",
                 "ForeignRow",
                 "IdTaken",
                 "JobCancelled",
@@ -106,6 +112,7 @@ else:
                 "JobFailed",
                 "JobNotDone",
                 "KeyHeld",
+                "LifespanFailed",
                 "NotADatabase",
                 "OldRows",
                 "ProcessDied",
@@ -147,6 +154,7 @@ else:
                 "Retry",
             ),
             "treadle.policy.throttle": ("AIMD",),
+            "treadle.resources": ("depends",),
             "treadle.tasks.batch": ("BatchTask",),
             "treadle.tasks.options": (
                 "Key",
@@ -185,6 +193,7 @@ __all__ = [
     "Backlog",
     "BadArgument",
     "BadCodec",
+    "BadDependency",
     "BadOption",
     "BadResult",
     "BadSession",
@@ -194,6 +203,7 @@ __all__ = [
     "BatchTask",
     "Conclude",
     "Defer",
+    "DependencyFailed",
     "Event",
     "Flow",
     "ForeignRow",
@@ -207,6 +217,7 @@ __all__ = [
     "JobSpec",
     "Key",
     "KeyHeld",
+    "LifespanFailed",
     "Limit",
     "Middleware",
     "NotADatabase",
@@ -248,6 +259,7 @@ __all__ = [
     "chain",
     "current",
     "current_batch",
+    "depends",
     "flow",
     "gather",
 ]

@@ -5,13 +5,14 @@ Each app has a task registry of its own; there is no global one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from treadle import config
 from treadle.admin import Audit, Dead, EventFeed, Jobs, Limits, MetricsReader, Queues, Workflows
-from treadle.app_core import AppCore, StorageChoice
+from treadle.app_core import AppCore, StorageChoice, injectors
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
 from treadle.core.argument_names import refuse_unknown, spelled, spelled_call
@@ -26,6 +27,7 @@ from treadle.outbox import Outbox, check_outbox
 from treadle.policy import judge
 from treadle.policy.retry import Retry
 from treadle.ports import name_of_space, three
+from treadle.resources import Overrides
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage.contract import Storage
@@ -54,7 +56,8 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     ports     (queue, pubsub, store) of `treadle.ports`, instead of a url: jobs in your own systems
     namespace with ports: prefix of all their keys and channels; default "treadle"
     retry     default retry policy; a task's own policy overrides the fields that it sets
-    on_error  (exception, Failure) -> Retry.now() | Defer(...) | Abort(...) | None, for tasks without their own
+    on_error  (exception, Failure) -> Retry.now() | Retry.after(...) | Defer(...) | Abort(...) | None, for tasks without
+              their own; or Retry.only(...)
     codec     converts arguments and results to text and back; None: by their annotations
     sizes     the largest payload, result and headers, in bytes
     token     the access token for an http:// url; None: TREADLE_TOKEN
@@ -282,6 +285,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         *,
         storage: Given = "memory://",
         within: Literal["commit", "at_once"] = "commit",
+        overrides: Overrides | None = None,
     ) -> Testing:
         """`async with app.testing() as t:` uses a new storage in memory, and a clock that the test moves.
 
@@ -289,12 +293,23 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         `within=session` are stored when the session commits ("at_once": immediately). Raises BadOption. See
         `treadle.testing`.
 
-        storage  another storage: a URL (not http://), or a function from a clock to a storage that reads it. It must be
-                 empty (NotEmpty), and is emptied at the end
+        storage    another storage: a URL (not http://), or a function from a clock to a storage that reads it. It must
+                   be empty (NotEmpty), and is emptied at the end
+        overrides  functions that provide values in place of others: {get_session: fake_session, lifespan: fake_state}
         """
         from treadle.testing.app import Testing
 
-        return Testing(self._core, clock, storage=storage, within=within)
+        return Testing(self._core, clock, storage=storage, within=within, overrides=overrides)
+
+    @contextmanager
+    def override(self, overrides: Overrides) -> Iterator[None]:
+        """Replace providers of `depends(...)`, or the lifespan, for the workers that start in this block: `with
+        app.override({get_session: fake_session}):`, for a test with a real worker. Raises BadOption for a provider that
+        no task uses, and while a worker of this app runs."""
+        resources = self._core.resources
+        resources.check(overrides, injectors(self._core))
+        with resources.overridden(overrides):
+            yield
 
     async def __aenter__(self) -> Self:
         await self._core.open()

@@ -41,6 +41,7 @@ from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
+from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
@@ -117,6 +118,7 @@ class AppCore:
         self.retry, self.on_error, self.codec, self.sizes = retry or Retry(), on_error, codec, sizes or Sizes()
         self.when_forked: list[Callable[[], None]] = []  # called in a forked child
         self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
+        self.resources = AppResources()
         self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline = InlineWorker(self)
         self.outbox_tasks = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop)
@@ -127,6 +129,7 @@ class AppCore:
         self.new_id: IdFactory = ids or UuidV7()
         self.maker = JobFactory(self.client, self.new_id, self.now, self.retry, self.sizes)
         self.reducers: dict[str, Reducer] = self.maker.reducers
+        self.maker.resources = self.resources
         self.moved = Moved(self.opened)
         self._make_groups()
         self.orphans = OrphanedWorkflows(self.opened, self.emitter)
@@ -277,6 +280,11 @@ class AppCore:
             self._when_forked,
         )
 
+    def use(self, choice: StorageChoice) -> None:
+        """Use this storage from now on. The app must be closed, and no worker of it may run."""
+        self.choice, self.life = choice, self.new_life(choice)
+        self.client.at_hand = self.life.at_hand
+
     def _when_open(self) -> None:
         self.moved.forget()
         if self.choice.by_default:
@@ -285,6 +293,7 @@ class AppCore:
     def _when_forked(self) -> None:
         """In a forked child: drop everything that runs on event loops of the parent."""
         self.inline.forget()
+        self.resources.forget()
         for forget in self.when_forked:
             forget()
 
@@ -335,6 +344,11 @@ class AppCore:
     def _tell_error(self, error: BaseException) -> None:
         if self.emitter.wants("worker.error"):
             self.emitter.emit(Event(name="worker.error", error=error))
+
+
+def injectors(core: AppCore) -> list[Injector]:
+    """The dependencies of all tasks that have some."""
+    return [task.injector for task in core.tasks.values() if task.injector is not None]
 
 
 class AnyApp(Protocol):

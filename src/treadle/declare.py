@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, Unpack, cast, overload
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from treadle.app_core import AppCore
 from treadle.core import defaults
@@ -15,6 +16,7 @@ from treadle.errors import BadOption, BadTask
 from treadle.policy import cron as crons
 from treadle.policy import judge
 from treadle.policy.retry import seconds
+from treadle.resources import Lifespan
 from treadle.scheduling import CatchUp, Overlap
 from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
@@ -29,6 +31,7 @@ R = TypeVar("R")
 C = TypeVar("C")
 W = TypeVar("W")
 V = TypeVar("V", bound=Value)
+S = TypeVar("S")
 Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 
 
@@ -282,6 +285,22 @@ class Declarations:
 
         return BatchDecorator(decorate)
 
+    def lifespan(
+        self,
+        function: Callable[[], AsyncIterator[S]]
+        | Callable[[Self], AsyncIterator[S]]
+        | Callable[[], AbstractAsyncContextManager[S]]
+        | Callable[[Self], AbstractAsyncContextManager[S]],
+        /,
+    ) -> Lifespan[S]:
+        """Make an async generator function of no argument, or of the app, the lifespan of this app: `@app.lifespan`.
+
+        Every worker process runs it up to its yield before the first claim, and the rest after its last run. The
+        yielded value is `current().state`. Workers on one event loop share it. If it raises before its yield, the
+        worker ends with LifespanFailed. Raises BadOption for another function, and for a second lifespan.
+        """
+        return self._core.resources.declare(function, self)
+
     def stub(self, name: str, **options: Unpack[Options]) -> Stub:
         """A task by name, for processes in which its code is not installed. Arguments are not checked here."""
         return self._core.stub(name, **options)
@@ -296,7 +315,8 @@ class Declarations:
 
         def register(reduce: Any) -> Any:
             found: str = function if isinstance(function, str) else reduce.__name__
-            if name_of(found, "reducer") in self._core.reducers:
+            old = self._core.reducers.get(name_of(found, "reducer"))
+            if old is not None and not _is_redefined(old, reduce):
                 raise BadOption("reducer", f"a reducer named {found!r} is already registered; choose another name")
             if not callable(reduce) or inspect.iscoroutinefunction(reduce):
                 raise BadOption("reducer", f"expected a plain function of a list, found {reduce!r}")
@@ -324,8 +344,8 @@ class Declarations:
         return self._core.find_task(name)
 
 
-def _is_redefined(old: Task[..., Any, Any], function: Callable[..., Any]) -> bool:
-    """Whether `function` redefines the function of `old`: a notebook cell that runs again, or `importlib.reload`.
+def _is_redefined(old: Any, function: Callable[..., Any]) -> bool:
+    """Whether `function` redefines `old`, a task or a function: a notebook cell that runs again, or `importlib.reload`.
     Functions defined inside functions do not count, because different ones may have the same name."""
     name = getattr(function, "__qualname__", "<")
-    return "<" not in name and (old.__module__, old.__qualname__) == (function.__module__, name)
+    return "<" not in name and (old.__module__, getattr(old, "__qualname__", "")) == (function.__module__, name)

@@ -16,6 +16,7 @@ from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.core.argument_names import refuse_unknown
 from treadle.core.job import Job, JobSpec
 from treadle.errors import BadSession, EventLoopError, StorageUnavailable
+from treadle.resources import Overrides
 from treadle.storage.user_session import at_once, is_async
 from treadle.sync_views import (
     SyncAudit,
@@ -98,12 +99,13 @@ class Portal:
         *,
         storage: Given = "memory://",
         within: Literal["commit", "at_once"] = "commit",
+        overrides: Overrides | None = None,
     ) -> SyncTesting:
         """`with app.sync.testing() as t:` is `app.testing()` for synchronous code: `t.drain()` runs plain functions in
         the calling thread."""
         from treadle.testing.sync_app import SyncTesting
 
-        return SyncTesting(self._core, clock, storage, within)
+        return SyncTesting(self._core, clock, storage, within, overrides)
 
     def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""

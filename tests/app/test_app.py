@@ -93,6 +93,7 @@ def test_a_module_that_is_loaded_again_replaces_its_tasks(bare: App) -> None:
 
     def cell(number: int, decorator: str) -> None:
         code = f"@app.every(60)\n{decorator}\ndef send(): return {number}\n"
+        code += f"@app.reducer\ndef merge(items): return {number}\n"
         code += f"@app.batch()\ndef many(items: list): return [{number} for _ in items]\n"
         exec(code, {"__name__": "cells", "app": bare})
 
@@ -100,6 +101,9 @@ def test_a_module_that_is_loaded_again_replaces_its_tasks(bare: App) -> None:
     cell(2, "@app.task")
     assert bare.tasks["cells.send"]() == 2
     assert bare.tasks["cells.many"](["x"]) == [2]
+    assert bare._core.reducers["merge"]([]) == 2
+    with pytest.raises(BadOption, match="a reducer named 'merge' is already registered"):
+        bare.reducer("merge")(len)
     assert "task:cells.send" not in bare.tasks["cells.send"].job().new.limits
     assert not bare.limits.declares
     with pytest.raises(BadTask, match=r"'cells.send' is already registered"):

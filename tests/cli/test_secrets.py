@@ -73,6 +73,7 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
     "server": [["--port", "0"]],
     "up": [["--protocol", "delayed", "--port", "0"]],
     "worker": [["--protocol", "delayed"]],
+    "shell": [[]],
 }
 WITHOUT_URL = {
     "token",
@@ -80,9 +81,11 @@ WITHOUT_URL = {
     "wasi-runner",
     "submit-jobs",
     "demo",
-    "init",
     "move",
+    "from",
     "relay",
+    "completion",
+    "init",
 }  # tested below; `move` takes two URLs
 
 

@@ -166,7 +166,7 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["up"], "name an app"),
+        (["up"], "name one: bare:app or full:app"),
         (["up", "--protocol", "delayed", "--roles", "boss"], "boss"),
         (["up", "--protocol", "queuey", "--roles", "auto"], "--roles"),
         (["up", "full.py:app", "--webhook", "http://x"], "--protocol delayed"),
@@ -177,7 +177,7 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
         (["up", "--protocol", "delayed", "--command", "'"], "cannot be read"),
         (["up", "--protocol", "delayed", "--header", "A: b"], "--webhook"),
         (["up", "--protocol", "delayed", "--webhook", "http://x", "--header", "A"], "Name: value"),
-        (["worker"], "name an app"),
+        (["worker"], "name one: bare:app or full:app"),
         (["worker", "--url", "memory://"], "name an app"),
         (["worker", "bare.py:app", "--protocol", "delayed"], "delayed_handler"),
         (["worker", "full.py:app", "--protocol", "delayed", "--command", "true"], "delayed_handler"),
@@ -186,14 +186,14 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
     ],
 )
 def test_what_does_not_fit_together(
-    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bare = 'from treadle import App\napp = App("memory://")\n'
     (tmp_path / "bare.py").write_text(bare)
     (tmp_path / "full.py").write_text(bare + "@app.delayed_handler\nasync def handle(payload): ...\n")
     assert treadle(words) == 2
-    assert says in capsys.readouterr().err
+    assert says in capfd.readouterr().err
 
 
 def test_nobody_at_the_endpoint(capsys: pytest.CaptureFixture[str]) -> None:

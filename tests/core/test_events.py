@@ -55,6 +55,25 @@ async def test_a_listener_that_raises_stops_nobody(caplog: pytest.LogCaptureFixt
     assert "later" in caplog.text
 
 
+@pytest.mark.parametrize("wrong", [SystemExit(1), asyncio.CancelledError(), GeneratorExit()], ids=repr)
+async def test_a_listener_may_raise_anything(wrong: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    """A SystemExit would otherwise end the worker that emits the event."""
+    emitter, heard = Emitter(), list[str]()
+
+    def broken(event: Event) -> None:
+        raise wrong
+
+    async def broken_later(event: Event) -> None:
+        raise SystemExit(2)
+
+    for listener in (broken, broken_later, lambda event: heard.append(event.id)):
+        emitter.on("failed", listener)
+    emitter.emit(Event(name="failed", id="a"))
+    await emitter.settle(5)
+    assert heard == ["a"]
+    assert [each.exc_info[0] for each in caplog.records if each.exc_info] == [type(wrong), SystemExit]
+
+
 async def test_a_listener_that_never_ends_is_not_waited_for() -> None:
     emitter = Emitter()
 

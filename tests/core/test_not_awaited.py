@@ -214,7 +214,14 @@ def test_the_words_of_other_libraries(shop: App) -> None:
         greet.apply_async(("x",))
     with pytest.raises(AttributeError, match=r"no attribute 's': use \.job\("):
         greet.s("x")
-    with pytest.raises(AttributeError, match="no attribute 'retry': raise an exception"):
+    with pytest.raises(AttributeError, match=r"no attribute 'retry': raise Retry\.after\("):
         greet.retry()
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'si': use \.job\(\.\.\.\), and \.options\(pass_result=False\)"
+    ):
+        greet.si("x")
+    for name in ("send", "send_with_options", "schedule", "apply", "call_local", "chunks", "request", "AsyncResult"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': (use|call) "):
+            getattr(greet, name)
     with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
         _ = greet.other

@@ -43,7 +43,7 @@ async def test_without_auth_this_machine_may_use_it(app: App) -> None:
 async def test_without_auth_nobody_else_may(app: App, client: str, path: str, caplog: pytest.LogCaptureFixture) -> None:
     answer = await call(asgi(app), path, client=(client, 1))
     assert answer.status == 403
-    assert "has neither auth= nor tokens=" in answer.text
+    assert "without auth= and tokens=" in answer.text
     assert client in caplog.text
     assert app._core.loop is None, "it does not even open the app"
 

@@ -26,6 +26,8 @@ ABOUT = {
 
 # words of that form that name no file and no object of ours
 OTHERS = {
+    "treadle_app.py": "a file that `treadle from celery` writes",
+    "shop/treadle_app.py": "a file that `treadle from celery` writes",
     "treadle.db": "the default file of the jobs",
     "treadle.jobs": "a logger",
     "treadle.access": "a logger",

@@ -28,8 +28,7 @@ from treadle import (
     flow,
 )
 from treadle.core.model import HeartbeatResult
-from treadle.errors import BadResult, NestedTransaction
-from treadle.execution.context import NotRunning
+from treadle.errors import BadResult, NestedTransaction, NotRunning
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows

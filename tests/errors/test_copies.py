@@ -12,17 +12,18 @@ import pytest
 from treadle import Abort, Defer, errors
 from treadle.admin.storage_move import AlreadyMoved
 from treadle.errors import TreadleError
-from treadle.execution.context import NotRunning
 from treadle.testing import NotEmpty
 
 DONE = ("j1", "mail", "aborted", "ValueError: no")
 FIELDS: dict[str, tuple[Any, ...]] = {
     "AnswerTooLarge": ("a server", 10, "jobs", "ask for less"),
     "BadArgument": ("mail", "to", "is missing"),
+    "BadDependency": ("shop.session", "depends on itself"),
     "BadOption": ("delay", "expected 0 or more, found -1"),
     "BadResult": ("mail", "cannot be stored"),
     "BadSession": ("a Connection", "it is closed"),
     "BadStep": ("charge", "its name is too long"),
+    "DependencyFailed": ("shop.pool", "failed before the first claim"),
     "ForeignRow": ("j1", "a", "b"),
     "IdTaken": ("j1", None, "mail", True),
     "JobCancelled": DONE,
@@ -30,9 +31,11 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "JobFailed": DONE,
     "JobNotDone": DONE,
     "KeyHeld": ("key", "j1"),
+    "LifespanFailed": ("shop.resources", "ended without a yield"),
     "NotAwaited": ("mail.enqueue()", "app.sync.enqueue(mail.job())"),
     "ProcessDied": ("mail", -9, "SIGKILL"),
     "RemoteFailure": ("ValueError", "builtins", "no", "Traceback ..."),
+    "ResourceFailed": ("shop.pool", "failed"),
     "SchemaTooNew": (9, 3),
     "Signalled": ("j1", "paid"),
     "Stale": ("j1", "running"),
@@ -51,7 +54,7 @@ NAMED = [
     for name in errors.__all__
     if name[0] != "_" and isinstance(getattr(errors, name), type)
 ]
-OTHERS = [Abort("no"), Defer(3), AlreadyMoved("moved"), NotRunning("no job"), NotEmpty("a", "2 jobs", "empty it")]
+OTHERS = [Abort("no"), Defer(3), AlreadyMoved("moved"), NotEmpty("a", "2 jobs", "empty it")]
 ROUND_TRIPS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,

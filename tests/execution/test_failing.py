@@ -16,6 +16,32 @@ from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
+
+@shows("`raise Retry.after(s)` is a counted retry after s seconds, and `Retry.only(...)` retries nothing else")
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_task_chooses_the_wait_before_its_next_attempt(
+    app: App, clock: HandClock, told: Told, kind: str
+) -> None:
+    def body() -> int:
+        if current().attempt == 1:
+            raise Retry.after(77) from ConnectionError("503")
+        raise OSError("no")
+
+    async def later() -> int:
+        return body()
+
+    task: Any = app.task(name="t", on_error=Retry.only(ConnectionError))(later if kind == "async" else body)
+    async with work(app):
+        job = await task.enqueue()
+        assert (await told.until("retrying", 1)).delay == 77
+        row = await app.jobs.get(job)
+        assert (row.attempt, row.due_at, (row.error or "").splitlines()[0]) == (1, clock() + 77, "ConnectionError: 503")
+        clock.advance(77)
+        with pytest.raises(JobFailed) as failed:
+            await job.result(timeout=30)
+    assert (failed.value.reason, (await app.jobs.get(job)).attempt) == ("aborted", 2)
+
+
 FAST = Retry(base=10.0, factor=2.0, max=100.0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,19 @@ from treadle import (
     App,
     BadTask,
     Flow,
+    JobSpec,
     Middleware,
     Retry,
     RunOutcome,
+    StorageError,
     current,
     flow,
 )
-from treadle.core.model import Claim
+from treadle.core.model import Claim, Claimed, Outcome, Settled
 from treadle.execution.context import Context
 from treadle.execution.middleware import Run
+from treadle.storage.memory import MemoryStorage
+from treadle.storage.proxy import StorageProxy
 from treadle.storage.sqlite.run_transaction import RunTransaction
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
@@ -222,6 +226,35 @@ async def test_a_run_with_a_transaction_is_judged_after_its_commit(
         await layer.called.until(lambda: layer.calls, "the call")
     expected = {"stored": "succeeded", "raises": "failed error ValueError", "commit": "failed error OSError"}
     assert layer.of(job.id) == [expected[how]]
+
+
+class Picky(StorageProxy):
+    """Raises the error of a server for a value that it cannot store."""
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        if any(job.task == "poison" for outcome in outcomes for job in outcome.followups):
+            raise StorageError("value out of range: poison")
+        return await super().settle(outcomes)
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        return (await self.settle(outcomes) if outcomes else []), await self.claim(ask)
+
+
+async def test_an_outcome_that_the_storage_refuses_is_followed_by_its_failure() -> None:
+    layer, app = Judge(), App(storage=Picky(MemoryStorage()), retry=Retry(attempts=1))
+    app.middleware(layer)
+
+    @app.task(name="poison")
+    async def poison() -> None: ...
+
+    @app.task(name="t")
+    async def t() -> JobSpec[None]:
+        return poison.job()
+
+    async with app, work(app):
+        job = await t.enqueue()
+        await job.ended(30)
+    assert layer.of(job.id) == ["waiting", "failed error StorageError"]
 
 
 async def test_treadles_own_tasks_are_not_reported(app: App, clock: HandClock) -> None:

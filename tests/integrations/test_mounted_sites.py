@@ -1,4 +1,4 @@
-"""What is mounted into another application is ready when its host is, also where no lifespan reaches it."""
+"""A site that is mounted into another application is ready when its host is, also where no lifespan reaches it."""
 
 from __future__ import annotations
 

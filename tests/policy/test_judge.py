@@ -87,6 +87,26 @@ def test_what_the_task_says_itself_outweighs_the_classifier() -> None:
     assert said(Defer(9), verdict=Abort()).delay == 9
 
 
+def test_retry_after_counts_and_waits_as_long_as_it_says() -> None:
+    for out in (
+        said(Retry.after(90)),
+        said(ValueError(), verdict=Retry.after(90)),
+        said(Retry.after(90), verdict=Abort()),
+    ):
+        assert (out.state, out.attempt, out.delay) == (State.READY, 1, 90.0)
+    last = said(Retry.after(90), record=row(attempt=2))
+    assert (last.state, last.reason, last.attempt) == (State.FAILED, "error", 3)
+    late = said(Retry.after(90), record=row(deadline_at=1005.0))
+    assert (late.state, late.reason) == (State.FAILED, "expired")
+
+
+def test_the_error_of_a_retry_is_that_of_its_cause() -> None:
+    asked = Retry.after(1)
+    asked.__cause__ = ConnectionError("503")
+    assert (said(asked).error or "").splitlines()[0] == "ConnectionError: 503"
+    assert (said(Retry.after(1)).error or "").splitlines()[0].endswith("RetryAfter: retry after 1 s")
+
+
 def test_retry_now_counts_and_does_not_wait() -> None:
     out = said(ValueError(), verdict=RetryNow())
     assert (out.state, out.attempt, out.delay) == (State.READY, 1, 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from treadle import Abort, BadOption, Defer, Retry
+from treadle import Abort, BadOption, Defer, RemoteFailure, Retry
 from treadle.policy.retry import DEFAULT, Policy, RetryNow, read_policy, seconds, until
 from treadle.testing.shows import shows
 
@@ -90,6 +90,24 @@ def test_defer_takes_seconds_or_a_moment() -> None:
 
 def test_the_words() -> None:
     assert Retry.now() == RetryNow()
+
+
+@pytest.mark.parametrize("wait", [-1, "5", float("nan"), 1e12])
+def test_a_chosen_wait_is_checked(wait: Any) -> None:
+    with pytest.raises(BadOption, match=r"Retry\.after"):
+        Retry.after(wait)
+
+
+def test_retries_for_some_exceptions_only() -> None:
+    only = Retry.only(ConnectionError, KeyError)
+    assert only(ConnectionResetError(), None) is None
+    assert only(KeyError(), None) is None
+    assert isinstance(only(OSError(), None), Abort)
+    assert isinstance(Retry.only()(KeyError(), None), Abort)
+    assert only(RemoteFailure("KeyError", "builtins", "x", "x"), None) is None
+    assert isinstance(only(RemoteFailure("ValueError", "builtins", "x", "x"), None), Abort)
+    with pytest.raises(BadOption, match="expected classes of exceptions, found 'KeyError'"):
+        Retry.only("KeyError")  # type: ignore[arg-type]
     assert str(Abort("no such customer")) == "no such customer"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -12,12 +13,27 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from tests.drivers import DRIVERS, POSTGRES, Driver, Using
+from tests.drivers import DRIVERS, FEW, POSTGRES, Driver, Using
 from tests.storage.postgres import support
-from treadle import App, BadSession, IdTaken, KeyHeld, StorageError, UnknownUpstream, Worker, chain, flow
+from treadle import (
+    App,
+    BadSession,
+    IdTaken,
+    KeyHeld,
+    StorageError,
+    UnknownUpstream,
+    Worker,
+    chain,
+    flow,
+)
+from treadle.storage.postgres.statements import revision
 from treadle.tasks.options import Key
 from treadle.testing.shows import shows
 
+OUR_FUNCTIONS = """
+SELECT 'DROP FUNCTION ' || string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p
+WHERE p.pronamespace = 'treadle'::regnamespace AND right(p.proname, 8) = %s
+"""
 MANY = 1_500  # jobs of one call
 QUOTES = 'it\'s a \\ "quote" with $1, %s, ?1 and ü'
 
@@ -57,6 +73,11 @@ def with_task(url: str) -> App:
         return to
 
     return app
+
+
+@functools.cache
+def another_database() -> str:
+    return support.postgres.database()
 
 
 @pytest.fixture(params=DRIVERS, ids=str)
@@ -136,6 +157,7 @@ async def test_every_kind_of_call_commits_or_vanishes(site: Site, driver: Driver
     assert site.own_rows() == 1
 
 
+@pytest.mark.parametrize("driver", FEW, ids=str, indirect=True)
 async def test_a_handle_waits_for_the_result_later(site: Site, driver: Driver) -> None:
     """In the web process: it opens the app then, and not before."""
     kept = []
@@ -174,6 +196,7 @@ async def test_errors_and_savepoints_leave_the_transaction_usable(site: Site, dr
     assert site.own_rows() == 1
 
 
+@pytest.mark.parametrize("driver", FEW, ids=str, indirect=True)
 async def test_nothing_is_opened_in_the_web_process(site: Site, driver: Driver) -> None:
     """No event loop and no thread of ours on SQLite; on PostgreSQL one thread that looks for the commits, with one
     connection, and none with `?listen=off`."""
@@ -193,7 +216,7 @@ async def test_nothing_is_opened_in_the_web_process(site: Site, driver: Driver) 
 
 async def test_another_database_is_refused_by_name(site: Site, driver: Driver, tmp_path: Path) -> None:
     if driver.dialect == "postgresql":
-        url = support.postgres.database()
+        url = another_database()
         name = url.rpartition("/")[2]
     else:
         url = name = str(tmp_path / "other.db")
@@ -235,8 +258,25 @@ async def test_transactions_that_cannot_store_jobs(site: Site, driver: Driver) -
     assert await site.stored() == []
 
 
-def test_two_databases_at_once_need_no_connection_of_ours() -> None:
-    """psycopg is imported, so the number of its connections can be counted: none is made."""
+@pytest.mark.parametrize("driver", POSTGRES[2:4], ids=str)
+async def test_the_database_can_be_dropped_at_once(driver: Driver) -> None:
+    """As Django's test runner drops its own, with no call that closes the app."""
+    url = support.postgres.database()
+    async with with_task(url):
+        pass
+    app = with_task(url)
+
+    async def scenario(using: Using) -> None:
+        await using.enqueue(app, spec(app, "ada"))
+        await using.rollback()
+
+    await driver.run(url, scenario)
+    support.admin().execute(f"DROP DATABASE {url.rpartition('/')[2]}".encode())  # it waits 5 s for other sessions
+    await app._core.storage.close()
+
+
+def test_a_connection_to_the_database_of_the_url_is_enough() -> None:
+    """No other connection is made: psycopg is the driver of both, so its connections are counted."""
     made = []
     real = psycopg.connect
     with pytest.MonkeyPatch.context() as patch, support.a_schema() as schema:
@@ -247,4 +287,42 @@ def test_two_databases_at_once_need_no_connection_of_ours() -> None:
         with real(support.postgres.url()) as theirs:
             patch.setattr(psycopg, "connect", lambda *a, **k: made.append(a) or real(*a, **k))
             app.sync.enqueue(spec(app, "ada"), within=theirs)
-    assert made == []
+            assert made == []
+        with real(support.postgres.url().replace("127.0.0.1", "localhost")) as theirs:  # it compares the two
+            app.sync.enqueue(spec(app, "eve"), within=theirs)
+
+
+async def test_functions_that_were_replaced_while_a_connection_was_in_use() -> None:
+    """Newer versions keep four sets of functions. The transaction is lost, the next one makes them again."""
+    url = support.postgres.database()
+    async with with_task(url) as look:
+        app = with_task(url)
+        with closing(psycopg.connect(url)) as theirs:
+            await app.enqueue(spec(app, "ada"), within=theirs)
+            theirs.commit()
+            with psycopg.connect(url, autocommit=True) as admin:
+                admin.execute("DELETE FROM treadle.function_set")
+                [(drop,)] = admin.execute(OUR_FUNCTIONS, (revision(),)).fetchall()
+                admin.execute(drop)
+            with pytest.raises(StorageError, match="roll back, and repeat the transaction"):
+                await app.enqueue(spec(app, "lost"), within=theirs)
+            theirs.rollback()
+            await app.enqueue(spec(app, "eve"), within=theirs)
+            theirs.commit()
+        await app._core.storage.close()
+        assert sorted(row.job.payload for row in (await look.jobs.list()).records) == ['["ada"]', '["eve"]']
+
+
+async def test_a_restored_copy_in_another_database() -> None:
+    """A restored dump in another database has the same mark, and is another database."""
+    url, copy = support.postgres.database(), support.postgres.database()
+    for each in (url, copy):
+        async with with_task(each):
+            pass
+    with psycopg.connect(url) as one, psycopg.connect(copy, autocommit=True) as two:
+        [(mark,)] = one.execute("SELECT obj_description('treadle.migration'::regclass)").fetchall()
+        two.execute(f"COMMENT ON TABLE treadle.migration IS '{mark}'".encode())
+    app = with_task(url)
+    with psycopg.connect(copy) as theirs, pytest.raises(BadSession, match="another database"):
+        await app.enqueue(spec(app, "ada"), within=theirs)
+    await app._core.storage.close()

@@ -19,6 +19,7 @@ def dev() -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.__dict__["django_six"] = list
     return module
 
 

@@ -1,4 +1,4 @@
-"""What importing Treadle loads: web servers and management commands start it, and most use a small part of it."""
+"""The modules that an import of Treadle loads: most web servers and management commands use a small part of it."""
 
 from __future__ import annotations
 

@@ -21,25 +21,25 @@ from treadle.testing import drain, given_storage
 HERE = "tests/project/test_public_surface.py"
 
 TREADLE = """
-    AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadOption BadResult BadSession BadStep BadTask BadUrl
-    BatchTask Conclude Defer Event Flow ForeignRow IdTaken Job JobCancelled JobExpired JobFailed JobFilter JobNotDone
-    JobSpec Key KeyHeld Limit Middleware NotADatabase OldRows Outbox Pipeline ProcessDied Record Redrive RemoteFailure
-    Retry RunOutcome SchemaTooNew Signalled Sizes Stale State Step StepMismatch StorageDenied StorageError StorageFull
-    StorageMoved
-    StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream
-    Unsupported Worker WorkflowFailed all_done all_succeeded at_least chain current current_batch flow gather
+    AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession BadStep
+    BadTask BadUrl BatchTask Conclude Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
+    JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld LifespanFailed Limit Middleware NotADatabase
+    OldRows Outbox Pipeline ProcessDied Record Redrive RemoteFailure Retry RunOutcome SchemaTooNew Signalled Sizes
+    Stale State Step StepMismatch StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task
+    TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream Unsupported Worker
+    WorkflowFailed all_done all_succeeded at_least chain current current_batch depends flow gather
 """
 
 SURFACE = {
     "App": """
-        audit autodiscover batch close cron dead delayed_handler enqueue events every find_task jobs limits metrics
-        middleware on open outbox queues reducer release schedule schedules storage stub sync task tasks testing
-        url workflows
+        audit autodiscover batch close cron dead delayed_handler enqueue events every find_task jobs lifespan limits
+        metrics middleware on open outbox override queues reducer release schedule schedules storage stub sync task
+        tasks testing url workflows
     """,
     "Worker": "concurrency name run running start stop",
     "current()": """
         after attempt cancelled child_headers deadline error headers id labels lost once parent progress record report
-        sleep step step_key sync task transaction upstream version wait wait_for worker workflow
+        sleep state step step_key sync task transaction upstream version wait wait_for worker workflow
     """,
     "Task": "enqueue enqueue_sync function job kind late name options queue",
     "BatchTask": "enqueue enqueue_sync function job kind late max_wait name options queue size",
@@ -48,8 +48,8 @@ SURFACE = {
 
 # classes that these objects take or return, and that no public module exports
 REACHED = """
-    Audit BatchDecorator Bound Codec Continuation Dead HasId Jobs Limits MetricsReader Once Options Portal Queues
-    Scheduled Schedules Scope Stub Synchronous When Workflow Workflows
+    Audit BatchDecorator Bound Codec Continuation Dead HasId Jobs Lifespan Limits MetricsReader Once Options Portal
+    Queues Scheduled Schedules Scope Stub Synchronous When Workflow Workflows
 """
 
 

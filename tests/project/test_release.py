@@ -19,11 +19,20 @@ CHANGED = "+trial.changed.md"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A repository with the files of the working tree and one change."""
-    found = tmp_path / "clone"
-    listed = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
-    for name in listed:
-        if not name.startswith(("tests/", "ui/", "benchmarks/", "docs/", "changes/+")) and (ROOT / name).is_file():
+    """A repository with the files of the working tree that a package needs, and one change."""
+    return made(tmp_path / "clone", "src", "tools")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """The same without code: for what is refused before anything is built."""
+    return made(tmp_path / "clone")
+
+
+def made(found: Path, *folders: str) -> Path:
+    needed = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore", "changes/README.md", *folders)
+    for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", *needed).splitlines():
+        if (ROOT / name).is_file():
             (found / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, found / name)
     git(found, "init", "--quiet", "--initial-branch", "main")
@@ -94,12 +103,12 @@ def unchanged(clone: Path) -> None:
     ],
 )
 def test_what_it_refuses_leaves_nothing_behind(
-    clone: Path, prepare: Callable[..., object], version: str, check: str, said: str
+    small: Path, prepare: Callable[..., object], version: str, check: str, said: str
 ) -> None:
     if prepare is not git:
-        prepare(clone)
-    before = git(clone, "rev-parse", "HEAD"), git(clone, "status", "--porcelain"), git(clone, "tag")
+        prepare(small)
+    before = git(small, "rev-parse", "HEAD"), git(small, "status", "--porcelain"), git(small, "tag")
     with pytest.raises(release.Refused, match=said):
-        release.release(clone, version, [check], dry=False)
-    assert (git(clone, "rev-parse", "HEAD"), git(clone, "status", "--porcelain"), git(clone, "tag")) == before
-    assert not (clone / "dist").exists()
+        release.release(small, version, [check], dry=False)
+    assert (git(small, "rev-parse", "HEAD"), git(small, "status", "--porcelain"), git(small, "tag")) == before
+    assert not (small / "dist").exists()

@@ -114,6 +114,14 @@ def later_at() -> None:
     raise Defer(until=datetime(2100, 1, 1, tzinfo=UTC))
 
 
+def ask_again(seconds: float) -> None:
+    raise Retry.after(seconds)
+
+
+def ask_again_because(seconds: float) -> None:
+    raise Retry.after(seconds) from KeyError("busy")
+
+
 def never() -> None:
     raise Abort("bad input")
 

@@ -28,8 +28,7 @@ from treadle import (
     current,
     current_batch,
 )
-from treadle.errors import BadStep
-from treadle.execution.context import NotRunning
+from treadle.errors import BadStep, NotRunning
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
 from treadle.worker.running_job import RunningJob

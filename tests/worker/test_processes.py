@@ -36,6 +36,7 @@ from treadle import (
 from treadle.core.model import NewJob
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
+from treadle.policy.retry import RetryAfter
 from treadle.tasks.core import TaskCore
 from treadle.tasks.task import Task
 from treadle.testing.shows import shows
@@ -216,6 +217,12 @@ async def test_words_that_mean_something_keep_their_meaning(pool: ProcessPool) -
     with pytest.raises(Defer) as until:
         await run(pool, work.later_at)
     assert str(until.value.until) == "2100-01-01 00:00:00+00:00"
+    with pytest.raises(RetryAfter) as again:
+        await run(pool, work.ask_again, 2.5)
+    assert (again.value.seconds, again.value.__cause__) == (2.5, None)
+    with pytest.raises(RetryAfter) as caused:
+        await run(pool, work.ask_again_because, 2.5)
+    assert "KeyError: 'busy'" in str(caused.value.__cause__)
     with pytest.raises(Abort, match=r"^bad input$") as aborted:
         await run(pool, work.never)
     assert aborted.value.__cause__ is None

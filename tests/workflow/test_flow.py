@@ -211,6 +211,8 @@ async def test_a_chain_hands_each_result_to_the_next(app: App, site: Site) -> No
         assert await job.result(timeout=30) == 12
         for_its_own: Any = chain(site.number.job(1), site.add.job(5), pass_result=False)
         assert await (await for_its_own.enqueue()).result(timeout=30) == 6
+        alone: Any = chain(site.number.job(1), site.add.options(pass_result=False).job(4, more=3), site.add)
+        assert await (await alone.enqueue()).result(timeout=30) == 8
         inside: Any = chain(
             site.number.job(2), gather(site.number.job(3), site.number.job(4)).into(site.total), late.job()
         )

@@ -12,7 +12,10 @@ from typing import Any
 
 import msgspec
 
+from treadle.core.model import progress_of as progress
 from treadle.serialization import call_codec
+
+__all__ = ["arguments", "carried", "carried_call", "progress", "shown", "utf8", "value"]
 
 
 def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -54,17 +57,6 @@ def carried_call(
         }
     except Exception:
         return [utf8(payload)], {}
-
-
-def progress(note: str | None) -> tuple[float | None, str | None]:
-    """The share that is done, and its text. A note of another form has only a text."""
-    if note is None:
-        return None, None
-    try:
-        found = msgspec.json.decode(note)
-        return float(found["progress"]) if "progress" in found else None, str(found["text"])
-    except Exception:
-        return None, note
 
 
 def shown(value: object, text: str) -> str:

@@ -49,6 +49,12 @@ def search(here: Path) -> Found:
     )
 
 
+def apps_in(here: Path) -> list[str]:
+    """Every app of the project in this folder, as MODULE:APP."""
+    return [f"{module}:{name}" for root in (here, here / "src") for module, tree in _sources(root)[0].items()
+            for name in _apps(tree)]  # fmt: skip
+
+
 def _sources(root: Path) -> tuple[dict[str, ast.Module], SyntaxError | None]:
     """The syntax trees of the modules in this folder and its packages by their dotted names, and the first error. A
     module of tasks that has one is kept without a tree, so that its import shows the error."""

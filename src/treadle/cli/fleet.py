@@ -10,6 +10,7 @@ import contextlib
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +23,9 @@ from treadle.core.clock import monotonic
 
 BACKOFF = (0.2, 30.0)  # s before the first restart, and at most
 HEALTHY = 60.0  # s of running after which the back-off starts over
+STARTS = 10  # starts of a process in a row that end before its Hello, in about two minutes; then the others stop too
 AT_ONCE = 5.0  # s from the second stop to SIGKILL
-MARGIN = 10.0  # s beyond grace and lease from the first stop to SIGKILL
+MARGIN = 20.0  # s beyond grace and lease from the first stop to SIGKILL
 
 Say = Callable[[str], None]
 
@@ -49,6 +51,7 @@ class Fleet:
         self._stop = asyncio.Event()
         self._children: dict[int, asyncio.subprocess.Process] = {}  # live processes by number
         self._proven = False  # a process has sent Hello, so the orders work
+        self._unproven: Counter[int] = Counter()  # starts in a row without a Hello, by number of the process
         self._code = OK
         self._killer: asyncio.TimerHandle | None = None
 
@@ -121,6 +124,11 @@ class Fleet:
                 self._code = code if 0 < code < 128 else FAILED
                 self._stop.set()
                 break
+            if self._unproven[number] >= STARTS:
+                self._say(f"worker {number} could not start {STARTS} times in a row; stopping the others")
+                self._code = code if 0 < code < 128 else FAILED
+                self.stop()
+                break
             failures = 1 if monotonic() - began > HEALTHY else failures + 1
             delay = min(BACKOFF[0] * 2 ** (failures - 1), BACKOFF[1])
             self._say(f"worker {number} {_ended(code)}; restarting it in {delay:.1f} s")
@@ -131,6 +139,7 @@ class Fleet:
 
     async def _one(self, number: int, first: asyncio.Event) -> int:
         """Run one process to its end -> its exit code."""
+        self._unproven[number] += 1
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -174,6 +183,7 @@ class Fleet:
             found += piece
         hello = msgspec.json.decode(found, type=Hello)
         self._proven = True
+        self._unproven[number] = 0
         first.set()
         if self._greeted is not None:
             self._greeted(hello, number)

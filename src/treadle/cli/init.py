@@ -16,12 +16,13 @@ import click
 
 from treadle.cli.output import FAILED, USAGE, Stop, data, note, plural
 
-TEMPLATES: Final = ("plain", "fastapi")
+TEMPLATES: Final = ("plain", "fastapi", "django")
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 TAKEN: Final = frozenset({"test", "tests", "treadle", "package"})
-NEXT: Final = {
-    "plain": ("pip install -e '.[dev]'", "pytest", "treadle worker {package}.tasks:app"),
-    "fastapi": ("pip install -e '.[dev]'", "pytest", "uvicorn {package}.web:web", "treadle worker {package}.tasks:app"),
+NEXT: Final = {  # after `pip install`
+    "plain": ("pytest", "treadle worker {package}.tasks:app"),
+    "fastapi": ("pytest", "uvicorn {package}.web:web", "treadle worker {package}.tasks:app"),
+    "django": ("python manage.py test", "python manage.py migrate", "python manage.py treadle worker"),
 }
 
 
@@ -54,7 +55,7 @@ def init(name: str | None, template: str) -> int:
         _write(file, text)
         data(str(file))
     place = f"cd {folder}\n  " if name is not None else ""
-    steps = "\n  ".join(NEXT[template]).format(package=package)
+    steps = "\n  ".join(("pip install -e '.[dev]'", *NEXT[template])).format(package=package)
     note(f"treadle: made {plural(len(texts), 'file')}. Next:\n  {place}{steps}")
     return 0
 

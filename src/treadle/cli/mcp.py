@@ -39,7 +39,7 @@ def mcp(
     --allow-acts is given. Each act is previewed first, and recorded in the audit log.
     """
     if find_spec("mcp") is None or find_spec("starlette") is None:
-        raise Stop(FAILED, "treadle mcp needs the protocol's library: pip install 'treadle[mcp]'")
+        raise Stop(FAILED, "treadle mcp needs the protocol's library: pip install 'mcp>=2' 'starlette>=0.45'")
     from treadle import __version__
     from treadle.mcp import Rights, serve
 

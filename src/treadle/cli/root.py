@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ COMMANDS = {
     "wasi": ("treadle.cli.wasi", "Send sandboxed modules to a queue and get their output."),
     "wasi-runner": ("treadle.cli.wasi_runner", "Run the sandboxed modules of a queue."),
     "enqueue": ("treadle.cli.enqueue", "Send one job and print its id, or wait for its result."),
+    "shell": ("treadle.cli.shell", "Open a Python prompt with the app, in which await works."),
     "jobs": ("treadle.cli.jobs", "List, show, cancel, retry and explain jobs."),
     "workflows": ("treadle.cli.workflows", "List workflows, and show the jobs of one."),
     "queues": ("treadle.cli.queues", "List, pause and resume queues."),
@@ -38,7 +40,9 @@ COMMANDS = {
     "relay": ("treadle.cli.relay", "Hand over the jobs of an app's outbox, and list those that are refused."),
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
+    "from": ("treadle.cli.from_other", "Move a program from Celery to Treadle."),
     "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
+    "completion": ("treadle.cli.completion", "Print the code that completes commands in a shell."),
     "demo": (
         "treadle.cli.demo.command",
         "Index the standard library, optionally killing a worker, to show that no job is lost.",
@@ -55,7 +59,8 @@ class Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name.replace("-", "_")
+        found = getattr(importlib.import_module(COMMANDS[cmd_name][0]), name)
         assert isinstance(found, click.Command)
         return found
 
@@ -103,6 +108,10 @@ def treadle() -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command -> its exit code."""
+    if os.environ.get("_TREADLE_COMPLETE", "").endswith("_complete"):
+        from treadle.cli.completion import complete
+
+        return complete(treadle)
     typed = list(sys.argv[1:] if args is None else args)
     return guarded(lambda: treadle.main(typed, prog_name="treadle", standalone_mode=False, obj=typed))
 

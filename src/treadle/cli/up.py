@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from treadle.cli import delivery_options
+from treadle.cli.app_loader import find_any
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.output import FAILED, USAGE, Stop, note, plural, seconds
 from treadle.cli.reload import again
@@ -63,7 +64,7 @@ def up(
     url: str | None,
     **options: Any,
 ) -> int:
-    """Run the server and workers for MODULE:APP on one machine.
+    """Run the server and workers for MODULE:APP on one machine; without MODULE:APP, for the only app in this directory.
 
     With --protocol delayed or queuey no app is needed. Delayed jobs go to the app's @app.delayed_handler, to --webhook,
     to --command, or to stdout, one line each. A WASI runner runs the modules of queuey jobs. With --roles each worker
@@ -72,6 +73,9 @@ def up(
     """
     is_delayed, named = "delayed" in protocols, delivery_options.roles(roles) if roles is not None else ()
     delivery = delivery_options.delivery_of(options)
+    is_found = app is None and url is None and not protocols
+    if is_found:
+        app = find_any()[1].named
     _check(app, protocols, bool(named), delivery is not None)
     target = Target(url, app)
     if is_delayed:
@@ -81,7 +85,8 @@ def up(
         raise Stop(USAGE, "--roles starts processes, which cannot share a memory:// storage: give another --url")
     slots = concurrency or (1 if is_delayed else 20)
     orders = Orders(
-        app=app or "",
+        app="" if is_found else app or "",
+        search=is_found,  # a process of --roles searches again, because the app may be in `src`
         url=None if app else target.app.url,
         delivery=delivery,
         delayed=is_delayed,
@@ -98,7 +103,7 @@ def up(
         if named:
             made.append(Beside(orders, named, stopping))
         elif app is not None or is_delayed:
-            made.append(Inside(target.app, orders))
+            made.append(Inside(target.app, orders, stopping))
         if "queuey" in protocols:
             made.append(Modules(options, serving.port, concurrency or 1, stopping))
         return Together(made)
@@ -173,29 +178,33 @@ class Modules:
 
 
 class Inside:
-    """A worker in the process of the server."""
+    """A worker in the process of the server. The server stops when its lifespan ends early."""
 
     code = 0
 
-    def __init__(self, app: App, orders: Orders) -> None:
+    def __init__(self, app: App, orders: Orders, stopping: Stopping) -> None:
         from treadle.worker import Worker
 
-        grace = defaults.GRACE if orders.grace is None else orders.grace
-        slots = orders.concurrency or defaults.CONCURRENCY
         self._worker: Worker = Worker(
             app,
-            concurrency=slots,
+            concurrency=orders.concurrency or defaults.CONCURRENCY,
             ordered=orders.ordered,
-            grace=grace,
+            grace=defaults.GRACE if orders.grace is None else orders.grace,
             metrics=orders.metrics,
             capture_logs=orders.capture_logs,
         )
+        self._stopping = stopping
 
     async def __aenter__(self) -> Self:
+        self._worker._core.on_failure = self._fail
         await self._worker.start()
         slots, queues = plural(self._worker.concurrency, "slot"), ", ".join(self._worker._core.queues())
         note(f"treadle: a worker with {slots} for {queues}")
         return self
+
+    def _fail(self) -> None:
+        self.code = FAILED
+        self._stopping.asked.set()
 
     async def __aexit__(self, *_: object) -> None:
         await self._worker.stop()

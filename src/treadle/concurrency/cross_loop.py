@@ -144,7 +144,7 @@ def stopped() -> EventLoopError:
     """The error for an app that is open on a loop that does not run."""
     return EventLoopError(
         "this app is open on an event loop that was stopped but not closed: `await app.close()` there, or close that "
-        "loop, before another loop uses the app"
+        "loop, before another loop uses the app; at a prompt or in a notebook, await the method instead of app.sync"
     )
 
 

@@ -96,6 +96,7 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
     source: Source | None = None
     signature: Any = None
     others: tuple[NewJob, ...] = ()  # jobs that are stored together with it: the parts of a flow
+    alone: bool = False  # it was made with pass_result=False: in a chain too it takes no result
     lacks: Exception | None = None  # why it cannot be sent as it is: its first argument comes from the job before
     _first: JobSpec[Any, Any] | None = None  # the spec it was changed from; not itself: a reference cycle
     _sent: bool = False

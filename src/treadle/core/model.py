@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core import defaults
@@ -125,6 +126,27 @@ class Record(Struct, frozen=True, gc=False, kw_only=True):
     @property
     def id(self) -> str:
         return self.job.id
+
+    @property
+    def progress(self) -> float | None:
+        """The progress that its run reported last, 0 to 1; None: it reported none."""
+        return progress_of(self.note)[0]
+
+    @property
+    def progress_text(self) -> str | None:
+        """The text that its run reported with it."""
+        return progress_of(self.note)[1]
+
+
+def progress_of(note: str | None) -> tuple[float | None, str | None]:
+    """The progress in a note, and its text. A note of another form has only a text."""
+    if note is None:
+        return None, None
+    try:
+        found = msgspec.json.decode(note)
+        return float(found["progress"]) if "progress" in found else None, str(found["text"])
+    except Exception:  # another program may have written it
+        return None, note
 
 
 class Outcome(Struct, frozen=True, gc=False, kw_only=True):

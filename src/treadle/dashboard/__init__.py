@@ -8,7 +8,9 @@ from __future__ import annotations
 try:
     import starlette  # noqa: F401  # an optional dependency
 except ImportError as error:
-    raise ImportError(f"the dashboard needs its extra: pip install 'treadle[server]' ({error})") from None
+    raise ImportError(
+        f"the dashboard needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})"
+    ) from None
 
 from treadle.dashboard.mount import Auth, asgi
 from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes

@@ -38,9 +38,7 @@ Caller = Callable[[Request], Awaitable[Token | None]]
 LOOK: Final = 0.5  # s between looks whether the host's server stops, while streams are open
 STREAM: Final = 600.0  # s of a stream, after which its page opens another one and the server calls `auth=` again
 FORWARDED: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
-ALONE: Final = (
-    "this site has neither auth= nor tokens=, so only programs of this machine may use it, and not through a proxy"
-)
+ALONE: Final = "without auth= and tokens=, only programs of this machine may use this site, and not through a proxy"
 
 
 def asgi(
@@ -123,7 +121,7 @@ class Mounted:
         if self._alone:
             if client is None or not is_loopback(client[0]) or any(name in FORWARDED for name, _ in scope["headers"]):
                 log.error("refused a request from %s: %s", client[0] if client else "a socket", ALONE)
-                raise Refused(403, "no_auth", f"{ALONE}; pass one of them where it is mounted")
+                raise Refused(403, "no_auth", f"{ALONE}; pass one of them where the site is mounted")
         elif self._caller is not None and not _is_api(scope) and await self._caller(Request(scope)) is None:
             raise Refused(401, "unauthorized", "sign in to the application that this dashboard is part of")
 

@@ -18,6 +18,11 @@ TreadleError
 ├── BadStep (ValueError)         durable code that a later run could not repeat
 ├── StepMismatch                 the function takes other steps than the run that began the job
 ├── Signalled                    the job was given that signal before
+├── BadDependency (ValueError)   a provider that cannot work, or a direct call without its value
+├── ResourceFailed               a worker cannot open what its jobs share
+│   ├── LifespanFailed           the lifespan of the app raised, or yields never or twice
+│   └── DependencyFailed         a dependency of the process raised
+├── NotRunning (RuntimeError)    a call that needs a running job was made outside of one
 ├── RemoteFailure                the exception of a function in a separate process
 ├── ProcessDied                  the process of such a function died
 ├── JobNotDone                   a job did not succeed, or has not ended
@@ -71,7 +76,8 @@ from treadle.errors.jobs import (
     WorkflowFailed,
 )
 from treadle.errors.notices import OldRows, UnknownName
-from treadle.errors.runs import BadStep, ProcessDied, RemoteFailure, StepMismatch
+from treadle.errors.resources import BadDependency, DependencyFailed, LifespanFailed, ResourceFailed
+from treadle.errors.runs import BadStep, NotRunning, ProcessDied, RemoteFailure, StepMismatch
 from treadle.errors.storage import (
     AnswerTooLarge,
     BadSession,
@@ -95,12 +101,14 @@ __all__ = [
     "AnswerTooLarge",
     "BadArgument",
     "BadCodec",
+    "BadDependency",
     "BadOption",
     "BadResult",
     "BadSession",
     "BadStep",
     "BadTask",
     "BadUrl",
+    "DependencyFailed",
     "EventLoopError",
     "ForeignRow",
     "IdTaken",
@@ -109,13 +117,16 @@ __all__ = [
     "JobFailed",
     "JobNotDone",
     "KeyHeld",
+    "LifespanFailed",
     "MoveFailed",
     "NestedTransaction",
     "NotADatabase",
     "NotAwaited",
+    "NotRunning",
     "OldRows",
     "ProcessDied",
     "RemoteFailure",
+    "ResourceFailed",
     "SchemaTooNew",
     "Signalled",
     "Stale",

@@ -5,6 +5,10 @@ from __future__ import annotations
 from treadle.errors.base import TreadleError
 
 
+class NotRunning(TreadleError, RuntimeError):
+    """A call that needs a running job, such as `current()`, was made outside of one."""
+
+
 class BadStep(TreadleError, ValueError):
     """Durable code that a later run could not repeat. `step` is the name of the step, `problem` the reason."""
 

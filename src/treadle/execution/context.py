@@ -15,18 +15,15 @@ from treadle.core.clock import moment
 from treadle.core.model import Record
 from treadle.durable.once import Once
 from treadle.durable.steps import Durable
-from treadle.errors import BadOption, NestedTransaction, TreadleError
+from treadle.errors import BadOption, NestedTransaction, NotRunning
 from treadle.execution.job_run import JobRun, running_here
 from treadle.execution.transaction import Scope
 from treadle.policy import judge
 from treadle.policy.retry import seconds
+from treadle.resources import state_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class NotRunning(TreadleError, RuntimeError):
-    """`current()` was called outside a job."""
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -125,6 +122,12 @@ class Context(msgspec.Struct, frozen=True):
         functions are cancelled; functions in threads must check this regularly, or use `wait`."""
         return self._run.why is not None
 
+    @property
+    def state(self) -> Any:
+        """The value that the `@app.lifespan` of its app yielded in this process. `lifespan.state` is the same
+        with its type. Raises NotRunning if the app has no lifespan."""
+        return state_of(self._run.site)
+
     def wait(self, timeout: float) -> bool:
         """In a thread: sleep up to `timeout` seconds. Returns True as soon as the function should stop."""
         return self._run.wait(timeout)
@@ -141,10 +144,9 @@ class Context(msgspec.Struct, frozen=True):
         block in one run, TimeoutError at the end of a block that took too long, and StorageUnavailable.
         """
         site = self._run.site
-        if site is None:
+        if site is None or site.storage is None:
             raise NotRunning('transaction() does not work in a function of kind="process"; use a thread or a coroutine')
-        storage, loop = site
-        return Scope(storage, self.record, seconds(timeout, "timeout"), loop, self._run)
+        return Scope(site.storage, self.record, seconds(timeout, "timeout"), site.loop, self._run)
 
     # --- durable code
 

@@ -9,8 +9,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent import futures
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from treadle.errors import NestedTransaction
 from treadle.execution.transaction import Open
 from treadle.policy import attempts
 from treadle.policy.run_log import RunLog
+from treadle.resources import Life, Threads
 from treadle.storage.contract import Storage
 
 Results = Callable[[Sequence[str]], Awaitable[list[Any]]]
@@ -46,6 +48,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+class Site(NamedTuple):
+    """Where jobs run; one for all runs of a worker.
+
+    storage  None in a separate process
+    loop     the worker's event loop; in a separate process, the one that runs its async resources
+    life     the resources that are open there
+    threads  where plain dependencies of async functions are made
+    """
+
+    storage: Storage | None
+    loop: asyncio.AbstractEventLoop
+    life: Life
+    threads: Callable[[], Threads]
+
+
 class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of this width: 0.35
     """One run of a job, from its claim until its outcome is stored.
 
@@ -63,8 +80,9 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     place: object = None  # for an async function, the asyncio task that runs it; then ENDED
     note: str | None = None
     why: str | None = None  # why it must stop: timeout, deadline, lost or stop
-    site: tuple[Storage, asyncio.AbstractEventLoop] | None = None  # the storage, and the worker's event loop
+    site: Site | None = None
     transaction: Open | None = None
+    waits_for: futures.Future[Any] | None = None  # in a thread: an async dependency that is being made
     log: RunLog | None = None  # its captured log lines; None: not captured
     child_headers: dict[str, str] | None = None  # made at the first use of `Context.child_headers`
     carried: Pairs = ()  # checkpoints of the engine that go with the outcome, whatever that is

@@ -23,7 +23,7 @@ from treadle.execution.job_run import JobRun, enter
 from treadle.execution.threads import Threads, in_thread
 from treadle.policy import judge
 from treadle.policy.attempts import RELEASED
-from treadle.policy.retry import Abort, Defer, Retry, RetryNow
+from treadle.policy.retry import Abort, Defer, Retry, RetryAfter, RetryNow
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.options import Sizes
@@ -142,7 +142,7 @@ class Runner:
                 text = await self._result(task, run, rules)
             else:
                 args, kwargs = task.signature.decode_call(run.record.job.payload)
-                text = self._encode(task, await task.function(*args, **kwargs))
+                text = self._encode(task, await task.call(*args, **kwargs))
             if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
             elif type(text) is Next:
@@ -167,7 +167,7 @@ class Runner:
         if isinstance(error, asyncio.CancelledError):
             return self._stopped(task, run, rules, error, began)
         interrupts.pass_on(error)
-        if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | Suspend)):
+        if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | RetryAfter | Suspend)):
             return self._stopped(task, run, rules, error, began)
         if run.leaving is not None:
             return self._left(task, run, rules, error, began)
@@ -211,8 +211,8 @@ class Runner:
     def _function(self, task: TaskCore, run: JobRun) -> Callable[..., Any]:
         """The function of the task, inside the `call` of each middleware."""
         if not self._calls:
-            return task.function
-        return middleware.inside_calls(self._calls, (Context(run),), task.function, task.kind == "async")
+            return task.call
+        return middleware.inside_calls(self._calls, (Context(run),), task.call, task.kind == "async")
 
     def _check_size(self, task: TaskCore, text: str) -> None:
         if (size := len(text.encode())) > self._result_limit:
@@ -264,6 +264,8 @@ class Runner:
         def interrupt() -> None:
             if run.durable is not None:
                 run.durable.interrupt()
+            if run.waits_for is not None:
+                run.waits_for.cancel()
 
         call = functools.partial(here.run, self._function(task, run), *args, **kwargs)
         return await in_thread(self._threads(), call, task.name, lambda: run.why == "stop", interrupt)
@@ -309,7 +311,7 @@ class Runner:
     def _failed(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException, began: float) -> Outcome:
         record, verdict = run.record, None
         self._troubles[run] = error
-        if not isinstance(error, Defer | Abort):  # Defer and Abort already are verdicts
+        if not isinstance(error, Defer | Abort | RetryAfter):  # these already are verdicts
             ask = self._ask
             verdict = ask(task.on_error, error, run, rules) or ask(self._on_error, error, run, rules)
         moment = self._moment(run, began)
@@ -334,12 +336,12 @@ class Runner:
             said: object = on_error(
                 error, judge.Failure(record.job.id, record.job.task, record.attempt + 1, most, record)
             )
-            if said is None or isinstance(said, RetryNow | Defer | Abort):
+            if said is None or isinstance(said, RetryNow | RetryAfter | Defer | Abort):
                 return said
             if asyncio.iscoroutine(said):
                 said.close()
             raise TypeError(
-                f"expected Retry.now(), Defer(...), Abort(...) or None from a plain function, found {said!r}"
+                f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, found {said!r}"
             )
         except (Exception, SystemExit):
             log.exception("on_error failed for %s %s; using the default", record.job.task, record.job.id)

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids
 from treadle.core.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadArgument, RemoteFailure
-from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
+from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 
 SUMMARY = 300  # characters of an error's summary line
 FEW = re.compile("[0-9]{1,9}")  # a stored number of leases
 HOLD = "treadle.limit"  # the system task that pauses a limit for some time
 
-Verdict = RetryNow | Defer | Abort | None
+Verdict = RetryNow | RetryAfter | Defer | Abort | None
 AFTER = "treadle:after"  # checkpoint with the returned ids of `after`, for a job that waits for others in its run
 FORGIVEN = "treadle:lost"  # checkpoint with the number of lost leases that no longer count, and their round
 
@@ -194,14 +194,14 @@ def failed(
     checkpoints: Pairs = (),
     note: str | None = None,
 ) -> Outcome:
-    """The outcome of a run that raised. `verdict` is the result of `on_error`; a Defer or Abort that the task raised
-    wins, and anything that is not a verdict is ignored. Stored arguments that do not fit the task are retried only if
-    the verdict is `Retry.now()`.
+    """The outcome of a run that raised. `verdict` is the result of `on_error`; a Defer, an Abort or a `Retry.after`
+    that the task raised wins, and anything that is not a verdict is ignored. Stored arguments that do not fit the task
+    are retried only if the verdict is `Retry.now()` or `Retry.after(...)`.
 
     now     the storage's time, to compare the next attempt with the deadline
     chance  0 to 1, for the jitter
     """
-    said = error if isinstance(error, Defer | Abort) else verdict
+    said = error if isinstance(error, Defer | Abort | RetryAfter) else verdict
     text = text_of(error)
     if isinstance(said, Abort):
         return ended(record, ABORTED, _aborted(said, error, text), checkpoints, note)
@@ -212,12 +212,12 @@ def failed(
         # READY with delay 0 would return to its queue position, and be claimed again ahead of all others, for ever.
         out = handed_back(record, max(delay, 0.001), checkpoints, note)
         return out if said.limit is None or not delay else replace(out, followups=(_hold(record, said.limit, delay),))
-    if isinstance(error, BadArgument) and error.permanent and not isinstance(said, RetryNow):
+    if isinstance(error, BadArgument) and error.permanent and not isinstance(said, RetryNow | RetryAfter):
         return ended(record, ARGUMENTS, text, checkpoints, note)
     attempt, attempts = record.attempt + 1, rules.retry.attempts
     if isinstance(attempts, int) and attempt >= attempts:
         return ended(record, ERROR, text, checkpoints, note)
-    delay = 0.0 if isinstance(said, RetryNow) else rules.retry.delay(attempt, chance)
+    delay = _wait(said, rules, attempt, chance)
     if _too_late(record, now + delay):
         return ended(record, EXPIRED, f"the next attempt would be after its deadline; {text}", checkpoints, note)
     return Outcome(
@@ -230,6 +230,17 @@ def failed(
         checkpoints=checkpoints,
         note=note,
     )
+
+
+def _wait(said: Verdict, rules: Rules, attempt: int, chance: float) -> float:
+    """Seconds until the attempt after this counted one."""
+    match said:
+        case RetryNow():
+            return 0.0
+        case RetryAfter():
+            return said.seconds
+        case _:
+            return rules.retry.delay(attempt, chance)
 
 
 def _hold(record: Record, limit: str, delay: float) -> NewJob:
@@ -261,7 +272,10 @@ def _aborted(said: Abort, error: BaseException, text: str) -> str:
 
 def text_of(error: BaseException) -> str:
     """An exception as stored in the row: a line with its type and the first line of its message, then its traceback
-    without Treadle's own frames; at most 10,000 characters. `errors.error_line` reads the first line."""
+    without Treadle's own frames; at most 10,000 characters. `errors.error_line` reads the first line. Of `raise
+    Retry.after(...) from error`, it is that error."""
+    if isinstance(error, RetryAfter) and error.__cause__ is not None:
+        error = error.__cause__
     if isinstance(error, RemoteFailure):
         return cut(error.text)  # the process that raised it has formatted it
     try:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from treadle.core import defaults
 from treadle.core.argument_names import Spelled, spelled
-from treadle.errors import UNREADABLE, BadOption, TreadleError
+from treadle.errors import UNREADABLE, BadOption, RemoteFailure, TreadleError
 
 
 def seconds(value: object, option: str) -> float:
@@ -48,6 +48,36 @@ def _is_count(value: object) -> bool:
 
 class RetryNow(Struct, frozen=True):
     """Retry at once; the attempt counts. `Retry.now()` returns it."""
+
+
+class RetryAfter(TreadleError):
+    """Retry after `seconds`; the attempt counts. `Retry.after(30)` returns it: raise it, or return it from
+    `on_error`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"retry after {seconds:g} s")
+
+
+class RetryOnly:
+    """An `on_error` that fails a job at once for every exception but those of these classes. `Retry.only(...)` returns
+    it. The exception of a task of kind="process" is compared by the name of its class, without its base classes."""
+
+    def __init__(self, kinds: tuple[type[BaseException], ...]) -> None:
+        for kind in kinds:
+            found: object = kind
+            if not (isinstance(found, type) and issubclass(found, BaseException)):
+                raise BadOption("Retry.only", f"expected classes of exceptions, found {kind!r:.60}")
+        self._kinds = kinds
+        self._names = {(kind.__module__, kind.__qualname__) for kind in kinds}
+
+    def __call__(self, error: BaseException, info: object) -> Abort | None:
+        """None, if the exception is one of them: the task's retry policy applies."""
+        if isinstance(error, self._kinds):
+            return None
+        if isinstance(error, RemoteFailure) and (error.module, error.type) in self._names:
+            return None
+        return Abort()
 
 
 class Retry(Spelled, frozen=True, omit_defaults=True):
@@ -88,6 +118,18 @@ class Retry(Spelled, frozen=True, omit_defaults=True):
     def now() -> RetryNow:
         """For `on_error=`: retry at once; the attempt counts."""
         return RetryNow()
+
+    @staticmethod
+    def after(wait: float | timedelta) -> RetryAfter:
+        """Retry after `wait` seconds; the attempt counts. Raise it (`raise Retry.after(30) from error`), or return it
+        from `on_error`. Raises BadOption."""
+        return RetryAfter(seconds(wait, "Retry.after"))
+
+    @staticmethod
+    def only(*kinds: type[BaseException]) -> RetryOnly:
+        """For `on_error=`: retry only after exceptions of these classes; any other fails the job at once. Without
+        classes, only `Retry.after` and `Defer` are followed by another run. Raises BadOption."""
+        return RetryOnly(kinds)
 
     def over(self, below: Retry) -> Retry:
         """This policy, completed with the fields of `below`."""

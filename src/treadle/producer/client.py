@@ -13,7 +13,7 @@ from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Query
-from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, UnknownJob
+from treadle.errors import BadOption, JobNotDone, KeyHeld, ResourceFailed, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
 from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here
 from treadle.policy.retry import seconds
@@ -88,7 +88,7 @@ class Client:
         emitter: Emitter,
         tasks: Mapping[str, Any] | None = None,
     ) -> None:
-        self._storage, self._at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
+        self._storage, self.at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
         self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows while tasks are declared
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000, at_once=True)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
@@ -101,7 +101,7 @@ class Client:
         self.portal: Portal  # set by `app.sync`, which every app has
 
     def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
-        storage = self._at_hand()
+        storage = self.at_hand()
         return self._store_first(jobs) if storage is None else storage.enqueue(jobs)
 
     async def _store_first(self, jobs: list[NewJob]) -> Sequence[Record]:
@@ -190,7 +190,7 @@ class Client:
         if inline and self.run_now is not None:
             try:
                 await self.run_now(inline)
-            except StorageError as error:
+            except (StorageError, ResourceFailed) as error:
                 # The jobs are stored, so the call must not fail; any worker will run them.
                 log.warning(
                     "could not run the inline jobs %s here; they wait for a worker: %s", ", ".join(inline), error

@@ -23,11 +23,11 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
 import msgspec
 
+from treadle.core.injected import call_signature, evaluated, injected_names
 from treadle.core.job import returned
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.serialization import tagged_json, tagged_reader, tags
@@ -246,8 +246,9 @@ class CallCodec:
 
     def _resolve(self, final: bool = False) -> None:
         try:
-            parameters = list(inspect.signature(self._function).parameters.values())
-            hints = _hints(self._function, final)
+            parameters = list(call_signature(self._function).parameters.values())
+            provided = injected_names(self._function)
+            hints = _hints(self._function, final, provided)
         except (TypeError, ValueError, SyntaxError) as error:
             raise BadTask(f"{self.name}: the signature of {self._function!r} cannot be read: {error}") from error
         shapes = AnnotationCompiler(self._codec is None)
@@ -266,8 +267,8 @@ class CallCodec:
         self._names, self._classes = shapes.names, shapes.classes
         if by_place or more:
             later = {name: p for name, p in by_name.items() if not by_place or p is not by_place[0]}
-            self._rest = Parameters(by_place[1:], more, later, rest)
-        self._plan = plan = Parameters(by_place, more, by_name, rest)
+            self._rest = Parameters(by_place[1:], more, later, rest, provided)
+        self._plan = plan = Parameters(by_place, more, by_name, rest, provided)
         if self._codec is None:
             self._whole, self._exact = plan.whole, self._result.shape.exact
 
@@ -384,17 +385,16 @@ class CallCodec:
             raise BadArgument(self.name, None, why) from error
 
 
-def _hints(function: Any, final: bool) -> dict[str, Any]:
-    """The evaluated annotations of a function, method, partial or callable object. Raises NameError."""
+def _hints(function: Any, final: bool, provided: Sequence[str] = ()) -> dict[str, Any]:
+    """Evaluates the annotations of a function, method, partial or callable object, except `provided`."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
     if not hasattr(function, "__annotations__") or inspect.isclass(function):
         function = function.__init__ if inspect.isclass(function) else type(function).__call__
     try:
-        return typing.get_type_hints(function, include_extras=True)
+        return evaluated(function, provided)
     except (NameError, AttributeError):
         if not final:
             raise
-    kept = SimpleNamespace(__annotations__={k: v for k, v in function.__annotations__.items() if k != "return"})
-    return typing.get_type_hints(kept, getattr(function, "__globals__", {}), include_extras=True)
+    return evaluated(function, ("return", *provided))

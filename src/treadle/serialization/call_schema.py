@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
+from treadle.core.injected import call_signature
 from treadle.errors import BadTask
 from treadle.serialization import tags
 from treadle.serialization.call_codec import CallCodec
@@ -37,7 +38,7 @@ def call_schema(codec: CallCodec) -> dict[str, Any] | None:
         plan = codec._ready()
     except BadTask:
         return None
-    kinds = {each.name: each for each in inspect.signature(codec._function).parameters.values()}
+    kinds = {each.name: each for each in call_signature(codec._function).parameters.values()}
     params = {param.name: param for param in (*plan.positional, *plan.named.values())}
     others = [param for param in (plan.more, plan.rest) if param is not None]
     schemas, components = _schemas([*params.values(), *others])

@@ -43,11 +43,20 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Parameters:
-    """The parameters of a call, by how they can be given, and one decoder for the common payload."""
+    """The parameters of a call, by how they can be given, and one decoder for the common payload.
+
+    provided  the names of those that the worker fills, which a call must not give
+    """
 
     def __init__(
-        self, positional: Sequence[Param], more: Param | None, named: Mapping[str, Param], rest: Param | None
+        self,
+        positional: Sequence[Param],
+        more: Param | None,
+        named: Mapping[str, Param],
+        rest: Param | None,
+        provided: Sequence[str] = (),
     ) -> None:
+        self._provided = tuple(provided)
         self.positional, self.more, self.named, self.rest = tuple(positional), more, named, rest
         by_place = {param.name for param in positional}
         self.needed = tuple(p for p in named.values() if p.required and p.name not in by_place)
@@ -120,7 +129,11 @@ class Parameters:
         """The call, with keywords that continue the positional arguments moved to them. Raises BadArgument."""
         given, named = list(args), dict(kwargs)
         if len(given) > self.high and self.more is None:
-            raise BadArgument(task, None, f"takes at most {self.high} positional arguments, got {len(given)}")
+            hint = f"; the worker provides {' and '.join(self._provided)}" if self._provided else ""
+            raise BadArgument(task, None, f"takes at most {self.high} positional arguments, got {len(given)}{hint}")
+        for name in self._provided:
+            if name in named:
+                raise BadArgument(task, name, "is a dependency, which the worker provides: leave it out")
         for param in self.positional[: len(given)]:
             if param.name in named and param.name in self.named:
                 raise BadArgument(task, param.name, "is given twice")

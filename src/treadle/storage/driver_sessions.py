@@ -71,7 +71,7 @@ class ServerSession(Session, Protocol):
 
     @property
     def place(self) -> Place | None:
-        """The server, as the caller named it to the driver; None: the driver does not report it."""
+        """The database that the user's code named; None: the driver does not report it."""
         ...
 
     @property
@@ -185,7 +185,7 @@ class Psycopg2Session(NamedTuple):
     dialect: Dialect = "postgresql"
 
     async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
-        from psycopg2 import extensions as pg
+        from psycopg2 import extensions as pg  # type: ignore[import-untyped]
 
         with pg.connection.cursor(self.raw, cursor_factory=pg.cursor) as cursor:
             cursor.string_types = {

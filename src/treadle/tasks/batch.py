@@ -22,9 +22,11 @@ class BatchTask(Task[[X], R, Any], Generic[X, R]):
         super().__init__(core)
         self._core: BatchCore = core  # an annotation of the class would be one of each task
 
-    def __call__(self, items: Sequence[X], /) -> Any:  # type: ignore[override]  # a call takes a list, a job one item
-        """Call the function with a list of items."""
-        return self._core.function(items)
+    def __call__(self, items: Sequence[X], /, **dependencies: Any) -> Any:  # type: ignore[override]  # a call takes a list, a job one item
+        """Call the function with a list of items; its dependencies, if it has any, by name."""
+        if self._core.injector is not None:
+            self._core.injector.check_direct_call((items,), dependencies)
+        return self._core.function(items, **dependencies)
 
     @property
     def size(self) -> int:

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from treadle.core.injected import evaluated, injected_names
 from treadle.errors import BadResult, BadTask
 
 
@@ -22,7 +23,7 @@ def item_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]
     if not parameters or parameters[0].kind not in by_place or len(needed) > 1:
         raise BadTask(f"{name}: expected one parameter, the list of items, found {inspect.signature(function)}")
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = evaluated(function, injected_names(function))
     except (NameError, AttributeError) as error:
         raise BadTask(
             f"{name}: an annotation uses a name that is unknown where the batch is defined: {error}; define or import "

@@ -16,6 +16,7 @@ from treadle.core.job import JobSpec
 from treadle.core.model import NewJob
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import Policy
+from treadle.resources import bound, injector_of
 from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.declaration import BatchDeclaration, Declaration, Kind
 from treadle.tasks.job_factory import JobFactory, Template, own_limit
@@ -39,6 +40,10 @@ class TaskCore:
         self.factory, self.declared = factory, declared
         self.name, self.function, self.on_error = declared.name, declared.function, declared.on_error
         self.kind: Kind | Literal["batch"] = declared.runs_as
+        self.injector = injector_of(self.name, self.function)
+        self.call = self.function  # what a run calls: with the values of its dependencies
+        if self.injector is not None:
+            self.call = bound(self.function, self.injector, declared.runs_as == "async")
         known, reduce = factory.reducers, declared.reduce
         self.reduce = None if reduce is None else reducer_of(known, reduce)
         self.signature = CallCodec(self.name, declared.of_one_job, declared.codec, folded_type(known, reduce))
@@ -65,7 +70,7 @@ class TaskCore:
         try:
             return self.spec(options, args, kwargs)
         except BadArgument as error:
-            if options.get("pass_result", self._passes):
+            if self._passes or "pass_result" in options:
                 raise
             try:
                 spec = self.spec(merge(options, {"pass_result": True}), args, kwargs)
@@ -83,6 +88,7 @@ class TaskCore:
         make = self.factory.spec
         if not options and self._template is not None:
             return self.from_template(self._template, args, kwargs)
+        alone = options.get("pass_result") is False
         if self.declared.computed is not None:
             options = merge(self._compute_options(args, kwargs, options), options)
         policy, inline = None, self._inline
@@ -96,13 +102,16 @@ class TaskCore:
         policy = policy or Policy(pass_result=later)
         if self._fields is None:
             given = merge(self.declared.constants, options)
-            return make(self.name, payload, {}, given, policy, decode, inline, signature)
-        options = completed(options, self.declared.constants)
-        return make(self.name, payload, self._fields, options, policy, decode, inline, signature)
+            made = make(self.name, payload, {}, given, policy, decode, inline, signature)
+        else:
+            options = completed(options, self.declared.constants)
+            made = make(self.name, payload, self._fields, options, policy, decode, inline, signature)
+        made.alone = alone
+        return made
 
     def template_for(self, options: Options) -> Template | None:
         """The template for jobs with these options; None if the options differ from job to job. Raises BadOption."""
-        if self._template is None or _OF_ONE_JOB & options.keys():
+        if self._template is None or _OF_ONE_JOB & options.keys() or options.get("pass_result") is False:
             return None
         policy = policy_of(options)
         later = flag(options, "pass_result") if "pass_result" in options else self._passes

@@ -13,6 +13,7 @@ from treadle.core.job import Decode, JobSpec, Sender
 from treadle.core.model import NewJob
 from treadle.errors import TooLarge
 from treadle.policy.retry import Policy, Retry
+from treadle.resources import AppResources
 from treadle.serialization import call_codec
 from treadle.tasks.options import (
     Options,
@@ -50,6 +51,7 @@ class JobFactory:
     def __init__(self, sender: Sender, new_id: IdFactory, now: Callable[[], float], retry: Retry, sizes: Sizes) -> None:
         self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
         self.reducers: dict[str, Reducer] = dict(BUILT_IN)
+        self.resources: AppResources | None = None  # for the processes of tasks of kind "process"
         self.limited: set[str] = set()  # tasks with `concurrency`, which have a limit of their own
         self.given: Callable[[str | None, Mapping[str, Any]], None] | None = None  # warns of names that may be mistyped
 

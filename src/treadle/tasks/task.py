@@ -31,13 +31,27 @@ else:
 P = ParamSpec("P")
 C = TypeVar("C")
 
-FOREIGN = {  # names of other libraries
-    "delay": "use .enqueue(...), or .enqueue_sync(...) in synchronous code",
-    "apply_async": "use .options(...).enqueue(...), or .options(...).enqueue_sync(...) in synchronous code",
-    "s": "use .job(...)",
-    "si": "use .job(...)",
+_SEND = "use .enqueue(...), or .enqueue_sync(...) in synchronous code"
+_OPTIONS = "use .options(...).enqueue(...), or .options(...).enqueue_sync(...) in synchronous code"
+_LIST = "use app.enqueue([task.job(...), ...]), or a task that takes a list"
+FOREIGN = {  # names of Celery, Dramatiq and Huey
+    "delay": _SEND,
+    "send": _SEND,
+    "apply_async": _OPTIONS,
+    "send_with_options": _OPTIONS,
+    "schedule": _OPTIONS,
+    "apply": "call the task to run its function here, or use app.testing()",
+    "call_local": "call the task to run its function here",
+    "s": "use .job(...), and .late(...) for what follows in a chain",
+    "si": "use .job(...), and .options(pass_result=False).job(...) for what follows in a chain",
     "signature": "use .job(...)",
-    "retry": "raise an exception to retry, or Defer(seconds) to run later uncounted",
+    "message": "use .job(...)",
+    "chunks": _LIST,
+    "map": _LIST,
+    "starmap": _LIST,
+    "retry": "raise Retry.after(seconds) for a counted retry, or Defer(seconds) to run later uncounted",
+    "request": "use current() inside the function",
+    "AsyncResult": "use app.jobs.handle(id)",
 }
 _OF_THE_FUNCTION = ("__module__", "__name__", "__qualname__", "__doc__")
 
@@ -75,6 +89,8 @@ class Task(Generic[P, R, C, W]):
         return self._core.queue
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
+        if self._core.injector is not None:
+            self._core.injector.check_direct_call(args, kwargs)
         value: C = self._core.function(*args, **kwargs)
         return value
 

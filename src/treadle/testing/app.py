@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
-from treadle.app_core import StorageChoice
+from treadle.app_core import StorageChoice, injectors
 from treadle.core import defaults
 from treadle.core.model import Claim, NewJob, Record
 from treadle.core.query_model import Query
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
+from treadle.resources import Life, Overrides
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage.memory import MemoryStorage
 from treadle.tasks.stub import Stub
@@ -60,6 +61,7 @@ class Testing:
     within   in memory, "commit": jobs of `within=session` are stored when the session commits and dropped when it rolls
              back, for SQLAlchemy sessions and Django's connection; "at_once": they are stored at once, for any session.
              Other storages always behave like "commit", and "at_once" raises BadOption
+    overrides  functions that replace providers of `depends(...)`, or the lifespan, by what they replace
     """
 
     __test__ = False  # otherwise pytest collects it because of its name
@@ -72,7 +74,10 @@ class Testing:
         storage: Given = MEMORY,
         within: When = "commit",
         threads: Runs | None = None,
+        overrides: Overrides | None = None,
     ) -> None:
+        self._overrides = dict(overrides or {})
+        core.resources.check(self._overrides, injectors(core))
         if within not in ("commit", "at_once"):
             raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
         self._core, self.clock, self._threads = core, clock or HandClock(), threads
@@ -96,6 +101,7 @@ class Testing:
             self.storage = self._given.make()
         self._before: list[tuple[object, str, Any]] = []
         self._peeks = count(1)
+        self._life: Life | None = None  # entered by the first drain, left at the end of the test
 
     async def __aenter__(self) -> Self:
         given = self._given
@@ -116,17 +122,26 @@ class Testing:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._leave()
+        failed = await self._leave()
+        if failed is not None and error is None:
+            raise failed
 
-    async def _leave(self) -> None:
+    async def _leave(self) -> BaseException | None:
+        """Restore the app. Returns the error of its lifespan."""
+        error: BaseException | None = None
         try:
-            await self._core.close()
+            try:
+                if self._life is not None:
+                    error = await self._core.resources.leave(self._life)
+            finally:
+                await self._core.close()
         finally:
             while self._before:
                 target, name, value = self._before.pop()
                 setattr(target, name, value)
             if self._given is not None:
                 await self._given.clear()
+        return error
 
     def _change_app(self) -> None:
         core, ids = self._core, count(1)
@@ -140,12 +155,13 @@ class Testing:
             "now": self.clock,
             "chance": lambda: 0.0,
             "inline": InlineWorker(core),
+            "resources": core.resources.for_test(self._overrides),
             "in_test": True,
         }
         for name, value in new.items():
             self._change(core, name, value)
         self._change(core, "life", core.new_life(core.choice))
-        self._change(core.client, "_at_hand", core.life.at_hand)
+        self._change(core.client, "at_hand", core.life.at_hand)
         # Jobs enqueued at the same moment are queued by id, so ids must sort in counting order.
         self._change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")
         self._change(core.maker, "now", self.clock)
@@ -173,6 +189,8 @@ class Testing:
         concurrency: int = 1,
     ) -> int:
         """Run all due jobs and their follow-up jobs; see `treadle.testing.drain`. Returns the number of runs."""
+        if self._life is None:
+            self._life = await self._core.resources.enter(threads=self._threads)
         return await drain_core(
             self._core,
             tasks=tasks,

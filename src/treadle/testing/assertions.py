@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from treadle.core.injected import call_signature
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Record
 from treadle.errors import BadOption
@@ -57,7 +57,7 @@ class Expected:
         spec = _spec_of(what, args, kwargs)
         self.task: str = what.new.task if isinstance(what, JobSpec) else what.name
         task = core.tasks.get(self.task)
-        self._parameters = None if task is None else inspect.signature(task.signature._function)
+        self._parameters = None if task is None else call_signature(task.signature._function)
         self.call: dict[str, Any] | None = None
         self.options: dict[str, Any] = {}
         if spec is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from treadle.core.injected import call_signature
 from treadle.errors import BadArgument, BadResult
 from treadle.serialization.call_codec import CallCodec
 
@@ -18,7 +18,7 @@ class Checked:
 
     def __init__(self, signature: CallCodec, task: TaskCore) -> None:
         self._signature, self._task = signature, task
-        self._parameters = inspect.signature(signature._function)
+        self._parameters = call_signature(signature._function)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._signature, name)

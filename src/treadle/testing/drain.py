@@ -82,8 +82,9 @@ async def drain_core(
 
     threads  where plain functions run; None: in threads of the worker
     """
-    storage = await core.open()
+    storage, life = await core.open(), None
     try:
+        life = await core.resources.enter()  # for all workers of this drain
         await _relayed(core)
         watched = _Watched(storage, limit)
         host = _Host(core, watched, raise_errors)
@@ -123,7 +124,11 @@ async def drain_core(
                 raise Endless(limit, watched.exceeded)
         return watched.ran
     finally:
-        await core.release()
+        try:
+            if life is not None:
+                await core.resources.leave(life)
+        finally:
+            await core.release()
 
 
 async def _queues(core: AppCore, storage: Storage) -> set[str]:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from treadle.resources import Overrides
 from treadle.testing.app import Testing
 from treadle.testing.assertions import Call, What
 from treadle.testing.clock import HandClock
@@ -50,9 +51,16 @@ class SyncTesting:
 
     __test__ = False
 
-    def __init__(self, core: AppCore, clock: HandClock | None, storage: Given, within: When) -> None:
+    def __init__(
+        self,
+        core: AppCore,
+        clock: HandClock | None,
+        storage: Given,
+        within: When,
+        overrides: Overrides | None = None,
+    ) -> None:
         self._threads = CallingThread()
-        self._testing = Testing(core, clock, storage=storage, within=within, threads=self._threads)
+        self._testing = Testing(core, clock, storage=storage, within=within, threads=self._threads, overrides=overrides)
         self.clock, self.storage = self._testing.clock, self._testing.storage
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="treadle-testing", daemon=True)

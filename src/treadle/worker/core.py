@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import gc
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from datetime import timedelta
@@ -15,15 +15,16 @@ from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.core import defaults, ids
 from treadle.core.model import Record
-from treadle.errors import BadOption, StorageFull, StorageUnavailable, UnknownTask
+from treadle.errors import BadOption, ResourceFailed, StorageFull, StorageUnavailable, UnknownTask
 from treadle.policy.retry import seconds
+from treadle.resources import Injector
 from treadle.storage.contract import Storage
 from treadle.worker.claim_builder import Rooms
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.pools import Executors
 from treadle.worker.os_signals import Signals
 from treadle.worker.outage import StorageOutage
-from treadle.worker.parts import WorkerHost
+from treadle.worker.parts import Opened, WorkerHost
 from treadle.worker.session import WorkerSession, tell
 from treadle.workflow.plan import FLOW
 
@@ -51,7 +52,10 @@ class WorkerCore:
         self.app, self.config, self.patient = app, config, patient
         self.pools = Executors(config.name, config.concurrency)
         self.session: WorkerSession | None = None
+        self.failed: ResourceFailed | None = None  # why it stops by itself
+        self.on_failure: Callable[[], None] | None = None  # called then; None: it begins to stop
         self._stopping: asyncio.Task[None] | None = None
+        self._failing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """See `Worker.start`."""
@@ -64,15 +68,46 @@ class WorkerCore:
         outage = StorageOutage(self.config.name, self.config.recovery, self.app.chance, self._tell)
         storage = await self._open(outage)
         try:
-            self.session = WorkerSession(
-                self.app, self.config, self.queues(), self.tasks, self.pools, storage, outage, self.patient
-            )
-            self.session.start()
+            await self._begin(storage, outage)
         except BaseException:
             await self.app.release()
             raise
         self._warn_of_queues()
         self._tell("worker.started")
+
+    async def _begin(self, storage: Storage, outage: StorageOutage) -> None:
+        """Open the resources of the app, and begin to claim. Raises LifespanFailed, and
+        DependencyFailed."""
+        self.failed = None
+        life = await self.app.resources.enter(self._injectors())
+        try:
+            opened = Opened(storage, life)
+            self.session = WorkerSession(
+                self.app, self.config, self.queues(), self.tasks, self.pools, opened, outage, self.patient
+            )
+            self.session.start()
+            life.when_broken.append(self._on_broken)
+        except BaseException:
+            await self.app.resources.leave(life)
+            raise
+
+    def _injectors(self) -> list[Injector]:
+        """The dependencies whose values are made before the first claim: none in tests and for inline jobs, where those
+        that are used are made when a run needs them."""
+        if not self.patient or self.config.queues == {}:
+            return []
+        tasks = [self.app.tasks[name] for name in self.config.tasks or self.app.tasks]
+        return [task.injector for task in tasks if task.injector is not None and task.kind != "process"]
+
+    def _on_broken(self, error: ResourceFailed) -> None:
+        """The lifespan has ended while jobs use its state: stop."""
+        self.failed = error
+        log.error("worker %s stops: %s", self.config.name, error, exc_info=error)
+        self._tell("worker.error", error)
+        if self.on_failure is not None:
+            self.on_failure()
+        else:
+            self._failing = started(self.stop(), context=Context())
 
     def _warn_of_queues(self) -> None:
         """Log a queue that no task of the app uses and that resembles one in use: a mistyped name claims nothing."""
@@ -135,6 +170,7 @@ class WorkerCore:
             if signals > 1 and self.session is not None:
                 self.session.hurry.set()
 
+        self.on_failure = asked.set
         with Signals(loop, on_signal):
             starting, stopping = asyncio.create_task(self.start()), asyncio.create_task(asked.wait())
             try:
@@ -146,7 +182,10 @@ class WorkerCore:
                     starting.result()
                     await asked.wait()
                     await self.stop()
+                    if self.failed is not None:
+                        raise self.failed
             finally:
+                self.on_failure = None
                 starting.cancel()
                 stopping.cancel()
                 if self.session is not None:  # it was cancelled
@@ -184,11 +223,20 @@ class WorkerCore:
         finally:
             self.session = self._stopping = None
             try:
-                await self.pools.close()
+                await self.pools.close(session.hurry)
+                await self._leave(session)
                 self._tell("worker.stopped")
                 await self.app.emitter.settle(LISTENERS)
             finally:
                 await self.app.release()
+
+    async def _leave(self, session: WorkerSession) -> None:
+        """Close the resources of the app, unless another worker uses them."""
+        if self._on_broken in session.life.when_broken:
+            session.life.when_broken.remove(self._on_broken)
+        error = await self.app.resources.leave(session.life, session.hurry)
+        if error is not None:
+            self._tell("worker.error", error)
 
     @property
     def running(self) -> Sequence[Record]:

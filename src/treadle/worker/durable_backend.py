@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record
 from treadle.durable.steps import DurableRun
-from treadle.errors import StorageError
-from treadle.execution.context import NotRunning
+from treadle.errors import NotRunning, StorageError
 from treadle.execution.threads import Threads, in_thread
 from treadle.producer.batching import Batcher
 from treadle.serialization.call_codec import Codec

@@ -52,7 +52,7 @@ class Executor:
         )
         self._now = app.now
         self._runner, self._finisher, self._durable, self._settler = runner, finisher, durable, settler
-        self._site = parts.storage, parts.state.loop
+        self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
         self._capture = parts.capture
         self._judging = parts.judging

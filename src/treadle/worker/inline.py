@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
-from treadle.errors import StorageError, StorageUnavailable
+from treadle.errors import ResourceFailed, StorageError, StorageUnavailable
 
 if TYPE_CHECKING:
     from treadle.worker.core import WorkerCore
@@ -42,7 +42,8 @@ class InlineWorker:
         return int(self._started)
 
     async def run(self, ids: Iterable[str]) -> None:
-        """Claim these jobs and start as many as have a free slot. Raises StorageError if the worker cannot start."""
+        """Claim these jobs and start as many as have a free slot. Raises StorageError or
+        ResourceFailed if the worker cannot start."""
         here, given = asyncio.get_running_loop(), list(ids)
         with self._lock:
             starting = self._starting
@@ -61,7 +62,7 @@ class InlineWorker:
     async def _run(self, starting: asyncio.Task[WorkerCore], ids: list[str]) -> None:
         try:
             worker = await asyncio.shield(starting)
-        except StorageError:
+        except (StorageError, ResourceFailed):
             if self._starting is starting:
                 self._starting = None
             raise

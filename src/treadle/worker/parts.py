@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from treadle.core.events import Emitter
 from treadle.core.job import Sender
 from treadle.execution import middleware
+from treadle.execution.job_run import Site
 from treadle.execution.runner import SystemTask
 from treadle.outbox import Relay
 from treadle.policy.judge import OnError
+from treadle.resources import AppResources, Life
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.tasks.modules import TaskModules
@@ -38,6 +40,7 @@ class WorkerHost(Protocol):
     on_error: OnError | None
     sizes: Sizes
     reducers: dict[str, Reducer]
+    resources: AppResources
 
     @property
     def client(self) -> Sender: ...
@@ -61,6 +64,13 @@ class WorkerApp(Protocol):
     def _core(self) -> WorkerHost: ...
 
 
+class Opened(NamedTuple):
+    """The storage and the resources of its app, which a worker opens before it starts."""
+
+    storage: Storage
+    life: Life
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerParts:
     """Made once for each start of a worker and passed to every part."""
@@ -72,6 +82,7 @@ class WorkerParts:
     state: WorkerState
     timeouts: Timeouts
     batches: Batches
+    site: Site
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept
     judging: Judging | None = None  # None: no middleware overrides `judged`

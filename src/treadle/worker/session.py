@@ -12,11 +12,11 @@ from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
+from treadle.execution.job_run import Site
 from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner
 from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs
-from treadle.storage.contract import Storage
 from treadle.worker import job_log
 from treadle.worker.backlog import BacklogMonitor
 from treadle.worker.claim_builder import ClaimBuilder, Rooms
@@ -36,7 +36,7 @@ from treadle.worker.log_capture import LogCapture
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.outage import StorageOutage
-from treadle.worker.parts import WorkerHost, WorkerParts
+from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
 from treadle.worker.settler import Settler
@@ -67,11 +67,12 @@ class WorkerSession:
         queues: dict[str, int],
         worker_tasks: Callable[[], Rooms],
         pools: Executors,
-        storage: Storage,
+        opened: Opened,
         outage: StorageOutage,
         patient: bool,
     ) -> None:
         self.app, self.config, self.queues, self.worker_tasks = app, config, queues, worker_tasks
+        storage, self.life = opened
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
         self.state = WorkerState(config.name, config.concurrency)
@@ -100,6 +101,7 @@ class WorkerSession:
             state=self.state,
             timeouts=self.timeouts,
             batches=self.batches,
+            site=Site(storage, self.loop, self.life, pools.threads),
             metrics=self.metrics,
             capture=self.capture,
             judging=judging_of(app.layers, self.state.troubles, self.lost, app.now),

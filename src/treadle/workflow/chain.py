@@ -63,7 +63,7 @@ def chain(a: Any, b: Any, c: Any, d: Any, /, *more: Any, pass_result: bool = Tru
 @spelled_call
 def chain(*steps: Any, pass_result: bool = True) -> Any:
     """Jobs that run one after the other. Each takes the result of the one before as its first argument
-    (pass_result=False: none does).
+    (pass_result=False: none does). A step with `options(pass_result=False)` takes none, and passes its own on.
 
     A step is a spec, which may leave out its first argument (`task.job(more="...")`), a task, or a flow, in which the
     jobs with pass_result=True take the result.
@@ -97,8 +97,9 @@ def _step(step: Any, takes: bool, source: Source | None) -> JobSpec[Any, Any]:
 
 
 def _taking(spec: JobSpec[Any, Any]) -> JobSpec[Any, Any]:
-    """The spec, with the result before it as its first argument. In a flow, only jobs with pass_result take it."""
-    if spec.new.task == FLOW:
+    """The spec, with the result before it as its first argument. In a flow, only jobs with pass_result take it. A spec
+    with pass_result=False takes none."""
+    if spec.new.task == FLOW or spec.alone:
         return spec
     policy = read_policy(spec.new.retry)
     if spec.lacks is None and not policy.pass_result and spec.signature is not None:

@@ -103,7 +103,7 @@ def test_a_worker_follows_the_saves_of_an_editor(here: Path, lib: Path) -> None:
         assert gone(worker.process.pid)
     assert "claiming jobs again; new task jobs.other" in worker.stderr
     assert "claiming jobs again; task jobs.other is gone" in worker.stderr
-    assert worker.stderr.count("SyntaxError") == worker.stderr.count("ZeroDivisionError") == 1
+    assert worker.stderr.count("SyntaxError") == 1  # of two processes
     row = row_of(here, "one")
     assert (row.state.final, row.lost, row.attempt) == (True, 0, 1)
 
@@ -136,8 +136,8 @@ def test_ctrl_c_during_a_reload_ends_it_after_the_grace(here: Path, lib: Path) -
 
 def test_up_waits_for_a_save_that_mends_an_error(here: Path, lib: Path) -> None:
     (here / "jobs.py").write_text(JOBS + "\nx = (\n")
-    with Command("up", "jobs:app", "--reload", "--port", "0", cwd=here, PYTHONPATH=str(lib)) as up:
-        up.wait_for("SyntaxError")
+    with Command("up", "--reload", "--port", "0", cwd=here, PYTHONPATH=str(lib)) as up:
+        up.wait_for("was never closed")
         up.wait_for("waiting for the next save")
         (here / "jobs.py").write_text(JOBS)
         up.wait_for("a worker with 20 slots")
@@ -165,7 +165,7 @@ def test_a_server_watches_other_files_and_stops_when_its_supervisor_dies(here: P
     [
         (["worker", "--watch", "."], "add --reload"),
         (["worker", "--reload", "--protocol", "delayed"], "an option of `treadle up`"),
-        (["up", "jobs:app", "--reload", "--watch", "nowhere"], "nowhere"),
+        (["up", "--reload", "--watch", "nowhere"], "nowhere"),
     ],
 )
 def test_options_that_do_not_go_together(here: Path, words: list[str], said: str) -> None:

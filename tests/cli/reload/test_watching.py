@@ -1,4 +1,4 @@
-"""What `--reload` sees: which files it watches, and when a change is complete."""
+"""The files that `--reload` watches, and when a change is complete."""
 
 from __future__ import annotations
 

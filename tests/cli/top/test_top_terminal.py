@@ -127,7 +127,7 @@ def test_without_textual_the_tables_remain(
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     monkeypatch.setattr(command, "_plain", lambda target, every, times: looks.append(times))
     assert run(["top"]) == 0
-    assert "pip install 'treadle[top]'" in capsys.readouterr().err
+    assert "pip install 'textual>=8'" in capsys.readouterr().err
     assert looks == [None]
 
 

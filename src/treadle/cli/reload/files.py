@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 FOLDERS: Final = 2_000  # folders of one root that a look visits: 20 ms
 NAMED: Final = 3  # changed files that the message names
 SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
-WRITTEN: Final = re.compile(  # a running app writes databases and logs; editors write the rest beside the file
+WRITTEN: Final = re.compile(  # a running app writes databases and logs; editors write the rest next to the file
     r"\.(db|sqlite3?)(\b|_)|\.(pyc|pyo|log|swp|swx|tmp)$|~$|^4913$|^\.#|___jb_"
 )
 
 Mark = tuple[int, int, int]
 """The inode, size and modification time in ns of a file; a symbolic link has those of its target."""
 Look = Mapping[str, Mark]
-"""What one look found: the mark of each file by its path."""
+"""The result of one look: the mark of each file by its path."""
 
 
 class Root(NamedTuple):

@@ -30,7 +30,7 @@ def top(target: Target, every_: float, times: int | None, once: bool) -> None:
     """Show queues, failures, limits and workers on a live screen, with keys to act; q quits.
 
     If there is no terminal, or with --once or --times, the command prints plain tables of queues and workers. The live
-    screen needs Textual: pip install 'treadle[top]'. Jobs are counted up to 10,000: "10,000+" means at least as many.
+    screen needs Textual: pip install 'textual>=8'. Jobs are counted up to 10,000: "10,000+" means at least as many.
     `treadle queues list` counts all of them.
     """
     if once and times is not None:
@@ -38,7 +38,7 @@ def top(target: Target, every_: float, times: int | None, once: bool) -> None:
     if once or times is not None or not _has_terminal():
         _plain(target, every_, 1 if once else times)
     elif find_spec("textual") is None:
-        note("treadle: these are plain tables; for the live screen: pip install 'treadle[top]'")
+        note("treadle: these are plain tables; for the live screen: pip install 'textual>=8'")
         _plain(target, every_, None)
     else:
         _live(target, every_)

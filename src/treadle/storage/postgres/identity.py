@@ -54,7 +54,10 @@ class Found(NamedTuple):
 
 def found_in(row: Sequence[Any]) -> Found:
     """The row as the driver returned it: with client_encoding SQL_ASCII texts are bytes."""
-    mark, made, database, isolation, encoding, _ = (each.decode() if isinstance(each, bytes) else each for each in row)
+    mark, made, database, isolation, encoding, _ = row
+    mark, database, isolation, encoding = (
+        each.decode() if isinstance(each, bytes) else each for each in (mark, database, isolation, encoding)
+    )
     return Found(mark, made, database, isolation, encoding)
 
 
@@ -106,7 +109,7 @@ class Identity:
     async def _get(self, waits: bool) -> str:
         if self.known is None:
             try:
-                found = found_in(await self._ask() if waits else self._ask_at_once())
+                found = await self._ask() if waits else self._ask_at_once()
             except (Cut, Said, OSError, psycopg.Error) as error:
                 raise translated(error, self._address.shown) from error
             self._check_made(found)
@@ -123,21 +126,21 @@ class Identity:
                 "run `treadle migrate`, or open the app, before the first transaction"
             )
 
-    async def _ask(self) -> Sequence[Any]:
+    async def _ask(self) -> Found:
         made = await connect(self._address.conninfo, CONNECT)
         try:
             [row] = await (await made.execute(IDENTITY, asked(self._address))).fetchall()
         finally:
             made.pgconn.finish()
-        return row
+        return found_in(row)
 
-    def _ask_at_once(self) -> Sequence[Any]:
+    def _ask_at_once(self) -> Found:
         made: psycopg.Connection[Any] = psycopg.connect(self._address.conninfo, autocommit=True, prepare_threshold=None)
         try:
             [row] = made.execute(IDENTITY, asked(self._address)).fetchall()
         finally:
             made.pgconn.finish()
-        return row
+        return found_in(row)
 
 
 def _places(conninfo: str) -> frozenset[Place]:

@@ -1,6 +1,7 @@
 """Stores jobs in a SQLite file on the local disk: durable without a server."""
 
+from treadle.storage.sqlite.in_memory import make_tables_in_memory, within_memory
 from treadle.storage.sqlite.migrate import newest
 from treadle.storage.sqlite.storage import SqliteStorage
 
-__all__ = ["SqliteStorage", "newest"]
+__all__ = ["SqliteStorage", "make_tables_in_memory", "newest", "within_memory"]

@@ -92,7 +92,7 @@ def borrowed(
         }.items():
             change(core, name, value)
         change(core, "life", core.new_life(core.choice))
-        change(client, "_at_hand", core.life.at_hand)
+        change(client, "at_hand", core.life.at_hand)
         change(client, "_enqueue", OfEach(lambda: Batcher(client._store, 1_000, at_once=True)))
         change(client, "_get", OfEach(lambda: Batcher(client._look, 1_000)))
         for name in ("names", "moved", "run_now"):

@@ -171,7 +171,7 @@ class Batches:
         try:
             if gathering.left == len(seats):
                 raise asyncio.CancelledError
-            answer = await self._run(task, contexts, [seat.item for seat in seats])
+            answer = await self._run(task, contexts, seats)
             if forks.tag is not process_tag:
                 forks.end()
             results = answers(task.name, answer, len(seats))
@@ -187,11 +187,14 @@ class Batches:
             self._state.slots.release()
             self._state.wake.set()
 
-    async def _run(self, task: BatchCore, contexts: Sequence[Context], items: list[Any]) -> Any:
-        function = task.function
+    async def _run(self, task: BatchCore, contexts: Sequence[Context], seats: Sequence[Seat]) -> Any:
+        function, items, is_async = task.function, [seat.item for seat in seats], task.runs == "async"
+        site = seats[0].run.site
+        if task.injector is not None and site is not None:
+            function = task.injector.bound_to(site, function, is_async)
         if self._layers:
-            function = inside_calls(self._layers, contexts, function, task.runs == "async")
-        if task.runs == "async":
+            function = inside_calls(self._layers, contexts, function, is_async)
+        if is_async:
             return await function(items)
         here = contextvars.copy_context()
         return await in_thread(self._threads(), lambda: here.run(function, items), task.name, lambda: True)

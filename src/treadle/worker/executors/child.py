@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from treadle.concurrency import forks
 from treadle.core import clock, defaults
+from treadle.core.injected import injected_names
 from treadle.core.job import Continuation
 from treadle.core.model import Record
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
@@ -35,11 +36,12 @@ from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
 from treadle.execution.middleware import Middleware, inside_calls, overrides
 from treadle.policy import judge
-from treadle.policy.retry import Abort, Defer
+from treadle.policy.retry import Abort, Defer, RetryAfter
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.core import TaskCore
 from treadle.tasks.task import Task
+from treadle.worker.executors.child_resources import ChildResources
 from treadle.worker.executors.django import close_old_connections
 from treadle.worker.log_capture import LogCapture
 from treadle.workflow.continuation import encode_next, next_of
@@ -48,7 +50,7 @@ HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text th
 NOTES_EVERY = 0.05  # s between two notes sent; the last one goes with the answer
 MAINS = ("__main__", "__mp_main__")
 
-Kind = Literal["other", "defer", "abort", "argument", "result", "large"]
+Kind = Literal["other", "defer", "retry", "abort", "argument", "result", "large"]
 
 
 class Hello(Struct, tag="hello", tag_field="is"):
@@ -108,7 +110,11 @@ class Raised(Struct, tag="raised", tag_field="is"):
     log: tuple[LogLine, ...] = ()
 
 
-Message = Hello | Ask | Begun | Noted | Done | Raised
+class Leave(Struct, tag="leave", tag_field="is"):
+    """Close the resources of the app, and exit."""
+
+
+Message = Hello | Ask | Begun | Noted | Done | Raised | Leave
 read_message = msgspec.json.Decoder(Message).decode
 
 
@@ -126,12 +132,17 @@ class Child:
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[tuple[Message, str]] = SimpleQueue()
         self._functions = Places(None, None)
+        self._resources = ChildResources()
 
     def serve(self) -> None:
         """Run jobs until the parent closes its end or kills this process."""
         threading.Thread(target=self._listen, name="treadle-parent", daemon=True).start()
         while True:
             message, payload = self._inbox.get()
+            if isinstance(message, Leave):
+                self._resources.close()
+                _flush()
+                os._exit(0)  # threads of the functions cannot hold this process
             if isinstance(message, Hello):
                 self._set_up(message)
             elif isinstance(message, Ask):
@@ -192,8 +203,9 @@ class Child:
     def _called(self, ask: Ask, payload: str, run: JobRun) -> tuple[Done | Raised, str]:
         number = ask.number
         try:
-            signature, function, layers = self._functions.find(ask)
+            signature, function, core, layers = self._functions.find(ask)
             args, kwargs = signature.decode_call(payload)
+            run.site = self._resources.site(core)
             if layers:
                 function = inside_calls(layers, (Context(run),), function, is_async=False)
             result = forks.contained(function, *args, **kwargs)
@@ -222,7 +234,7 @@ class Pace:
         return True
 
 
-Place = tuple[CallCodec, Any, list[Middleware]]
+Place = tuple[CallCodec, Any, TaskCore | None, list[Middleware]]
 
 
 class Places:
@@ -233,8 +245,8 @@ class Places:
         self._known: dict[tuple[str, str, str], Place] = {}
 
     def find(self, ask: Ask) -> Place:
-        """The codec of the task, its function, and the middleware of its app around the call: none if the module does
-        not declare the task. Raises BadTask, or the error of the import."""
+        """The codec of the task, its function, the task, and the middleware of its app around the call. If the module
+        does not declare the task: only the function. Raises BadTask, or the error of the import."""
         key = ask.module, ask.qualname, ask.name
         if key not in self._known:
             self._known[key] = self._load(ask)
@@ -249,17 +261,18 @@ class Places:
             # Not isinstance, which reads `__class__`: a lazy object such as Django's settings may raise there.
             if issubclass(type(candidate), Task) and candidate.name == ask.name:
                 core: TaskCore = candidate._core
-                return core.signature, candidate.function, overrides(core.factory.sender.layers, "call")
+                return core.signature, core.call, core, overrides(core.factory.sender.layers, "call")
         if not callable(function):
             raise BadTask(
                 f"{ask.name}: {ask.module} has no {ask.qualname} at its top level, so a process cannot run it"
             )
-        if ask.codec:
+        if ask.codec or injected_names(function):
+            lacks = "codec" if ask.codec else "dependencies"
             raise BadTask(
-                f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its codec; "
+                f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its {lacks}; "
                 "make it a task in the module that defines it"
             )
-        return CallCodec(ask.name, function), function, []
+        return CallCodec(ask.name, function), function, None, []
 
     def _script(self) -> types.ModuleType:
         """Import the parent's script under another name, so that its `__main__` block does not run again."""
@@ -296,6 +309,8 @@ def raised(error: BaseException, note: str | None, number: int) -> Raised:
     fields: list[Any] = []
     if isinstance(error, Defer):
         kind, fields = "defer", [error.seconds, None if error.until is None else error.until.timestamp(), error.limit]
+    elif isinstance(error, RetryAfter):
+        kind, fields = "retry", [error.seconds, error.__cause__ is not None]
     elif isinstance(error, Abort):
         kind, fields = "abort", [judge.message_of(error), error.__cause__ is not None]
     elif isinstance(error, BadArgument):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from treadle.worker.executors.threads import Runs, Threads
@@ -31,10 +32,11 @@ class Executors:
             self._processes = ProcessPool()
         return self._processes
 
-    async def close(self) -> None:
-        """End the processes now, and each thread when its function has returned."""
+    async def close(self, hurry: asyncio.Event | None = None) -> None:
+        """End each thread when its function has returned, and the processes now: those that are idle when they have
+        closed their resources, unless `hurry` is set."""
         threads, processes, self._threads, self._processes = self._threads, self._processes, None, None
         if threads is not None:
             threads.close()
         if processes is not None:
-            await processes.close()
+            await processes.close(hurry)

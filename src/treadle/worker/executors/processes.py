@@ -11,19 +11,34 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
 from msgspec.structs import replace
 
+from treadle.concurrency.spawn import started
 from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
 from treadle.execution.job_run import JobRun, running_here
-from treadle.policy.retry import Abort, Defer
+from treadle.policy.retry import Abort, Defer, RetryAfter
+from treadle.resources import LEAVING
 from treadle.serialization.call_codec import TaggedCodec
 from treadle.tasks.core import TaskCore
-from treadle.worker.executors.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message
+from treadle.worker.executors.child import (
+    HEAD,
+    Ask,
+    Begun,
+    Done,
+    Hello,
+    Leave,
+    Message,
+    Noted,
+    Raised,
+    frame,
+    read_message,
+)
 from treadle.workflow.continuation import Next, decode_next
 
 log = logging.getLogger("treadle")
@@ -40,6 +55,7 @@ class ProcessPool:
         self._jobs_each = jobs_each
         self._idle: list[_Child] = []
         self._children: set[_Child] = set()
+        self._leaving: set[asyncio.Task[None]] = set()  # replaced children that close their resources
         self._closed = False
 
     async def run(self, task: TaskCore, record: Record) -> str | Next:
@@ -48,7 +64,7 @@ class ProcessPool:
         Raises ProcessDied if the process died during the job, and the exception of the function: Defer, Abort,
         BadArgument, BadResult and TooLarge unchanged, any other as a RemoteFailure.
         """
-        ask = _ask(task, record)
+        ask, has_resources = _ask(task, record), _has_resources(task, record)
         while True:
             child = await self._take()
             is_new = child.jobs == 0
@@ -64,20 +80,44 @@ class ProcessPool:
             except BaseException:
                 await self._remove(child, at_once=True)
                 raise
+            child.has_resources = child.has_resources or has_resources
             if child.jobs < self._jobs_each and not self._closed:
                 self._idle.append(child)
+            elif child.has_resources and not self._closed:
+                self._leave_later(child)
             else:
                 await self._remove(child, at_once=True)
             if isinstance(answer, Raised):
                 raise _error(answer)
             return decode_next(text) if answer.goes_on else text
 
-    async def close(self) -> None:
-        """Kill and reap all processes."""
+    async def close(self, hurry: asyncio.Event | None = None) -> None:
+        """Kill and reap all processes. Those that are idle and have resources close them first, in at most `LEAVING` s,
+        or until `hurry` is set."""
         self._closed = True
+        leaving = {started(child.leave()) for child in self._idle if child.has_resources} | self._leaving
         self._idle.clear()
+        if leaving:
+            hurried = asyncio.ensure_future((hurry or asyncio.Event()).wait())
+            done = asyncio.ensure_future(asyncio.wait(leaving))
+            await asyncio.wait([done, hurried], return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            done.cancel()
         children, self._children = self._children, set()
         await asyncio.gather(*(child.die(at_once=True) for child in children))
+        if leaving:
+            await asyncio.wait(leaving)
+
+    def _leave_later(self, child: _Child) -> None:
+        """Let a child that is replaced close its resources, while its last job ends."""
+
+        async def leave() -> None:
+            await child.leave()
+            await self._remove(child, at_once=True)
+
+        task = started(leave())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     @property
     def pids(self) -> list[int]:
@@ -119,6 +159,7 @@ class _Child:
     ) -> None:
         self._process, self._reader, self._writer = process, reader, writer
         self.pid, self.jobs = process.pid, 0
+        self.has_resources = False  # a lifespan or dependencies, to be closed before it is killed
         self._ended = asyncio.ensure_future(process.wait())
         # Watch the process too, not only the socket: a process that it forked may keep that open.
         self._ended.add_done_callback(lambda _: writer.close())
@@ -177,6 +218,12 @@ class _Child:
         length, text_length = HEAD.unpack(await self._reader.readexactly(HEAD.size))
         message = read_message(await self._reader.readexactly(length))
         return message, (await self._reader.readexactly(text_length)).decode() if text_length else ""
+
+    async def leave(self) -> None:
+        """Let the process close the resources of its app and exit, in at most `LEAVING` s and a margin."""
+        with suppress(OSError):
+            self._writer.write(frame(Leave()))
+        await asyncio.wait([self._ended], timeout=LEAVING + PATIENCE)
 
     async def die(self, at_once: bool = False) -> int:
         """Wait until the process is dead and reaped, and return its exit code. Kill it at once or after `PATIENCE` s. A
@@ -273,6 +320,16 @@ def _run_of(record: Record) -> JobRun:
     return running_here() or JobRun(record, "", lambda: None)
 
 
+def _has_resources(task: TaskCore, record: Record) -> bool:
+    """Whether the process of this job has resources to close. Raises BadTask for those that a test overrides, because
+    the process has only the module."""
+    life = None if (site := _run_of(record).site) is None else site.life
+    has = task.injector is not None or (life is not None and life.lifespan is not None)
+    if has and life is not None and life.overrides:
+        raise BadTask(f"{task.name}: overrides do not reach its process; in a test, call the function itself")
+    return has
+
+
 def _error(raised: Raised) -> Exception:
     """The exception of the child: a known type is rebuilt, with a RemoteFailure as its cause; any other becomes a
     RemoteFailure, which has the child's traceback."""
@@ -281,6 +338,10 @@ def _error(raised: Raised) -> Exception:
     match raised.kind, raised.fields:
         case "defer", [seconds, until, limit]:
             exception = Defer(seconds, until=None if until is None else datetime.fromtimestamp(until, UTC), limit=limit)
+        case "retry", [seconds, False]:
+            return RetryAfter(seconds)
+        case "retry", [seconds, True]:
+            exception = RetryAfter(seconds)
         case "abort", [message, False]:
             return Abort(message)  # no traceback, as in a thread
         case "abort", [message, True]:

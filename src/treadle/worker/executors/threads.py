@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from treadle.concurrency import forks
-from treadle.worker.executors.django import close_old_connections
+from treadle.worker.executors.django import close_connections, close_old_connections
 
 Answer = tuple[Any, BaseException | None]
 Item = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
@@ -61,6 +61,7 @@ class Threads:
                 self._idle.release()
                 item = self._items.get()
             if item is None:
+                close_connections()
                 return
             call, loop, future = item
             close_old_connections()

@@ -1,0 +1,163 @@
+"""`treadle completion`: completes commands and options in a shell, and names and ids that the storage has.
+
+A shell calls `treadle` at each press of Tab. The names are looked up for WAIT seconds at most, and nothing but
+candidates is ever printed: no error, and no output of the app's modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+VARIABLE: Final = "_TREADLE_COMPLETE"
+SHELLS: Final = ("bash", "zsh", "fish")
+WAIT: Final = 1.0  # s that a look-up may take
+JOBS: Final = 50  # newest jobs whose ids are offered
+KINDS: Final = {  # what the parameters of this name take, in every command
+    "queue": "queue",
+    "queues": "queue",
+    "task": "task",
+    "tasks": "task",
+    "id": "job",
+    "ids": "job",
+    "app": "app",
+}
+NAMES: Final = {"queues": "queue", "limits": "limit", "schedules": "schedule"}  # what `name` is in these commands
+ELSEWHERE: Final = ("wasi", "wasi-runner", "submit-jobs")  # commands whose names are not of a storage
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS), required=False)
+def completion(shell: str | None) -> None:
+    """Print the code that completes `treadle` commands in a shell. [default: the shell of SHELL]
+
+    \b
+    bash: add this line to ~/.bashrc:   eval "$(treadle completion bash)"
+    zsh:  add this line to ~/.zshrc:    eval "$(treadle completion zsh)"
+    fish: treadle completion fish > ~/.config/fish/completions/treadle.fish
+    """
+    named = shell or Path(os.environ.get("SHELL", "")).name
+    if named not in SHELLS:
+        raise click.UsageError("name the shell: bash, zsh or fish")
+    kind = get_completion_class(named)
+    assert kind is not None
+    click.echo(kind(click.Command("treadle"), {}, "treadle", VARIABLE).source())
+
+
+def complete(root: click.Group) -> int:
+    """Print the candidates for the words in the environment -> 0."""
+    shell = os.environ[VARIABLE].partition("_")[0]
+    kind = get_completion_class(shell)
+    if kind is None:
+        return 0
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(Exception):
+        found = kind(root, {}, "treadle", VARIABLE)
+        words, incomplete = found.get_completion_args()
+        _equip(root, words)
+        lines = [found.format_completion(item) for item in found.get_completions(words, incomplete)]
+        sys.__stdout__.write("".join(f"{line}\n" for line in lines))  # type: ignore[union-attr]
+        sys.__stdout__.flush()  # type: ignore[union-attr]
+    os._exit(0)  # a look-up that takes longer is left behind
+
+
+def _equip(root: click.Group, words: list[str]) -> None:
+    """Give the parameters of the typed command their look-ups."""
+    named = next((word for word in words if not word.startswith("-")), "")
+    command = root.get_command(click.Context(root), named)
+    if command is None or named in ELSEWHERE:
+        return
+    commands = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    for each in commands:
+        for parameter in each.params:
+            kind = NAMES.get(named) if parameter.name == "name" else KINDS.get(parameter.name or "")
+            if kind is not None:
+                parameter.shell_complete = partial(candidates, kind)
+
+
+def candidates(kind: str, context: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+    """The names of this kind that begin like `incomplete`; after a comma, a further one."""
+    before, comma, begun = incomplete.rpartition(",")
+    found: list[CompletionItem[Any]] = []
+    work = partial(_look_up, kind, context.params, found)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(WAIT)
+    return [
+        CompletionItem(before + comma + str(item.value), help=item.help)
+        for item in tuple(found)
+        if str(item.value).startswith(begun)
+    ]
+
+
+def _look_up(kind: str, given: dict[str, Any], found: list[CompletionItem[Any]]) -> None:
+    with contextlib.suppress(BaseException):
+        if kind == "app":
+            from treadle.cli.app_search import apps_in
+
+            found += map(CompletionItem, apps_in(Path.cwd()))
+            return
+        from treadle.cli.target import Target
+
+        target = given.get("target") or Target(given.get("url"), given.get("app"))
+        target.check_there()
+        found += asyncio.run(_from_storage(target.app, kind))
+
+
+async def _from_storage(app: App, kind: str) -> list[CompletionItem[Any]]:
+    async with app:
+        return list(await LOOK_UPS[kind](app))
+
+
+async def _queues(app: App) -> Iterable[CompletionItem[Any]]:
+    from treadle.cli.queues import by_queue
+
+    found = by_queue(await app.queues.stats())
+    return [CompletionItem(entry["queue"], help=f"{entry['queued']} queued") for entry in found]
+
+
+async def _tasks(app: App) -> Iterable[CompletionItem[Any]]:
+    from treadle.core.defaults import SYSTEM_QUEUE
+
+    stats = await app.queues.stats()
+    stored = {count.task for count in stats.counts if count.task and count.queue != SYSTEM_QUEUE}
+    return [CompletionItem(name) for name in sorted(stored | set(app.tasks))]
+
+
+async def _limits(app: App) -> Iterable[CompletionItem[Any]]:
+    return [CompletionItem(use.key) for use in await app.limits.list(use=False)]
+
+
+async def _schedules(app: App) -> Iterable[CompletionItem[Any]]:
+    return [CompletionItem(each.name) for each in await app.schedules.list()]
+
+
+async def _jobs(app: App) -> Iterable[CompletionItem[Any]]:
+    page = await app.jobs.list(limit=JOBS, count=False)
+    return [CompletionItem(row.id, help=f"{row.job.task}, {row.state}") for row in page.records]
+
+
+LOOK_UPS: Final[dict[str, Callable[[App], Any]]] = {
+    "queue": _queues,
+    "task": _tasks,
+    "limit": _limits,
+    "schedule": _schedules,
+    "job": _jobs,
+}

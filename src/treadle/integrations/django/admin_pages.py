@@ -1,0 +1,265 @@
+"""The contents of the admin pages: jobs and schedules as plain values for the templates."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from treadle.admin import stored_values
+from treadle.app_core import AppCore
+from treadle.core.model import Record, State
+from treadle.core.redaction import visible, without_secrets
+from treadle.errors import UnknownName, UnknownSchedule, error_line
+from treadle.integrations.django.results import moment
+from treadle.policy import attempts
+
+PAGE: Final = 50  # jobs on a page
+STATES: Final = ("queued", "scheduled", "blocked", "running", "waiting", "succeeded", "failed", "cancelled")
+LONGEST: Final = 20_000  # characters of a value that a page shows
+VERBS: Final[Mapping[str, tuple[str, frozenset[State], str]]] = {
+    "retry": ("Retry", frozenset({State.FAILED, State.CANCELLED}), "change"),
+    "run_now": ("Run now", frozenset({State.READY}), "change"),
+    "cancel": ("Cancel", frozenset({State.WAITING, State.READY, State.RUNNING}), "change"),
+    "delete": ("Delete", frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED}), "delete"),
+}
+
+
+class JobRow(Struct, frozen=True):
+    """One line of the list. `detail`: the error of a job that has failed or will be retried, if it may be shown."""
+
+    id: str
+    task: str
+    queue: str
+    state: str
+    created: datetime | None
+    attempts: int
+    detail: str
+
+
+class Choice(Struct, frozen=True):
+    """One link of a filter."""
+
+    text: str
+    query: str
+    selected: bool
+    count: int | None = None
+
+
+class JobList(Struct, frozen=True):
+    """One page of the list, its filters, and the query of the next page."""
+
+    rows: Sequence[JobRow]
+    filters: Sequence[tuple[str, Sequence[Choice]]]
+    next: str | None
+    is_filtered: bool
+    is_first: bool
+
+
+class Run(Struct, frozen=True):
+    """One run of a job, for the table."""
+
+    number: int
+    started: datetime | None
+    outcome: str
+    worker: str
+    error: str
+
+
+class JobPage(Struct, frozen=True):
+    """One job. `sections`: titles, each with names and values; `texts`: titles with long texts."""
+
+    row: JobRow
+    explained: str
+    sections: Sequence[tuple[str, Sequence[tuple[str, Any]]]]
+    texts: Sequence[tuple[str, str]]
+    runs: Sequence[Run]
+    verbs: Sequence[tuple[str, str]]
+
+
+def state_of(row: Record) -> str:
+    """The state in the words of the filter."""
+    if row.state is not State.READY:
+        return str(row.state)
+    if row.queue_position is not None:
+        return "queued"
+    return "blocked" if row.blocked_on is not None else "scheduled"
+
+
+def line_of(row: Record, payloads: bool) -> JobRow:
+    return JobRow(
+        id=row.job.id,
+        task=row.job.task,
+        queue=row.job.queue,
+        state=state_of(row),
+        created=moment(row.created_at),
+        attempts=row.attempt,
+        detail=clean(error_line(row.error)) if payloads and row.state is not State.SUCCEEDED else "",
+    )
+
+
+def clean(text: str) -> str:
+    """A text without secrets and control characters, not too long for a page."""
+    shown = visible(without_secrets(text))
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}\n... ({len(shown):,} characters)"
+
+
+# --- the list
+
+
+async def job_list(core: AppCore, given: Mapping[str, str], payloads: bool) -> JobList:
+    """One page of jobs. `given`: the query of the address; an unknown filter is ignored. Raises BadOption for a cursor
+    that is none, and StorageError."""
+    filters: dict[str, Any] = {name: given[name] for name in ("status", "queue", "task") if given.get(name)}
+    if filters.get("status") not in (None, *STATES):
+        del filters["status"]
+    search: dict[str, Any] = {"search": given["q"].strip()} if given.get("q", "").strip() else {}
+    jobs = core.jobs if payloads else core.jobs.showing(None, payloads=False)
+    cursor = given.get("cursor") or None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownName)  # the page says that no job matches
+        page = await jobs.list(limit=PAGE, cursor=cursor, **filters, **search)
+    kept = filters | ({"q": search["search"]} if search else {})
+    counts = (await core.queues.stats()).counts
+    return JobList(
+        rows=[line_of(row, payloads) for row in page.records if _is_of_user(row.job.task)],
+        filters=[
+            ("status", _choices("status", STATES, kept)),
+            ("queue", _counted("queue", Counter(_sums(counts, "queue")), kept)),
+            ("task", _counted("task", Counter(_sums(counts, "task")), kept)),
+        ],
+        next=None if page.cursor is None else "?" + urlencode({**kept, "cursor": page.cursor}),
+        is_filtered=bool(kept),
+        is_first=cursor is None,
+    )
+
+
+def _is_of_user(task: str) -> bool:
+    """Whether it is a task of the project. Treadle's own rows, of schedules for example, are no jobs to users."""
+    return bool(task) and not task.startswith("treadle.")
+
+
+def _sums(counts: Sequence[Any], of: str) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for count in counts:
+        if _is_of_user(count.task):
+            found[count.queue if of == "queue" else count.task] += count.jobs
+    return found
+
+
+def _choices(name: str, values: Sequence[str], kept: Mapping[str, str]) -> list[Choice]:
+    return [_choice(name, "All", None, kept)] + [_choice(name, value, value, kept) for value in values]
+
+
+def _counted(name: str, found: Counter[str], kept: Mapping[str, str]) -> list[Choice]:
+    return [
+        _choice(name, "All", None, kept),
+        *(_choice(name, value, value, kept, count) for value, count in sorted(found.items())),
+    ]
+
+
+def _choice(name: str, text: str, value: str | None, kept: Mapping[str, str], count: int | None = None) -> Choice:
+    others = {key: each for key, each in kept.items() if key != name}
+    query = "?" + urlencode(others if value is None else {**others, name: value})
+    return Choice(text, query, kept.get(name) == value, count)
+
+
+# --- one job
+
+
+async def job_page(core: AppCore, id: str, payloads: bool) -> JobPage:
+    """Raises UnknownJob and StorageError."""
+    row = await core.jobs.get(id)
+    job = row.job
+    about = [
+        ("Task", job.task),
+        ("Queue", job.queue),
+        ("Priority", job.priority),
+        ("Created", moment(row.created_at)),
+        ("Due", moment(row.due_at) if row.state is State.READY else None),
+        ("Started", moment(row.started_at)),
+        ("Ended", moment(row.ended_at)),
+        ("Deadline", moment(row.deadline_at)),
+        ("Attempts", row.attempt),
+        ("Lost workers", row.lost or None),
+        ("Worker", (row.worker or "").rpartition("#")[0] or None),
+        ("Key", job.key),
+        ("Labels", ", ".join(job.labels) or None),
+        ("Limits", ", ".join(name for name, _ in job.limits) or None),
+        ("Lane", job.lane),
+        ("Reason", row.reason),
+    ]
+    texts = _texts(row) if payloads else []
+    fitting = [(verb, text) for verb, (text, states, _) in VERBS.items() if row.state in states and _is_late(verb, row)]
+    return JobPage(
+        row=line_of(row, payloads),
+        explained=clean(await core.jobs.explain(id)) if payloads or not row.state.final else f"It {row.state}.",
+        sections=[("Job", [(name, value) for name, value in about if value is not None])],
+        texts=texts,
+        runs=[
+            Run(each.number, moment(each.started_at), each.outcome, each.worker or "-", clean(error_line(each.error)))
+            for each in attempts.of(row)
+        ],
+        verbs=fitting,
+    )
+
+
+def _is_late(verb: str, row: Record) -> bool:
+    """Only a job that is not queued yet can be run earlier."""
+    return verb != "run_now" or state_of(row) == "scheduled"
+
+
+def _texts(row: Record) -> list[tuple[str, str]]:
+    args, kwargs = stored_values.arguments(row.job.payload)
+    called = [*map(_json, args), *(f"{name}={_json(value)}" for name, value in kwargs.items())]
+    found = [("Arguments", "\n".join(called) or "none")]
+    if row.result is not None and row.state is State.SUCCEEDED:
+        found.append(("Result", _json(stored_values.value(row.result))))
+    if row.error and row.state is not State.SUCCEEDED:
+        found.append(("Error", row.error))
+    if row.job.headers:
+        found.append(("Headers", "\n".join(f"{name}: {value}" for name, value in row.job.headers)))
+    return [(name, clean(text)) for name, text in found]
+
+
+def _json(value: Any) -> str:
+    try:
+        return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    except Exception:  # a value of user code
+        return repr(value)
+
+
+# --- acts
+
+
+async def act(core: AppCore, verb: str, ids: Sequence[str], by: str) -> int:
+    """Retry, cancel, run or delete these jobs -> how many were changed. Recorded in the audit log. Raises
+    StorageError."""
+    jobs = core.jobs
+    calls = {"retry": jobs.retry, "cancel": jobs.cancel, "run_now": jobs.run_now, "delete": jobs.delete}
+    target = ids[0] if len(ids) == 1 else ""
+    words = None if target else f"{len(ids)} jobs chosen in the admin"
+    async with core.audit.record(f"job.{verb}", target, filter=words, by=by) as receipt:
+        receipt.done = await calls[verb](ids=list(ids))
+        receipt.ids = list(ids)
+        return receipt.done
+
+
+async def act_on_schedules(core: AppCore, verb: str, names: Sequence[str], by: str) -> int:
+    """Pause, resume or trigger these schedules -> how many there were. Raises BadOption and StorageError."""
+    schedules, done = core.schedules, 0
+    calls = {"pause": schedules.pause, "resume": schedules.resume, "trigger": schedules.trigger}
+    for name in names:
+        async with core.audit.record(f"schedule.{verb}", name, by=by):
+            try:
+                await calls[verb](name)
+            except UnknownSchedule:
+                continue
+            done += 1
+    return done

@@ -1,0 +1,200 @@
+"""`TreadleBackend`, the backend of `django.tasks` that stores tasks as jobs of Treadle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from django.db import transaction
+
+from treadle.core.ids import VALID
+from treadle.core.job import JobSpec
+from treadle.core.model import NewJob, Outcome, Record, Settled, State
+from treadle.errors import BadOption, TooLarge
+from treadle.integrations.django import checks, options, results
+from treadle.integrations.django.compat import (
+    BaseTaskBackend,
+    InvalidTask,
+    TaskResultDoesNotExist,
+    plain_json,
+    task_enqueued,
+)
+from treadle.integrations.django.job_store import JobStore, connection_of, store_for
+from treadle.integrations.django.known_tasks import Known, constants_of
+from treadle.integrations.django.reading import read
+from treadle.integrations.django.task import TreadleTask
+from treadle.storage.contract import Bound
+from treadle.storage.user_session import at_once
+from treadle.tasks.options import Options, columns, policy_of
+
+
+class TreadleBackend(BaseTaskBackend):
+    """Stores tasks in a Django database, by default in the caller's own transaction; see docs/guides/django.md."""
+
+    task_class = TreadleTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.treadle = options.read(alias, self.options)
+
+    @property
+    def store(self) -> JobStore:
+        return store_for(self.treadle)
+
+    @property
+    def app(self) -> Any:
+        """The `treadle.App` behind this backend."""
+        return self.store.app
+
+    # --- tasks
+
+    def validate_task(self, task: Any) -> None:
+        """Check a task, and make its jobs run here. Raises InvalidTask."""
+        super().validate_task(task)
+        known = self.store.register(task, constants_of(task))
+        given: dict[str, Any] = getattr(task, "options", {})
+        if given is not known.task_options:
+            self._check(task, given)
+
+    def _check(self, task: Any, given: dict[str, Any]) -> None:
+        maker, found = self.app._core.maker, cast("Options", given)
+        try:
+            columns(found, policy_of(found), task.module_path, maker.now(), maker.sizes)
+        except (BadOption, TooLarge) as error:
+            raise InvalidTask(f"{task.module_path}: {error}") from error
+
+    def _bound(self, known: Known, task: Any) -> Any:
+        """The Treadle task with the options of this task's jobs, as far as they differ. Raises InvalidTask."""
+        own: dict[str, Any] = {}
+        first = known.task
+        if task.queue_name != first.queue_name:
+            own["queue"] = task.queue_name
+        if task.priority != first.priority:
+            own["priority"] = task.priority
+        if task.run_after is not None:
+            own["run_at"] = _aware(task.run_after)
+        given: dict[str, Any] = getattr(task, "options", {})
+        if given is not known.task_options:
+            own |= {name: value for name, value in given.items() if known.options.get(name, own) != value}
+        if not own:
+            return known.treadle
+        try:
+            return known.treadle.options(**own)
+        except (BadOption, TooLarge) as error:
+            raise InvalidTask(f"{task.module_path}: {error}") from error
+
+    # --- enqueuing
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Store the task and return its TaskResult.
+
+        By default the job is stored in the caller's transaction on the database of the jobs: it exists if and only if
+        that is committed. Raises InvalidTask, TypeError for arguments that are no JSON, KeyHeld, BadSession and
+        StorageError.
+        """
+        self.validate_task(task)
+        store = self.store
+        known = store.tasks[task.module_path]
+        plain, named = plain_json(list(args)), plain_json(kwargs)
+        try:
+            spec = self._bound(known, task).job(*plain, **named)
+        except (BadOption, TooLarge) as error:
+            raise InvalidTask(f"{task.module_path}: {error}") from error
+        commit = self.treadle.commit
+        if commit in ("same", "outbox"):
+            row, created = _stored_within(store, spec)
+        elif commit == "after" and store.database is not None and not connection_of(store).in_atomic_block:
+            row, created = _stored_at_once(store, spec)
+        elif commit == "after":
+            return self._after_commit(store, task, spec, plain, named)
+        else:
+            row, created = _stored_at_once(store, spec)
+        if not created:  # another job has the key or the id
+            return results.result_of(row, store, self.alias)
+        result = results.fresh(row, self.alias, task, plain, named)
+        task_enqueued.send_robust(sender=type(self), task_result=result)
+        return result
+
+    def _after_commit(self, store: JobStore, task: Any, spec: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Store the job when the transaction has committed. Until then its result is not known anywhere else."""
+        found = results.fresh(Record(job=spec.new, version=0, state=State.READY), self.alias, task, args, kwargs)
+        object.__setattr__(found, "enqueued_at", None)
+
+        def send() -> None:
+            row, created = _stored_at_once(store, spec)
+            object.__setattr__(found, "enqueued_at", results.moment(row.created_at))
+            if created:
+                task_enqueued.send_robust(sender=type(self), task_result=found)
+
+        transaction.on_commit(send, using=self.treadle.database)
+        return found
+
+    # --- results
+
+    def get_result(self, result_id: str) -> Any:
+        """The result of a job of a Django task. Raises TaskResultDoesNotExist for an unknown id, a job that is not kept
+        any more, and a job of a task that this code does not have."""
+        store, id = self.store, str(result_id)
+        row = read(store, id) if VALID.fullmatch(id) else None
+        if row is None:
+            raise TaskResultDoesNotExist(result_id)
+        return results.result_of(row, store, self.alias)
+
+    def check(self, **kwargs: Any) -> Iterable[Any]:
+        yield from super().check(**kwargs)
+        yield from checks.of_backend(self.alias, self.treadle)
+
+
+class Noting:
+    """The verbs inside a transaction; keeps the rows that `enqueue` returns."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self.rows: Sequence[Record] = ()
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        rows = await self._bound.enqueue(jobs)
+        self.rows = rows
+        return rows
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        return await self._bound.settle(outcomes)
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return await self._bound.get(ids)
+
+
+def _stored_within(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
+    """Store the job in the caller's transaction -> the row, and whether it is new."""
+    connection, core = connection_of(store), store.app._core
+    if connection.in_atomic_block:
+        return _bound_send(core, spec, connection)
+    with transaction.atomic(using=connection.alias):
+        return _bound_send(core, spec, connection)
+
+
+def _bound_send(core: Any, spec: JobSpec[Any], connection: Any) -> tuple[Record, bool]:
+    noting = Noting(core.bound(connection))
+    [job] = at_once(core.client.send_bound([spec], noting))
+    row = next(row for row in noting.rows if row.job.id == job.id)
+    return row, job.created
+
+
+def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
+    """Store the job now, over a connection of Treadle's own -> the row, and whether it is new."""
+    app = store.app
+    if store.memory is not None:  # only Django's connection can reach that database
+        return _stored_within(store, spec)
+    [found] = app.sync.call(app._core.client.send_rows([spec]))
+    return found
+
+
+def _aware(moment: Any) -> Any:
+    """With USE_TZ = False Django's instants are naive, in the local time zone."""
+    from django.utils import timezone
+
+    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment

@@ -1,0 +1,81 @@
+"""The database connections of Django in a worker.
+
+Django closes a connection that is broken or past CONN_MAX_AGE at the beginning and the end of a request. A worker has
+no requests, so each run begins and ends like one. An async task runs the ORM in a thread of asgiref; without a thread
+of its own, all async tasks of a worker would share one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from typing import Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.conf import settings
+from django.db import close_old_connections, connections, reset_queries
+
+log = logging.getLogger("treadle")
+
+# Set while the test helper runs jobs on the connection of the test.
+borrowed: ContextVar[bool] = ContextVar("treadle_django_borrowed", default=False)
+
+
+def forget_queries() -> None:
+    """With DEBUG a connection keeps the text of its last 9,000 queries; forget those of the run before."""
+    if settings.DEBUG:
+        reset_queries()
+
+
+class OwnThreads:
+    """Contexts of asgiref, each with one thread, and so with one connection to each database. A run takes one and gives
+    it back, so connections last as long as CONN_MAX_AGE says."""
+
+    def __init__(self) -> None:
+        self._idle: list[Any] = []
+
+    @contextlib.asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """A context in which `sync_to_async`, and with it the async ORM, uses a thread that no other run uses."""
+        if borrowed.get():
+            yield
+            return
+        context = self._idle.pop() if self._idle else ThreadSensitiveContext()
+        token = SyncToAsync.thread_sensitive_context.set(context)
+        try:
+            yield
+        finally:
+            try:
+                if context in SyncToAsync.context_to_thread_executor:  # the run has used the thread
+                    await sync_to_async(_end_of_run)()
+            finally:
+                SyncToAsync.thread_sensitive_context.reset(token)
+                self._idle.append(context)
+
+    async def close(self) -> None:
+        """End the threads that no run uses, and close their connections."""
+        while self._idle:
+            context = self._idle.pop()
+            if context not in SyncToAsync.context_to_thread_executor:
+                continue
+            token = SyncToAsync.thread_sensitive_context.set(context)
+            try:
+                await sync_to_async(_close_all)()
+            finally:
+                SyncToAsync.thread_sensitive_context.reset(token)
+                SyncToAsync.context_to_thread_executor.pop(context).shutdown(wait=False)
+
+
+def _end_of_run() -> None:
+    try:
+        close_old_connections()
+        forget_queries()
+    except Exception:  # the driver's; the job has ended, and must not fail because of it
+        log.warning("a database connection of Django could not be closed", exc_info=True)
+
+
+def _close_all() -> None:
+    with contextlib.suppress(Exception):  # it may be broken already
+        connections.close_all()

@@ -1,0 +1,196 @@
+"""`JobStore`: the App whose jobs a Django database (or another storage) has, and the Django tasks that it knows.
+
+Django makes a backend object for each thread, so the App lives here, one for each place. The test runner gives a
+database another name; the App then follows it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from treadle.app import App
+from treadle.app_core import StorageChoice
+from treadle.errors import BadOption, BadTask
+from treadle.integrations.django import bridge, database, discovery, options
+from treadle.integrations.django.compat import InvalidTask
+from treadle.integrations.django.in_memory import InMemoryDatabase
+from treadle.integrations.django.known_tasks import Known, Raised, constants_of
+from treadle.integrations.django.signals import Endings
+from treadle.outbox import Outbox
+from treadle.tasks.task import AnyTask
+
+BACKEND = "treadle.integrations.django.TreadleBackend"
+
+_stores: dict[tuple[str, ...], JobStore] = {}
+_making = threading.Lock()
+
+
+class JobStore:
+    """The App of one place.
+
+    database  the alias in DATABASES; None: the jobs are elsewhere
+    outbox    the alias of the database with the outbox; None: there is none
+    tasks     the Django tasks by their path, such as "shop.tasks.send"
+    """
+
+    def __init__(self, given: options.BackendOptions) -> None:
+        self.options = given
+        self.database = given.database if given.url is None else None
+        self.outbox = given.database if given.url is not None and given.commit == "outbox" else None
+        self.tasks: dict[str, Known] = {}
+        self.memory: InMemoryDatabase | None = None
+        self.raised = Raised()
+        self._lock = threading.RLock()
+        self._app: App | None = None
+        self._seen: tuple[Any, ...] | None = None
+
+    @property
+    def app(self) -> App:
+        """The App. Raises ImproperlyConfigured if its database cannot store jobs, and BadUrl."""
+        own = self.database or self.outbox
+        seen = None if own is None else database.fingerprint(own)
+        if self._app is None or seen != self._seen:
+            with self._lock:
+                if self._app is None:
+                    self._app = self._made()
+                elif seen != self._seen:
+                    self._follow(self._app)
+                self._seen = seen
+        return self._app
+
+    @property
+    def url(self) -> str:
+        """The storage URL, with its password."""
+        return self.options.url or database.url_of(self.options.database, self.options.schema)
+
+    def _made(self) -> App:
+        url = self.url
+        if url.startswith(database.MEMORY):
+            self.memory = InMemoryDatabase()
+            app = App(storage=self.memory)
+        else:
+            app = App(url, outbox=self._outbox())
+        Endings(app, self).listen()
+        return app
+
+    def _outbox(self) -> Outbox | None:
+        return None if self.outbox is None else Outbox(database.outbox_url(self.outbox))
+
+    def _follow(self, app: App) -> None:
+        """The database has another name since: the test runner has made it, or removes it."""
+        app.sync.close()
+        url = self.url
+        self.memory = InMemoryDatabase() if url.startswith(database.MEMORY) else None
+        in_memory = self.memory
+        choice = (
+            StorageChoice(url=url, outbox=self._outbox()) if in_memory is None else StorageChoice(storage=in_memory)
+        )
+        app._core.use(choice)
+
+    @contextmanager
+    def opened(self) -> Iterator[App]:
+        """The App, open for some calls of `app.sync`. No connection of Treadle's own stays open afterwards: the test
+        runner could not remove the database."""
+        app = self.app
+        app.sync.call(app._core.open())
+        try:
+            yield app
+        finally:
+            app.sync.call(app._core.release())
+
+    # --- tasks
+
+    def register(self, task: Any, given: dict[str, Any]) -> Known:
+        """Make jobs of this Django task run here. Its options count for all its jobs, also for those that are stored.
+        Raises InvalidTask."""
+        path = task.module_path
+        known = self.tasks.get(path)
+        if known is not None and known.task.func is task.func:
+            return known
+        with self._lock:
+            app = self.app
+            if path in app.tasks and known is None:
+                raise InvalidTask(f"{path} is a task of the Treadle app already; decorate it once.")
+            constants = {"queue": task.queue_name, "priority": task.priority, **given}
+            found = Known(task, given, self._declared(app, path, bridge.bridged(task, self), constants))
+            self.tasks[path] = found
+        return found
+
+    def learn(self, path: str) -> Known | None:
+        """The task of that path, after importing its module if the module belongs to an installed app or to
+        OPTIONS["modules"]; None if there is no such task."""
+        task = discovery.find_task(path, self.options.modules)
+        return None if task is None else self.register(task, constants_of(task))
+
+    def _declared(self, app: App, path: str, function: Any, constants: dict[str, Any]) -> AnyTask:
+        if path in app.tasks:  # the function was redefined: the server reloads, or a notebook cell ran again
+            app._core.declared.pop(path, None)
+        try:
+            made: Any = app.task(name=path, **constants)
+            return made(function)
+        except (BadOption, BadTask) as error:
+            raise InvalidTask(f"{path}: {error}") from error
+
+
+def store_for(given: options.BackendOptions) -> JobStore:
+    """The store of that place."""
+    with _making:
+        return _stores.setdefault(given.place, JobStore(given))
+
+
+def store_of(alias: str) -> JobStore:
+    """The store of an alias in TASKS. Raises ImproperlyConfigured if it is not a Treadle backend."""
+    found = treadle_aliases()
+    if alias not in found:
+        names = ", ".join(found) or "none"
+        raise ImproperlyConfigured(f"TASKS[{alias!r}] is no Treadle backend (Treadle backends: {names})")
+    return store_for(found[alias])
+
+
+def treadle_aliases() -> dict[str, options.BackendOptions]:
+    """The aliases of TASKS with a Treadle backend, in their order."""
+    from django.utils.module_loading import import_string
+
+    found = {}
+    for alias, params in (getattr(settings, "TASKS", None) or {}).items():
+        name = params.get("BACKEND", "")
+        if name == BACKEND or _is_ours(import_string, name):
+            found[alias] = options.read(alias, params.get("OPTIONS", {}))
+    return found
+
+
+def _is_ours(import_string: Any, name: str) -> bool:
+    """Whether the name is a backend class derived from ours."""
+    try:
+        found = import_string(name)
+    except ImportError:
+        return False
+    ours = "treadle.integrations.django.backend TreadleBackend"
+    return any(f"{base.__module__} {base.__qualname__}" == ours for base in getattr(found, "__mro__", ()))
+
+
+def first_alias() -> str:
+    """The alias "default" if it is a Treadle backend, otherwise the first one that is. Raises ImproperlyConfigured."""
+    found = treadle_aliases()
+    if not found:
+        raise ImproperlyConfigured(
+            f'no backend of TASKS is Treadle\'s: expected TASKS = {{"default": {{"BACKEND": "{BACKEND}"}}}}'
+        )
+    return "default" if "default" in found else next(iter(found))
+
+
+def stores() -> list[JobStore]:
+    """The stores of all Treadle backends in TASKS."""
+    return list({id(store): store for store in map(store_for, treadle_aliases().values())}.values())
+
+
+def connection_of(store: JobStore) -> Any:
+    """This thread's connection to the database with the jobs, or with the outbox."""
+    return connections[store.database or store.outbox]

@@ -1,0 +1,86 @@
+"""Prepares the App of a backend for a worker: imports the tasks, declares the schedules, and looks for strangers.
+
+A stranger is a task that stored jobs name and this process has not imported. Once a minute the worker tries to import
+it; if the project has no such task, its jobs stay queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from treadle.app import App
+from treadle.core.events import Event
+from treadle.errors import StorageError
+from treadle.integrations.django import discovery, schedules
+from treadle.integrations.django.job_store import JobStore, store_of, treadle_aliases
+from treadle.integrations.django.known_tasks import constants_of
+
+log = logging.getLogger("treadle")
+
+EVERY: Final = 60.0  # s between two looks for strangers
+
+_prepared: set[int] = set()
+
+
+def prepare(alias: str) -> App:
+    """The App of that alias, with all tasks and schedules of the project. Raises ImproperlyConfigured, InvalidTask, and
+    what the modules with tasks raise."""
+    store = store_of(alias)
+    if id(store) not in _prepared:
+        discovery.load(store.options.modules)
+        for task in discovery.tasks_of_project(store.options.modules):
+            store.register(task, constants_of(task))
+        same = [name for name, found in treadle_aliases().items() if found.place == store.options.place]
+        schedules.declare(store, same)
+        Strangers(store).watch()
+        _prepared.add(id(store))
+    return store.app
+
+
+class Strangers:
+    """Looks for tasks that stored jobs name and this process has not imported, while a worker runs."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._unknown: set[str] = set()  # logged already
+
+    def watch(self) -> None:
+        app = self._store.app
+        stop = asyncio.Event()
+
+        async def started(event: Event) -> None:
+            stop.clear()
+            while not stop.is_set():
+                try:
+                    await self.look()
+                except StorageError as error:
+                    log.debug("could not look for tasks that are not imported: %s", error)
+                try:
+                    async with asyncio.timeout(EVERY):
+                        await stop.wait()
+                except TimeoutError:
+                    continue
+
+        def stopping(event: Event) -> None:
+            stop.set()
+
+        app.on("worker.started")(started)
+        app.on("worker.stopping")(stopping)
+
+    async def look(self) -> None:
+        """Look once, and import what can be imported. Raises StorageError."""
+        app = self._store.app
+        stats = await app.queues.stats()
+        names = {count.task for count in stats.counts if count.task and not count.state.final}
+        own = {name for name in names if name.startswith("treadle.")}  # of schedules and limits
+        for name in sorted(names - own - set(app.tasks) - self._unknown):
+            if await asyncio.to_thread(self._store.learn, name) is None:
+                self._unknown.add(name)
+                log.warning(
+                    "jobs of %s are stored, and this project has no such task: they stay queued until it is back, or "
+                    "until they are cancelled (manage.py treadle jobs cancel --task %s)",
+                    name,
+                    name,
+                )

@@ -1,0 +1,131 @@
+"""`manage.py treadle ...`: every command of `treadle`, for the App of this project.
+
+The command line of Treadle reads the words. A worker runs in processes of its own, which import the project themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from django.conf import settings
+from django.core.management.base import BaseCommand, handle_default_options
+
+from treadle.cli.root import run, treadle
+
+MODULE: Final = "treadle.integrations.django.worker"
+OURS: Final = ("--settings", "--pythonpath", "--backend")  # options with a value that Treadle's command line lacks
+
+
+class Command(BaseCommand):
+    """Passes its arguments on."""
+
+    help = "Run a command of Treadle for this project: worker, jobs, queues, schedules, doctor, migrate and others."
+    requires_system_checks: Any = ()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        words, own = split(argv[2:])
+        options = _Options(own)
+        handle_default_options(options)
+        for_children(own.get("--pythonpath"))
+        code = run(completed(words, own.get("--backend"))) if words else run(["--help"])
+        if code:
+            sys.exit(code)
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("words", nargs="*", help="the command and its arguments")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """For `call_command("treadle", "jobs", "list")`. Raises SystemExit if the command fails."""
+        code = run(completed(list(options["words"]), None))
+        if code:
+            sys.exit(code)
+
+
+class _Options:
+    """The options that `handle_default_options` reads."""
+
+    def __init__(self, own: dict[str, str]) -> None:
+        self.settings, self.pythonpath = own.get("--settings"), own.get("--pythonpath")
+
+
+def split(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The words for Treadle, and the options of manage.py and of this command among them."""
+    rest, own, left = list[str](), dict[str, str](), iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if name not in OURS:
+            rest.append(word)
+        else:
+            own[name] = value if equals else next(left, "")
+    return rest, own
+
+
+def for_children(pythonpath: str | None) -> None:
+    """Worker processes find the project where this process found it, whatever their directory is."""
+    folders = [*([pythonpath] if pythonpath else []), str(Path(sys.argv[0]).resolve().parent)]
+    known = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([known] if known else [])])
+
+
+def completed(words: list[str], alias: str | None) -> list[str]:
+    """The words with the app of this project, if the command takes an app and no storage was named."""
+    command, given = _command(words)
+    if command is None or {"-h", "--help"} & set(words):
+        return words
+    names = {parameter.name: parameter for parameter in command.params}
+    if "app" not in names:
+        return words
+    known = _parsed(command, given)
+    if known.get("app") is not None or known.get("url") is not None or known.get("protocol") is not None:
+        return words
+    app = f"{MODULE}:{alias or 'app'}"
+    added = [app] if isinstance(names["app"], click.Argument) else ["--app", app]
+    if command.name == "worker" and not known.get("queues"):
+        added += [word for queue in queues(alias) for word in ("--queues", queue)]
+    if "reload" in names and settings.DEBUG and not {"--reload", "--no-reload"} & set(given):
+        added.append("--reload")
+    return [*words, *added]
+
+
+def queues(alias: str | None) -> list[str]:
+    """The queues that a worker serves: those of the tasks, and QUEUES of the backends, because `.using` may name
+    them."""
+    from treadle.integrations.django.compat import task_backends
+    from treadle.integrations.django.job_store import first_alias, store_of, treadle_aliases
+    from treadle.integrations.django.loading import prepare
+
+    alias = alias or first_alias()
+    place = store_of(alias).options.place
+    same = [name for name, found in treadle_aliases().items() if found.place == place]
+    known = {task.queue for task in prepare(alias).tasks.values()}
+    return sorted(known.union(*(task_backends[name].queues for name in same)))
+
+
+def _command(words: Sequence[str]) -> tuple[click.Command | None, list[str]]:
+    """The command that the words name, with the words behind its name; None if they name none."""
+    found: click.Command = treadle
+    left = list(words)
+    while isinstance(found, click.Group):
+        while left and left[0].startswith("-"):
+            left.pop(0)
+        if not left:
+            return None, []
+        inner = found.get_command(click.Context(found), left.pop(0))
+        if inner is None:
+            return None, []
+        found = inner
+    return found, left
+
+
+def _parsed(command: click.Command, words: Sequence[str]) -> dict[str, Any]:
+    """The parameters in these words. Mistakes are left for Treadle's command line to report."""
+    try:
+        return command.make_context(command.name, list(words), resilient_parsing=True).params
+    except click.ClickException:
+        return {}

@@ -1,0 +1,61 @@
+"""Reads rows of jobs over the connection of the caller, so that it sees the jobs of its own transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from treadle.core.model import Record
+from treadle.integrations.django.job_store import JobStore, connection_of
+from treadle.storage.user_session import at_once
+
+
+def read(store: JobStore, id: str) -> Record | None:
+    """The row of a job; within the caller's transaction if the jobs are in its database, so that it sees the jobs that
+    it has stored itself."""
+    core = store.app._core
+    if store.outbox is not None and (held := _in_outbox(store, id)) is not None:
+        return held
+    if store.database is None:
+        [row] = store.app.sync.call(core.client.get([id]))
+        return row
+    with reading(connection_of(store)) as given:
+        [row] = at_once(core.bound(given).get([id]))
+    return row
+
+
+def _in_outbox(store: JobStore, id: str) -> Record | None:
+    """The row of a job that is not delivered yet."""
+    with transaction.atomic(using=store.outbox):
+        [row] = at_once(store.app._core.bound(connection_of(store)).get([id]))
+    return row
+
+
+class reading:
+    """A transaction to read in. On SQLite a new one is deferred, whatever `transaction_mode` says: a reader needs no
+    write lock."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._atomic: Any = None
+        self._raw: Any = None
+
+    def __enter__(self) -> Any:
+        connection = self._connection
+        if connection.in_atomic_block:
+            return connection
+        if connection.vendor == "sqlite" and connection.get_autocommit():
+            connection.ensure_connection()
+            self._raw = connection.connection
+            self._raw.execute("BEGIN")
+            return self._raw
+        self._atomic = transaction.atomic(using=connection.alias)
+        self._atomic.__enter__()
+        return connection
+
+    def __exit__(self, *error: Any) -> None:
+        if self._raw is not None:
+            self._raw.execute("ROLLBACK")
+        elif self._atomic is not None:
+            self._atomic.__exit__(*error)

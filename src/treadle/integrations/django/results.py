@@ -1,0 +1,170 @@
+"""Turns a row of Treadle into a `TaskResult` of Django."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+from django.utils.timezone import make_naive
+
+from treadle.core.model import Record, State
+from treadle.errors import TreadleError, error_line, traceback_of
+from treadle.integrations.django.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from treadle.integrations.django.known_tasks import Store
+from treadle.policy import attempts
+
+STATUS: Final = {
+    State.WAITING: TaskResultStatus.READY,
+    State.READY: TaskResultStatus.READY,
+    State.RUNNING: TaskResultStatus.RUNNING,
+    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    State.FAILED: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
+UNCOUNTED: Final = frozenset({"deferred", "lost", "cancelled"})
+CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def result_of(row: Record, store: Store, alias: str, task: Any = None, running: bool = False) -> Any:
+    """The result of a job of a Django task.
+
+    task     the task if the caller has it; None: the one that is registered under its name
+    running  the row is as a worker has claimed it
+    Raises TaskResultDoesNotExist for a job of a task that this code does not have.
+    """
+    args, kwargs = _arguments(row, store)
+    state = State.RUNNING if running else row.state
+    result = TaskResult(
+        task=task if task is not None else task_of(row, store, alias),
+        id=row.job.id,
+        status=STATUS[state],
+        enqueued_at=moment(row.created_at),
+        started_at=moment(_first_start(row)),
+        last_attempted_at=moment(_last_start(row)),
+        finished_at=moment(row.ended_at),
+        args=args,
+        kwargs=kwargs,
+        backend=alias,
+        errors=errors_of(row),
+        worker_ids=workers_of(row, state),
+    )
+    if state is State.SUCCEEDED and row.result is not None:
+        object.__setattr__(result, "_return_value", store.app._core.client.decode(row, row.result))
+    return result
+
+
+def fresh(row: Record, alias: str, task: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The result of a job that was stored just now: 20 us, `result_of` takes 60."""
+    return TaskResult(
+        task=task,
+        id=row.job.id,
+        status=TaskResultStatus.READY,
+        enqueued_at=moment(row.created_at),
+        started_at=None,
+        last_attempted_at=None,
+        finished_at=None,
+        args=args,
+        kwargs=kwargs,
+        backend=alias,
+        errors=[],
+        worker_ids=[],
+    )
+
+
+def _arguments(row: Record, store: Store) -> tuple[list[Any], dict[str, Any]]:
+    args, kwargs = store.app.jobs.arguments(row)
+    return list(args), kwargs
+
+
+def task_of(row: Record, store: Store, alias: str) -> Any:
+    """The Django task of a job, with the priority, queue and time of this job. It is not validated again: QUEUES may
+    have changed since the job was stored."""
+    job = row.job
+    known = store.tasks.get(job.task)
+    if known is None:
+        known = store.learn(job.task)
+    if known is None:
+        raise TaskResultDoesNotExist(
+            f"job {job.id} is stored, but this code has no Django task {job.task!r}; "
+            "`manage.py treadle jobs show` shows the job"
+        )
+    later = moment(row.created_at + job.delay) if job.delay else None
+    own = {"priority": job.priority, "queue_name": job.queue, "run_after": later, "backend": alias}
+    task = object.__new__(type(known.task))
+    for each in fields(known.task):
+        object.__setattr__(task, each.name, own.get(each.name, getattr(known.task, each.name)))
+    return task
+
+
+def moment(at: float | None) -> datetime | None:
+    """Seconds since 1970 as a datetime: aware if USE_TZ, otherwise naive local time."""
+    if at is None:
+        return None
+    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at)
+    if settings.USE_TZ:
+        return found
+    naive: datetime = make_naive(found)
+    return naive
+
+
+def _first_start(row: Record) -> float | None:
+    starts = [each.started_at for each in attempts.of(row) if each.started_at is not None]
+    return min(starts, default=_last_start(row))
+
+
+def _last_start(row: Record) -> float | None:
+    """When its last run began. A job that a test ran without a claim began when it ended."""
+    return row.started_at if row.started_at is not None or not row.attempt else row.ended_at
+
+
+def workers_of(row: Record, state: State) -> list[str]:
+    """The worker of each attempt, oldest first; Django counts attempts by this list. Only the last ten are known, so
+    the list begins with repetitions of the oldest of them."""
+    count = row.attempt + (state is State.RUNNING)
+    counted = [each.worker or "" for each in attempts.of(row) if each.outcome not in UNCOUNTED]
+    known = [each for each in counted if each] or [(row.worker or "unknown").rpartition("#")[0] or "unknown"]
+    return [known[0]] * (count - len(known)) + known[-count:] if count else []
+
+
+def errors_of(row: Record) -> list[Any]:
+    """The errors of the attempts that failed, oldest first."""
+    found = [_error(each.error) for each in attempts.of(row)[:-1] if each.error]
+    if row.state is State.CANCELLED:
+        return [
+            *found,
+            TaskError(exception_class_path="treadle.errors.JobCancelled", traceback=row.error or "cancelled"),
+        ]
+    if row.error and row.state is not State.SUCCEEDED:
+        return [*found, _error(row.error)]
+    if row.state is State.FAILED:
+        return [*found, TaskError(exception_class_path="treadle.errors.JobFailed", traceback=row.reason or "failed")]
+    return found
+
+
+def _error(text: str) -> Any:
+    return TaskError(exception_class_path=class_path(text), traceback=traceback_of(text) or text)
+
+
+def class_path(text: str) -> str:
+    """The importable path of the exception in a stored error; `treadle.errors.JobFailed` if it names none."""
+    for name in _named(text):
+        for path in (name, f"builtins.{name}"):
+            try:
+                found = import_string(path)
+            except (ImportError, ValueError):
+                continue
+            if isinstance(found, type) and issubclass(found, BaseException):
+                return path
+    return f"{TreadleError.__module__.partition('.')[0]}.errors.JobFailed"
+
+
+def _named(text: str) -> Sequence[str]:
+    """The class in the last line of the traceback, which has its module, or in the first line."""
+    lines = [line for line in (traceback_of(text) or "").splitlines() if line and not line[0].isspace()]
+    places = [*reversed(lines[1:]), error_line(text)]
+    return [match[0] for line in places if (match := CLASS.match(line))]

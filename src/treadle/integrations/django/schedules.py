@@ -1,0 +1,82 @@
+"""Periodic tasks from settings: TREADLE_SCHEDULES, declared by every worker that starts.
+
+TREADLE_SCHEDULES = {"nightly": {"task": "shop.tasks.report", "cron": "0 3 * * *", "tz": "Europe/Paris"}}
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from treadle.errors import BadArgument, BadOption
+from treadle.integrations.django.known_tasks import Store, constants_of, is_task
+from treadle.tasks.task import Task
+
+NAME: Final = "TREADLE_SCHEDULES"
+KEYS: Final = ("task", "cron", "every", "tz", "args", "kwargs", "catch_up", "overlap", "backend")
+
+
+def read() -> dict[str, dict[str, Any]]:
+    """The setting. Raises ImproperlyConfigured for an unknown key, a missing task, and both or none of cron and
+    every."""
+    found = getattr(settings, NAME, None) or {}
+    if not isinstance(found, Mapping):
+        raise ImproperlyConfigured(f"{NAME}: expected a dict of schedules by name, found {found!r:.80}")
+    for name, given in found.items():
+        if not isinstance(given, Mapping):
+            raise _wrong(name, f"expected a dict, found {given!r:.80}")
+        for key in given:
+            if key not in KEYS:
+                close = difflib.get_close_matches(key, KEYS, 1)
+                like = f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(KEYS)}"
+                raise _wrong(name, f"unknown key {key!r}{like}")
+        if not isinstance(given.get("task"), str):
+            raise _wrong(name, '"task": expected the path of a task, such as "shop.tasks.report"')
+        if ("cron" in given) == ("every" in given):
+            raise _wrong(name, 'give exactly one of "cron" and "every"')
+    return {name: dict(given) for name, given in found.items()}
+
+
+def declare(store: Store, aliases: list[str]) -> list[str]:
+    """Declare the schedules whose backend is one of these aliases -> their names. Raises ImproperlyConfigured."""
+    declared = []
+    for name, given in read().items():
+        if given.get("backend", aliases[0] if aliases else "default") not in aliases:
+            continue
+        try:
+            _declare(store, name, given)
+        except (BadOption, BadArgument) as error:
+            raise _wrong(name, str(error)) from error
+        declared.append(name)
+    return declared
+
+
+def _declare(store: Store, name: str, given: dict[str, Any]) -> None:
+    rest = {key: given[key] for key in ("args", "kwargs", "catch_up", "overlap") if key in given}
+    task = _task(store, name, given["task"])
+    if "cron" in given:
+        store.app.cron(given["cron"], tz=given.get("tz", settings.TIME_ZONE), name=name, **rest)(task)
+    else:
+        store.app.every(given["every"], name=name, **rest)(task)
+
+
+def _task(store: Store, name: str, path: str) -> Any:
+    """The Treadle task of that path: of a Django task, or declared with `@app.task`."""
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise _wrong(name, f'"task": {path!r} cannot be imported ({error})') from error
+    if isinstance(found, Task):
+        return found
+    if not is_task(found):
+        raise _wrong(name, f'"task": {path!r} is {type(found).__name__}, not a task')
+    return store.register(found, constants_of(found)).treadle
+
+
+def _wrong(name: str, problem: str) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"{NAME}[{name!r}]: {problem}")

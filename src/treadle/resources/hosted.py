@@ -1,0 +1,103 @@
+"""Runs an asynchronous generator in an asyncio task of its own, from its first line to its last.
+
+Task groups and cancel scopes must be left in the task that entered them. The calls that enter and leave a generator
+come from different tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextvars import Context
+from typing import Any
+
+from treadle.concurrency.spawn import started
+from treadle.resources.generators import Problem, begin, end
+
+log = logging.getLogger("treadle")
+
+CANCELLED = 2.0  # s that a cancelled generator gets to end
+
+
+class Hosted:
+    """One generator. `name` and `problem` are for errors, `context` has the context variables that it sees;
+    None: those of `enter`."""
+
+    def __init__(
+        self, name: str, generator: AsyncGenerator[Any, None], problem: Problem, context: Context | None
+    ) -> None:
+        self._name, self._generator, self._problem, self._context = name, generator, problem, context
+        self._value: Any = None
+        self._error: BaseException | None = None  # to raise at the yield
+        self._entered, self._leaving = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def enter(self) -> Any:
+        """The value that the generator yields. Raises what it raises. If this call is cancelled, so is the
+        generator."""
+        self._task = task = started(self._run(), context=self._context)
+        entered = asyncio.ensure_future(self._entered.wait())
+        try:
+            await asyncio.wait([task, entered], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.cancel()
+            raise
+        finally:
+            entered.cancel()
+        if self._entered.is_set():
+            return self._value
+        if task.cancelled():
+            raise self._problem("cancelled itself")
+        task.result()
+        raise AssertionError("the task of a generator ended before its yield, without an error")
+
+    async def leave(self, error: BaseException | None = None) -> None:
+        """Run the code behind the yield, with `error` raised there if it is given. Raises what the generator raises. If
+        this call is cancelled, so is the generator."""
+        task, self._error = self._task, error
+        if task is None:
+            return
+        self._leaving.set()
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            await self.cancel()
+            raise
+        if not task.cancelled():
+            task.result()
+
+    async def cancel(self) -> None:
+        """Cancel the generator, and wait until it has ended, at most `CANCELLED` seconds."""
+        task = self._task
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCELLED)
+        if not task.done():
+            log.error("%s ignores its cancellation; it is left running", self._name)
+        elif not task.cancelled():
+            task.exception()  # seen: the caller raises its cancellation
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The task of the generator; None before `enter`."""
+        return self._task
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether `leave` was called."""
+        return self._leaving.is_set()
+
+    async def _run(self) -> None:
+        self._value = await begin(self._generator, self._problem)
+        self._entered.set()
+        try:
+            await self._leaving.wait()
+        except BaseException as error:  # its own task group cancels it, or the event loop ends
+            await end(self._generator, error, self._problem)
+            here = asyncio.current_task()
+            if here is not None and not here.cancelling():  # a task group of its own has cancelled it
+                raise self._problem("ended while it was in use") from error
+            raise
+        await end(self._generator, self._error, self._problem)

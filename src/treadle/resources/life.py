@@ -1,0 +1,244 @@
+"""`Life`, what is open for an app on one event loop: its lifespan, and the dependencies with one value for the process.
+
+Generators run in tasks of their own, with the context variables of the code that started the first worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
+from typing import Any
+
+from treadle.concurrency.spawn import started
+from treadle.core import ids
+from treadle.errors import BadDependency, DependencyFailed, ResourceFailed
+from treadle.resources.dependency import Dependency
+from treadle.resources.failure import described
+from treadle.resources.generators import begin_here, end_here
+from treadle.resources.hosted import CANCELLED, Hosted
+from treadle.resources.lifespan import Lifespan
+from treadle.resources.plan import Overrides, Planner, Provided
+from treadle.resources.state import NONE
+from treadle.resources.threads import NewThreads, Threads, in_thread
+
+log = logging.getLogger("treadle")
+
+SLOW = 10.0  # s between two lines that say that a resource is not ready yet
+LEAVING = 10.0  # s that closing all of them may take
+
+Broke = Callable[[ResourceFailed], None]
+Failed = Callable[[BaseException, str], ResourceFailed]
+"""The error to raise for an exception of a provider; the text says when it came."""
+
+
+class Life:
+    """One for each time that the resources of an app are opened on an event loop.
+
+    overrides    providers, and the functions that replace them in a test
+    threads      where plain providers of the process run
+    state        what the lifespan has yielded
+    users        how many workers and tests use it
+    broken       why a generator ended while it was in use
+    when_broken  called then
+    plans        how the values of each task are made with the overrides
+    """
+
+    def __init__(
+        self, lifespan: Lifespan[Any] | None, overrides: Overrides | None = None, threads: Threads | None = None
+    ) -> None:
+        self.lifespan, self.overrides = lifespan, dict(overrides or {})
+        self.threads = threads or NewThreads()
+        self.loop = asyncio.get_running_loop()
+        self.state: Any = NONE
+        self.users = 0
+        self.broken: ResourceFailed | None = None
+        self.when_broken: list[Broke] = []
+        self.plans: dict[Any, Any] = {}
+        self.beginning: asyncio.Task[None] | None = None
+        self.ending: asyncio.Task[BaseException | None] | None = None
+        self._values: dict[Any, tuple[Any]] = {}
+        self._making: dict[Any, asyncio.Task[Any]] = {}
+        self._by_task: dict[Any, dict[str, Any]] = {}  # all values of a task whose dependencies are of the process
+        self._open: list[tuple[Provided, Failed, Callable[[], Coroutine[Any, Any, None]]]] = []  # in order
+        self._context = contextvars.copy_context()
+        self._context.run(ids.running.set, None)  # a job that starts a worker is not the job of its resources
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to close."""
+        return bool(self._open or self._making)
+
+    # --- opening
+
+    async def begin(self) -> None:
+        """Enter the lifespan. Raises LifespanFailed."""
+        lifespan = self.lifespan
+        if lifespan is None:
+            return
+        provided = Planner(self.overrides).one(Dependency(lifespan, "process"))
+        try:
+            self.state = await self._telling(lifespan.name, self._make(provided, lifespan.failed))
+        except Exception as error:
+            raise lifespan.failed(error, "before its yield") from error
+
+    async def prepare(self, needs: Iterable[Provided]) -> None:
+        """Make these values of the process, in order, unless they are made. Raises DependencyFailed."""
+        for each in needs:
+            try:
+                await self._telling(each.name, self.value(each))
+            except Exception as error:
+                raise _failed(each, error, "before the first claim") from error
+
+    async def _telling(self, name: str, work: Coroutine[Any, Any, Any]) -> Any:
+        telling = started(_tell_slow(name))
+        try:
+            return await work
+        finally:
+            telling.cancel()
+
+    def known(self, provided: Provided) -> tuple[Any] | None:
+        """The value in a tuple, if it is made. From any thread."""
+        if isinstance(provided.provider, Lifespan):
+            return self._state_of(provided)
+        return self._values.get(provided.key)
+
+    def _state_of(self, provided: Provided) -> tuple[Any]:
+        if provided.provider is not self.lifespan or self.state is NONE:
+            raise BadDependency(provided.name, "is the lifespan of another app")
+        return (self.state,)
+
+    async def value(self, provided: Provided) -> Any:
+        """A value of the process; the first call makes it, and other calls wait for that. Raises what the provider
+        raises; then the next call tries again."""
+        known, key = self.known(provided), provided.key
+        if known is not None:
+            return known[0]
+        making = self._making.get(key)
+        if making is None:
+            making = self._making[key] = started(self._keep(provided), context=self._context.copy())
+            making.add_done_callback(_seen)
+        await asyncio.wait([making])
+        if making.cancelled():
+            raise provided.problem("was cancelled, because the worker stops")
+        return making.result()
+
+    async def _keep(self, provided: Provided) -> Any:
+        try:
+            value = await self._make(provided, lambda error, when: _failed(provided, error, when))
+            self._values[provided.key] = (value,)
+            return value
+        finally:
+            self._making.pop(provided.key, None)
+
+    async def _make(self, provided: Provided, failed: Failed) -> Any:
+        given = {name: await self.value(need) for name, need in provided.needs.items()}
+        call, kind, problem = provided.call, provided.kind, provided.problem
+        if kind == "async":
+            return await call(**given)
+        if kind in ("async generator", "lifespan"):
+            generator = call.begin() if isinstance(call, Lifespan) else call(**given)
+            hosted = Hosted(provided.name, generator, problem, self._context.copy())
+            value = await hosted.enter()
+            self._open.append((provided, failed, hosted.leave))
+            assert hosted.task is not None
+            hosted.task.add_done_callback(lambda task: self._ended(hosted, task, failed))
+            return value
+        if kind == "generator":
+            plain: Generator[Any, None, Any] = call(**given)
+            value = await in_thread(self.threads, begin_here, plain, problem)
+            self._open.append((provided, failed, lambda: in_thread(self.threads, end_here, plain, None, problem)))
+            return value
+        if kind == "class":
+            return call(**given)
+        return provided.checked(await in_thread(self.threads, call, **given))
+
+    def _ended(self, hosted: Hosted, task: asyncio.Task[None], failed: Failed) -> None:
+        """A generator has ended. If no `leave` was called and the event loop does not end, that is an error."""
+        if hosted.is_leaving or task.cancelled():
+            return
+        self.broken = broken = failed(task.exception() or RuntimeError("it ended"), "while it was in use")
+        for tell in list(self.when_broken):
+            tell(broken)
+
+    # --- for tasks whose dependencies are all of the process
+
+    def at_hand(self, injector: object) -> dict[str, Any] | None:
+        """The values of a task, as `remember` was given them."""
+        return self._by_task.get(injector)
+
+    def remember(self, injector: object, values: dict[str, Any]) -> None:
+        """Keep the values of a task for its next runs."""
+        self._by_task[injector] = values
+
+    # --- closing
+
+    async def end(self, hurry: asyncio.Event | None) -> BaseException | None:
+        """Close everything in reverse order, in `LEAVING` seconds, or at once when `hurry` is set. Logs all errors and
+        returns the first."""
+        leaving = started(self._leave())
+        hurried = None if hurry is None else asyncio.ensure_future(hurry.wait())
+        waits = [each for each in (leaving, hurried) if each is not None]
+        try:
+            await asyncio.wait(waits, timeout=LEAVING, return_when=asyncio.FIRST_COMPLETED)
+            tries = len(self._open) + 2  # each cancellation ends one of them
+            while not leaving.done() and tries:
+                leaving.cancel()
+                await asyncio.wait([leaving], timeout=CANCELLED)
+                tries -= 1
+        finally:
+            if hurried is not None:
+                hurried.cancel()
+        if leaving.done():
+            return leaving.result()
+        log.error("a thread that closes a resource does not end; it is left running")
+        return TimeoutError("a thread that closes a resource does not end")
+
+    async def _leave(self) -> BaseException | None:
+        for making in list(self._making.values()):
+            making.cancel()
+        if self._making:
+            await asyncio.wait(list(self._making.values()))
+        first: BaseException | None = None
+        while self._open:
+            provided, failed, close = self._open.pop()
+            try:
+                await close()
+            except asyncio.CancelledError:
+                late = f"{provided.name} was cancelled: it did not end in {LEAVING:g} s, or a signal came"
+                error = failed(TimeoutError(late), "behind its yield")
+            except Exception as raised:
+                error = failed(raised, "behind its yield")
+            else:
+                continue
+            log.error("%s", error, exc_info=error)
+            first = first or error
+        return first
+
+
+def _failed(provided: Provided, error: BaseException, when: str) -> ResourceFailed:
+    if isinstance(error, ResourceFailed):
+        return error
+    found = DependencyFailed(provided.name, f"failed {when}: {described(error, provided.call)}")
+    found.__cause__ = error
+    return found
+
+
+def _seen(making: asyncio.Task[Any]) -> None:
+    """Retrieve the error, so that asyncio does not log it if all callers were cancelled."""
+    if not making.cancelled():
+        making.exception()
+
+
+async def _tell_slow(name: str) -> None:
+    """Log every `SLOW` seconds that a resource is not ready."""
+    loop = asyncio.get_running_loop()
+    since = loop.time()
+    with suppress(asyncio.CancelledError):
+        while True:
+            await asyncio.sleep(SLOW)
+            log.warning(
+                "%s is not ready after %.0f s; the worker claims no job before it is", name, loop.time() - since
+            )

@@ -1,0 +1,77 @@
+"""`Lifespan`, what `@app.lifespan` makes of an async generator function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Generic, TypeVar, cast
+
+from treadle.errors import BadOption, LifespanFailed
+from treadle.resources.failure import described
+
+S = TypeVar("S")
+
+EXPECTED = "expected an async generator function of no argument or of the app, which yields once"
+
+
+class Lifespan(Generic[S]):
+    """The lifespan of an app. Calling it calls the function, for a test or another framework."""
+
+    def __init__(self, function: Callable[..., Any], app: object) -> None:
+        plain = function if inspect.isasyncgenfunction(function) else inspect.unwrap(function)  # @asynccontextmanager
+        if not inspect.isasyncgenfunction(plain):
+            raise BadOption("lifespan", f"{EXPECTED}, found {function!r}{_hint(plain)}")
+        self._takes_app = _takes_app(plain)
+        self._function: Callable[..., AsyncGenerator[S, None]] = plain
+        self._app = app
+        self.__wrapped__ = plain
+        self.__name__, self.__qualname__, self.__module__ = plain.__name__, plain.__qualname__, plain.__module__
+        self.__doc__ = plain.__doc__
+
+    def __call__(self, /, *args: Any) -> AsyncGenerator[S, None]:
+        return self._function(*args)
+
+    def __repr__(self) -> str:
+        return f"<lifespan {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """The module and the name of its function."""
+        return f"{self.__module__}.{self.__qualname__}"
+
+    @property
+    def state(self) -> S:
+        """The value that it yielded, in a running job: `current().state` with its type. Raises NotRunning."""
+        from treadle.resources.state import state_here
+
+        return cast("S", state_here())
+
+    def begin(self) -> AsyncGenerator[S, None]:
+        """A new generator."""
+        return self._function(self._app) if self._takes_app else self._function()
+
+    def problem(self, words: str) -> Exception:
+        """The error of a lifespan that yields never or twice."""
+        return LifespanFailed(self.name, words)
+
+    def failed(self, error: BaseException, when: str) -> LifespanFailed:
+        """The error to raise for an exception of the function; `when` says where it came from."""
+        if isinstance(error, LifespanFailed):
+            return error
+        found = LifespanFailed(self.name, f"failed {when}: {described(error, self._function)}")
+        found.__cause__ = error
+        return found
+
+
+def _takes_app(function: Callable[..., Any]) -> bool:
+    parameters = list(inspect.signature(function).parameters.values())
+    needed = [each for each in parameters if each.default is each.empty and each.kind not in (2, 4)]
+    if len(needed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in needed):
+        raise BadOption("lifespan", f"{EXPECTED}, found {function.__qualname__}{inspect.signature(function)}")
+    return bool(needed)
+
+
+def _hint(function: object) -> str:
+    if inspect.isgeneratorfunction(function):
+        return ": write it as `async def`"
+    return ": it has no `yield`" if inspect.iscoroutinefunction(function) else ""

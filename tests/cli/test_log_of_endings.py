@@ -1,0 +1,65 @@
+"""The log lines of `treadle worker` about each kind of failed run, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.execution.run_endings import CASES, RETRY, SIZES
+from tests.kit import work
+from treadle import App
+from treadle.cli.logs import Json, Named, Plain
+
+RAISED = {"failed": "ERROR", "expired": "ERROR", "retrying": "WARNING"}
+WITHOUT_EXCEPTION = ("JobFailed", "JobExpired", "Abort")  # no code raised these, or on purpose with its own message
+FAILING = {name: calls for name, (_, calls) in CASES.items() if calls[-1].partition(" ")[0] in ("failed", "expired")}
+
+
+class Lines(logging.Handler):
+    """Keeps each record of `treadle.jobs`, with its line in both formats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[logging.LogRecord, str, dict[str, str]]] = []
+        self.addFilter(Named("w"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append((record, Plain().format(record), json.loads(Json().format(record))))
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler, log = Lines(), logging.getLogger("treadle.jobs")
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+
+
+@pytest.mark.parametrize("name", FAILING)
+async def test_a_failure_has_its_template_and_its_exception(lines: Lines, name: str) -> None:
+    """One record for each failed run; the template depends on the event only, so that trackers can group by it."""
+    async with App("memory://", retry=RETRY, sizes=SIZES) as app:
+        spec = CASES[name][0](app)
+        async with work(app):
+            [job] = await app.enqueue([spec])
+            await job.ended(30)
+    mine = [each for each in lines.found if each[0].__dict__["job"] == job.id]
+    expected = [call for call in FAILING[name] if call.partition(" ")[0] in RAISED]
+    assert len(mine) == len(expected)
+    for call, (record, text, line) in zip(expected, mine, strict=True):
+        event, kind = call.partition(" ")[0], call.split()[-1]
+        template = f"%s {event}: %s" + ("; again in %s" if event == "retrying" else "")
+        assert (record.msg, record.levelname, line["level"]) == (template, RAISED[event], RAISED[event].lower())
+        assert (line["job"], line["task"]) == (job.id, spec.new.task)
+        assert f" {event}: " in text.splitlines()[0]
+        if kind in WITHOUT_EXCEPTION:
+            assert (record.exc_info, "error" in line) == (None, False)
+            continue
+        assert record.exc_info is not None
+        assert record.exc_info[0] is not None
+        assert record.exc_info[0].__name__ == kind
+        assert kind in line["error"].splitlines()[-1]
+        assert line["error"] in text

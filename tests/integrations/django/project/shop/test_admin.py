@@ -1,0 +1,125 @@
+"""The admin pages, under Django's permissions."""
+
+from datetime import timedelta
+from io import StringIO
+
+from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
+from django.db import transaction
+from django.test import TransactionTestCase
+from django.urls import reverse
+from django.utils import timezone
+
+from shop import odd_tasks, tasks
+from treadle.integrations.django import app_of
+from treadle.integrations.django.testing import run_due
+
+LIST, SCHEDULES = "/admin/treadle/job/", "/admin/treadle/schedule/"
+
+
+class Admin(TransactionTestCase):
+    def setUp(self):
+        self.user = User.objects.create_user("ada", password="ada", is_staff=True)
+        self.client.force_login(self.user)
+        with transaction.atomic():
+            self.later = odd_tasks.echo.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(
+                "<b>boat</b>", password="hunter2"
+            )
+            self.failed = tasks.fails.using(**odd_tasks.once).enqueue()
+            run_due()
+
+    def tearDown(self):
+        app_of().sync.close()
+
+    def allow(self, *names):
+        self.user.user_permissions.add(
+            *(Permission.objects.get(codename=name, content_type__app_label="treadle") for name in names)
+        )
+
+    def page(self, job):
+        return reverse("admin:treadle_job_change", args=[job.id])
+
+    def state(self, job):
+        with self.subTest(job.id):
+            return str(app_of().sync.jobs.get(job.id).state)
+
+    def test_who_may_see(self):
+        for page in (LIST, SCHEDULES, self.page(self.later)):
+            self.assertEqual(self.client.get(page).status_code, 403)
+            self.assertEqual(self.client.post(page, {"action": "cancel"}).status_code, 403)
+        self.allow("view_job")
+        self.assertContains(self.client.get("/admin/"), "Background jobs")
+        listed = self.client.get(LIST)
+        self.assertContains(listed, "shop.tasks.fails")
+        self.assertNotContains(listed, "OutOfStock")
+        shown = self.client.get(self.page(self.later))
+        self.assertContains(shown, "It is not queued yet")
+        self.assertNotContains(shown, "boat")
+        self.assertNotContains(self.client.get(self.page(self.failed)), "no boats")
+        self.assertNotContains(self.client.get(f"{LIST}?q=boats"), "shop.tasks.fails</a>")
+        for page, acts in ((LIST, "cancel"), (self.page(self.failed), "retry"), (self.page(self.failed), "delete")):
+            answer = self.client.post(page, {"action": acts, "_selected_action": [self.failed.id], "confirmed": "yes"})
+            self.assertEqual(answer.status_code, 403)
+        self.assertEqual(self.state(self.failed), "failed")
+
+    def test_payloads(self):
+        self.allow("view_job", "view_payload")
+        shown = self.client.get(self.page(self.later))
+        self.assertContains(shown, "&lt;b&gt;boat&lt;/b&gt;")
+        self.assertNotContains(shown, "hunter2")
+        self.assertContains(self.client.get(self.page(self.failed)), "no boats")
+        self.assertContains(self.client.get(f"{LIST}?q=no+boats&status=failed"), "shop.tasks.OutOfStock")
+
+    def test_filters(self):
+        self.allow("view_job")
+        self.assertContains(self.client.get(f"{LIST}?status=scheduled"), self.later.id)
+        self.assertNotContains(self.client.get(f"{LIST}?status=scheduled"), self.failed.id)
+        self.assertContains(self.client.get(f"{LIST}?task=shop.tasks.fails"), self.failed.id)
+        self.assertContains(self.client.get(f"{LIST}?queue=nowhere"), "No job matches")
+        for odd in ("status=odd", "cursor=odd", "cursor=%00", "q=%00", "queue=%ff", "unknown=1", f"q={'x' * 5000}"):
+            self.assertIn(self.client.get(f"{LIST}?{odd}").status_code, (200, 302), odd)
+        for id in ("unknown", "a b", "%00", "x" * 300):
+            self.assertEqual(self.client.get(f"{LIST}{id}/change/").status_code, 404, id)
+
+    def test_acts(self):
+        self.allow("view_job", "change_job", "delete_job")
+        said = self.client.post(self.page(self.failed), {"action": "retry"}, follow=True)
+        self.assertContains(said, "1 job was retried.")
+        self.assertEqual(self.state(self.failed), "ready")
+        said = self.client.post(self.page(self.later), {"action": "run_now"}, follow=True)
+        self.assertContains(said, "1 job was queued.")
+        both = {"_selected_action": [self.failed.id, self.later.id]}
+        asked = self.client.post(LIST, {"action": "cancel", **both})
+        self.assertContains(asked, "these 2 jobs?")
+        self.assertEqual(self.state(self.later), "ready")
+        said = self.client.post(LIST, {"action": "cancel", "confirmed": "yes", **both}, follow=True)
+        self.assertContains(said, "2 jobs were cancelled.")
+        said = self.client.post(LIST, {"action": "run_now", **both}, follow=True)
+        self.assertContains(said, "could not be queued in their state")
+        said = self.client.post(self.page(self.later), {"action": "delete", "confirmed": "yes"}, follow=True)
+        self.assertContains(said, "1 job was deleted.")
+        for odd in ({}, {"action": "drop"}, {"action": "retry"}):
+            self.assertEqual(self.client.post(LIST, odd, follow=True).status_code, 200)
+        acts = [(entry.act, entry.by) for entry in app_of().sync.audit.list().entries]
+        self.assertEqual({by for _, by in acts}, {"ada (Django admin)"})
+        self.assertIn("job.retry", {act for act, _ in acts})
+
+    def test_schedules(self):
+        app_of().sync.schedules.upsert("report", app_of().tasks["shop.tasks.report"].job(), every=3600)
+        self.allow("view_schedule")
+        self.assertContains(self.client.get(SCHEDULES), "shop.tasks.report")
+        self.assertEqual(self.client.post(SCHEDULES, {"action": "pause"}).status_code, 403)
+        self.allow("change_schedule")
+        for verb in ("pause", "resume", "trigger"):
+            said = self.client.post(SCHEDULES, {"action": verb, "_selected_action": ["report"]}, follow=True)
+            self.assertContains(said, "1 schedule")
+        self.assertEqual(len(app_of().sync.jobs.list(task="shop.tasks.report", state="ready").records), 1)
+        self.assertContains(self.client.post(SCHEDULES, {"action": "odd"}, follow=True), "Select an action")
+        app_of().sync.schedules.delete("report")
+
+    def test_the_command(self):
+        with self.assertRaises(SystemExit) as left:
+            call_command("treadle", "jobs", "show", "unknown", stdout=StringIO())
+        self.assertEqual(left.exception.code, 1)
+        call_command("treadle", "jobs", "cancel", self.later.id)
+        self.assertEqual(self.state(self.later), "cancelled")

@@ -1,0 +1,273 @@
+"""The promises that Django's own tests make for a backend, in words of our own, over Treadle."""
+
+import copy
+import pickle
+from datetime import timedelta
+
+import django
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
+from django.utils import timezone
+
+from shop import odd_tasks, tasks
+from shop.models import Order
+from shop.odd_tasks import once
+from treadle.integrations.django import TreadleBackend, TreadleTask, app_of
+from treadle.integrations.django.testing import run_due
+
+if django.VERSION >= (6, 0):
+    from django.tasks import TaskResultStatus, default_task_backend, task_backends
+    from django.tasks.base import Task
+    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
+    from django.tasks.signals import task_enqueued
+else:
+    from django_tasks import TaskResultStatus, default_task_backend, task_backends
+    from django_tasks.base import Task
+    from django_tasks.exceptions import InvalidTaskError as InvalidTask
+    from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+    from django_tasks.signals import task_enqueued
+
+
+class Backend(TestCase):
+    def test_what_it_supports(self):
+        backend = default_task_backend
+        self.assertIsInstance(task_backends["default"], TreadleBackend)
+        self.assertTrue(backend.supports_defer)
+        self.assertTrue(backend.supports_async_task)
+        self.assertTrue(backend.supports_get_result)
+        self.assertTrue(backend.supports_priority)
+        self.assertIs(backend.task_class, TreadleTask)
+
+    def test_a_result_before_and_after(self):
+        for task in (odd_tasks.echo, odd_tasks.aecho):
+            with self.subTest(task.name):
+                sent = task.enqueue(1, two="three")
+                self.assertEqual(sent.status, TaskResultStatus.READY)
+                self.assertFalse(sent.is_finished)
+                self.assertIsNotNone(sent.enqueued_at)
+                self.assertEqual((sent.started_at, sent.last_attempted_at, sent.finished_at), (None, None, None))
+                self.assertEqual((sent.args, sent.kwargs, sent.attempts), ([1], {"two": "three"}, 0))
+                self.assertEqual(sent.task, task)
+                with self.assertRaisesMessage(ValueError, "Task has not finished yet"):
+                    sent.return_value  # noqa: B018
+                run_due()
+                sent.refresh()
+                self.assertTrue(sent.is_finished)
+                self.assertEqual((sent.status, sent.return_value), ("SUCCESSFUL", [[1], {"two": "three"}]))
+                self.assertEqual((sent.errors, sent.attempts, len(sent.worker_ids)), ([], 1, 1))
+                self.assertLessEqual(sent.enqueued_at, sent.started_at)
+                self.assertLessEqual(sent.started_at, sent.finished_at)
+                self.assertEqual(sent.started_at, sent.last_attempted_at)
+
+    def test_async_forms(self):
+        async def enqueue():
+            sent = await odd_tasks.echo.aenqueue("a")
+            await sent.arefresh()
+            return sent, await odd_tasks.echo.aget_result(sent.id)
+
+        sent, found = async_to_sync(enqueue)()
+        self.assertEqual((sent.id, sent.status, found.args), (found.id, "READY", ["a"]))
+
+    def test_arguments_become_json(self):
+        sent = odd_tasks.echo.enqueue((1, 2), {"a": b"text"}, status=TaskResultStatus.READY)
+        self.assertEqual((sent.args, sent.kwargs), ([[1, 2], {"a": "text"}], {"status": "READY"}))
+        run_due()
+        sent.refresh()
+        self.assertEqual(sent.return_value, [[[1, 2], {"a": "text"}], {"status": "READY"}])
+        for value in (object(), {1, 2}, timezone.now(), b"\xff"):
+            with self.subTest(value), self.assertRaises((TypeError, ValueError)):
+                odd_tasks.echo.enqueue(value)
+
+    def test_names_that_collide_with_ours(self):
+        sent = odd_tasks.echo.enqueue(args=[1], kwargs={}, task="b", name="c", options={"$type": "d"})
+        run_due()
+        sent.refresh()
+        self.assertEqual(sent.return_value[1]["options"], {"$type": "d"})
+        self.assertEqual(sorted(sent.kwargs), ["args", "kwargs", "name", "options", "task"])
+
+    def test_failures(self):
+        for task, error, text in (
+            (odd_tasks.deep, ValueError, "This Task failed due to ValueError"),
+            (odd_tasks.unstorable, TypeError, "object"),
+            (odd_tasks.exits, SystemExit, "no"),
+        ):
+            with self.subTest(task.name):
+                sent = task.using(**once).enqueue()
+                run_due()
+                sent.refresh()
+                self.assertEqual((sent.status, len(sent.errors), sent.attempts), ("FAILED", 1, 1))
+                self.assertIs(sent.errors[0].exception_class, error)
+                self.assertIn(text, sent.errors[0].traceback)
+                with self.assertRaisesMessage(ValueError, "Task failed"):
+                    sent.return_value  # noqa: B018
+
+    def test_wrong_arguments_fail_when_the_task_runs(self):
+        sent = odd_tasks.urgent.using(**once).enqueue("one too many")
+        run_due()
+        sent.refresh()
+        self.assertIs(sent.errors[0].exception_class, TypeError)
+
+    def test_a_cancelled_job(self):
+        sent = odd_tasks.echo.enqueue()
+        from treadle.core.model import Outcome, State
+        from treadle.integrations.django.job_store import connection_of, store_of
+        from treadle.storage.user_session import at_once
+
+        store = store_of("default")
+        at_once(
+            store.app._core.bound(connection_of(store)).settle(
+                [Outcome(id=sent.id, version=0, state=State.CANCELLED, reason="asked")]
+            )
+        )
+        sent.refresh()
+        self.assertEqual((sent.status, sent.errors[0].exception_class.__name__), ("FAILED", "JobCancelled"))
+        self.assertEqual(run_due(), 0)
+
+    def test_results_that_are_not_there(self):
+        for id in ("", "unknown", "a b", "'; DROP TABLE job", "x" * 300, "\0"):
+            with self.subTest(id), self.assertRaises(TaskResultDoesNotExist):
+                default_task_backend.get_result(id)
+        sent = odd_tasks.echo.enqueue()
+        with self.assertRaises(TaskResultMismatch):
+            tasks.pay.get_result(sent.id)
+        job = app_of().stub("shop.tasks.renamed").job()
+        from django.db import connection
+
+        app_of().sync.enqueue(job, within=connection)
+        with self.assertRaisesMessage(TaskResultDoesNotExist, "this code has no Django task 'shop.tasks.renamed'"):
+            default_task_backend.get_result(job.id)
+
+    def test_priority_queue_and_time(self):
+        later = timezone.now() + timedelta(hours=1)
+        sent = odd_tasks.urgent.using(run_after=later, priority=-7).enqueue()
+        found = odd_tasks.urgent.get_result(sent.id)
+        self.assertEqual((found.task.priority, found.task.queue_name, found.task.backend), (-7, "mail", "default"))
+        self.assertLess(abs(found.task.run_after - later), timedelta(seconds=5))
+        self.assertEqual(run_due(), 0)
+        self.assertEqual(odd_tasks.urgent.get_result(odd_tasks.urgent.enqueue().id).task.priority, 5)
+
+    def test_a_task_may_change_its_backend(self):
+        self.assertEqual(odd_tasks.echo.using(backend="plain").enqueue(1).backend, "plain")
+        self.assertEqual(odd_tasks.echo.using(backend="plain").using(backend="default").enqueue(1).backend, "default")
+
+    def test_tasks_can_be_copied(self):
+        changed = odd_tasks.echo.using(priority=3, key="k")
+        self.assertEqual(copy.copy(changed).options, {"key": "k"})
+        if django.VERSION >= (6, 0):
+            self.assertEqual(pickle.loads(pickle.dumps(changed)), changed)
+
+    def test_the_signal_comes_after_the_row(self):
+        seen = []
+
+        def receive(sender, task_result, **kwargs):
+            seen.append((sender, default_task_backend.get_result(task_result.id).status))
+
+        task_enqueued.connect(receive)
+        self.addCleanup(task_enqueued.disconnect, receive)
+        odd_tasks.echo.enqueue()
+        self.assertEqual(seen, [(TreadleBackend, "READY")])
+
+    def test_options_of_the_decorator_and_of_using(self):
+        if not hasattr(odd_tasks, "decorated"):
+            self.skipTest("Django 6.0 passes no options from the decorator")
+        sent = odd_tasks.decorated.enqueue()
+        run_due()
+        sent.refresh()
+        self.assertEqual((sent.status, sent.attempts), ("FAILED", 2))
+        own = odd_tasks.decorated.using(**once).enqueue()
+        run_due()
+        own.refresh()
+        self.assertEqual(own.attempts, 1)
+        self.assertEqual(app_of().tasks["shop.odd_tasks.decorated"]._core.timeout, 30)
+
+    @override_settings(USE_TZ=False)
+    def test_naive_times(self):
+        sent = odd_tasks.echo.using(run_after=timezone.now() + timedelta(hours=1)).enqueue()
+        self.assertIsNone(sent.enqueued_at.tzinfo)
+        self.assertIsNone(odd_tasks.echo.get_result(sent.id).enqueued_at.tzinfo)
+        self.assertEqual(run_due(), 0)
+
+
+class Commits(TransactionTestCase):
+    def test_after(self):
+        echo = odd_tasks.echo.using(backend="after")
+        with transaction.atomic():
+            sent = echo.enqueue(1)
+            self.assertEqual((sent.status, sent.enqueued_at), ("READY", None))
+            with self.assertRaises(TaskResultDoesNotExist):
+                sent.refresh()
+        sent.refresh()
+        self.assertIsNotNone(sent.enqueued_at)
+        with self.assertRaises(ZeroDivisionError), transaction.atomic():
+            lost = echo.enqueue(2)
+            raise ZeroDivisionError
+        with self.assertRaises(TaskResultDoesNotExist):
+            lost.refresh()
+        self.assertIsNotNone(echo.enqueue(3).enqueued_at)  # outside of a transaction it is stored at once
+        app_of("after").sync.close()
+
+    def test_elsewhere(self):
+        echo = odd_tasks.echo.using(backend="elsewhere")
+        with transaction.atomic():
+            Order.objects.create(what="a boat")
+            sent = echo.enqueue(1)
+        sent.refresh()
+        self.assertEqual(len(app_of("elsewhere").sync.jobs.list().records), 1)
+        app_of("elsewhere").sync.close()
+
+    def test_an_outbox(self):
+        echo, app = odd_tasks.echo.using(backend="boxed"), app_of("boxed")
+        with self.assertRaises(ZeroDivisionError), transaction.atomic():
+            echo.enqueue(1)
+            raise ZeroDivisionError
+        with transaction.atomic():
+            sent = echo.enqueue(2)
+            sent.refresh()
+        sent.refresh()  # it is in the outbox, and not delivered yet
+        self.assertEqual((sent.status, sent.args), ("READY", [2]))
+        self.assertEqual([row.id for row in app.sync.call(app.outbox.list())], [sent.id])
+        app.sync.close()
+
+    def test_same_without_a_transaction(self):
+        sent = odd_tasks.echo.enqueue(1)
+        sent.refresh()
+        self.assertEqual(sent.status, "READY")
+        self.assertEqual(run_due(), 1)
+
+
+class Invalid(SimpleTestCase):
+    def test_tasks(self):
+        def local(): ...
+
+        class Shop:
+            def method(self): ...
+
+        for function in (local, Shop().method, len, lambda: None):
+            with self.subTest(function), self.assertRaises(InvalidTask):
+                TreadleTask(func=function)
+        for change in (
+            {"priority": 101},
+            {"priority": -101},
+            {"priority": 1.5},
+            {"queue_name": "unknown"},
+            {"run_after": timezone.make_naive(timezone.now())},
+            {"timeout": -1},
+            {"retry": 3},
+            {"limits": "smtp"},
+            {"labels": [""]},
+            {"delay": 3},
+            {"queue": "mail"},
+            {"run_at": timezone.now()},
+            {"inline": True},
+            {"within": None},
+        ):
+            with self.subTest(change), self.assertRaises(InvalidTask):
+                odd_tasks.echo.using(**change)
+        with self.assertRaisesMessage(InvalidTask, "did you mean timeout="):
+            odd_tasks.echo.using(time_limit=3)
+        with self.assertRaisesMessage(InvalidTask, "use run_after="):
+            odd_tasks.echo.using(delay=3)
+
+    def test_a_task_of_another_class(self):
+        self.assertIsInstance(Task(func=odd_tasks.echo.func, backend="default"), Task)

@@ -1,0 +1,43 @@
+"""A Django project on SQLite and on PostgreSQL: its own tests, and what a worker does with its tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.django.projects import KINDS, a_project
+from treadle.testing.shows import shows
+
+pytestmark = pytest.mark.timeout(220)  # several processes, each of which imports Django
+
+STORY = """\
+rolled back: 0 jobs
+before the commit, others see [0] jobs; after it 1
+sent: SUCCESSFUL a boat for ada
+async tasks side by side: Counter({'SUCCESSFUL': 20})
+async tasks: Counter({'SUCCESSFUL': 30})
+failed: FAILED 2 OutOfStock
+killed in the middle: SUCCESSFUL a boat 1
+paid at least once each: True
+os.system stays: It is queued, and the only worker of 'default' does not have the task 'os.system'.
+shop.tasks.renamed stays: It is queued, and the only worker of 'default' does not have the task 'shop.tasks.renamed'.
+schedules: [('nightly', 'shop.tasks.report')]
+receivers raised: True
+worker: 0 True
+"""
+
+
+@shows("A Django task survives the kill of its worker, receivers that raise, and code that no longer has the task")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_story_of_a_project(kind: str, tmp_path: Path) -> None:
+    with a_project(kind, tmp_path) as project:
+        assert project.run("story.py") == STORY
+
+
+@shows("Django's TestCase runs the jobs that it enqueued in its own transaction, and the test database can be dropped")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tests_of_a_project(kind: str, tmp_path: Path) -> None:
+    with a_project(kind, tmp_path) as project:
+        said = project.manage("test", "--noinput")
+        assert "Destroying test database" in said, said
