@@ -40,6 +40,8 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/execution/test_transaction.py",
         "tests/producer/test_within.py",
         "tests/storage/postgres/test_transactions.py",
+        "tests/outbox/",
+        "tests/faults/test_outbox_kill.py",
     ),
     "Queue order and claims": (f"{LAWS}laws_queue_order.py", f"{LAWS}laws_storing.py", f"{LAWS}laws_lanes.py"),
     "Limits": (
