@@ -74,7 +74,10 @@ def for_children(pythonpath: str | None) -> None:
 
 
 def completed(words: list[str], alias: str | None) -> list[str]:
-    """The words with the app of this project, if the command takes an app and no storage was named."""
+    """The words with the app of this project, if the command takes an app and no storage was named. With DEBUG, worker
+    and up start again when the code changes, unless there is a --no-reload."""
+    reloads = settings.DEBUG and not {"--reload", "--no-reload"} & set(words)
+    words = [word for word in words if word != "--no-reload"]
     command, given = _command(words)
     if command is None or {"-h", "--help"} & set(words):
         return words
@@ -88,7 +91,7 @@ def completed(words: list[str], alias: str | None) -> list[str]:
     added = [app] if isinstance(names["app"], click.Argument) else ["--app", app]
     if command.name == "worker" and not known.get("queues"):
         added += [word for queue in queues(alias) for word in ("--queues", queue)]
-    if "reload" in names and settings.DEBUG and not {"--reload", "--no-reload"} & set(given):
+    if "reload" in names and reloads:
         added.append("--reload")
     return [*words, *added]
 
