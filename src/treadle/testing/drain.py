@@ -302,5 +302,5 @@ class _Watched(StorageProxy):
     def _quiet(self) -> bool:
         """Whether no job runs, no outcome is unsettled, and no other claim is in flight."""
         worker = self._worker
-        waiting = worker is not None and worker.session is not None and worker.session.state.outbox.waiting
+        waiting = worker is not None and worker.session is not None and worker.session.state.unconfirmed.waiting
         return not (self._claiming or self._unsettled or waiting or (worker is not None and worker.running))

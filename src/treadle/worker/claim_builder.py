@@ -64,7 +64,7 @@ class ClaimBuilder:
             queues = self._system_queue + queues
         # Leave out jobs with an unconfirmed outcome too: if the answer to the other dispatcher is lost, this worker
         # settles them again.
-        running = (*state.running, *[run.record.job.id for run in state.outbox.runs(but=dispatcher)])
+        running = (*state.running, *[run.record.job.id for run in state.unconfirmed.runs(but=dispatcher)])
         tasks = self._tasks
         if self._batch_tasks:
             # Only dispatcher 0 claims items of batches: two concurrent claims would each fill the same room.

@@ -18,9 +18,9 @@ from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executor import Executor
 from treadle.worker.handoff import HandOff
-from treadle.worker.outbox import Ended
 from treadle.worker.parts import WorkerParts
 from treadle.worker.settler import Settler
+from treadle.worker.unconfirmed import Ended
 
 NOTHING = Claimed()
 START = 64  # jobs started in one turn of the event loop; starting 128 no-op jobs blocked it for 5 ms
@@ -65,7 +65,7 @@ class Dispatcher:
         """Make requests until the worker has stopped and every outcome is settled."""
         state = self._state
         while True:
-            ended = [] if self._leaves_all_to_first() else state.outbox.take()
+            ended = [] if self._leaves_all_to_first() else state.unconfirmed.take()
             limit = self._limit()
             if ended or limit or self._handoff.outstanding:
                 await self._request(ended, limit)
@@ -74,7 +74,7 @@ class Dispatcher:
                 return
             else:
                 state.wake.clear()
-                if (self._leaves_all_to_first() or not state.outbox.waiting) and not self._limit():
+                if (self._leaves_all_to_first() or not state.unconfirmed.waiting) and not self._limit():
                     await state.wake.wait()
 
     def _leaves_all_to_first(self) -> bool:
@@ -83,7 +83,7 @@ class Dispatcher:
         state = self._state
         if not self._number or not state.claiming:
             return False
-        return 0 not in state.outbox.sent if state.demand.one_is_enough else self._is_spare
+        return 0 not in state.unconfirmed.sent if state.demand.one_is_enough else self._is_spare
 
     def _limit(self) -> int:
         """How many jobs the next claim may bring; 0: no claim."""
@@ -105,7 +105,7 @@ class Dispatcher:
         was_outstanding, claim_id = handoff.outstanding, handoff.claim_begins()
         reserved = limit or int(was_outstanding)
         state.slots.take(reserved)
-        state.outbox.sent[self._number] = ended
+        state.unconfirmed.sent[self._number] = ended
         taken = 0
         try:
             if limit:
@@ -114,11 +114,11 @@ class Dispatcher:
             settled, claimed, outstanding = await self._call(outcomes, limit, claim_id, was_outstanding)
             taken = len(claimed.records)
         except BaseException:
-            state.outbox.put_back(ended)
+            state.unconfirmed.put_back(ended)
             raise
         finally:
             state.slots.release(reserved - taken)
-            del state.outbox.sent[self._number]
+            del state.unconfirmed.sent[self._number]
         self._settler.settled(ended, settled, claimed.records)
         if limit:
             state.demand.pace(full=taken >= limit)
@@ -148,7 +148,7 @@ class Dispatcher:
         if self._number:
             demand.leave_to_first()
         else:
-            await demand.wait(self._poll, next_in, busy=bool(state.outbox.waiting) or not state.claiming)
+            await demand.wait(self._poll, next_in, busy=bool(state.unconfirmed.waiting) or not state.claiming)
 
     async def _call(
         self, outcomes: list[Outcome], limit: int, claim_id: str, was_outstanding: bool

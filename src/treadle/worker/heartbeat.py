@@ -87,7 +87,7 @@ class Heartbeat:
         by_lease: dict[float, list[RunningJob]] = {self._lease: []}
         # Jobs with unsettled outcomes keep their leases too: after an outage longer than the lease they must not run
         # again. If a job has two runs here, only the later one has a lease, and the answer names jobs, not runs.
-        unsettled = [run for run in state.outbox.runs() if run.record.job.id not in state.running]
+        unsettled = [run for run in state.unconfirmed.runs() if run.record.job.id not in state.running]
         state.release_unbegun()
         for run in (*state.running.values(), *unsettled):
             by_lease.setdefault(self.lease_of(run), []).append(run)

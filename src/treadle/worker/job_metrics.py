@@ -15,8 +15,8 @@ from treadle.core.model import Outcome, Record, State
 from treadle.errors import StorageUnavailable, TreadleError
 from treadle.metrics import Cell, Recorder, count, waited
 from treadle.storage.contract import Storage
-from treadle.worker.outbox import Ended
 from treadle.worker.running_job import RunningJob
+from treadle.worker.unconfirmed import Ended
 
 log = logging.getLogger("treadle")
 

@@ -12,9 +12,9 @@ from treadle.policy import attempts, judge
 from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of
 from treadle.worker.lost_jobs import LostReporter
-from treadle.worker.outbox import Ended
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
+from treadle.worker.unconfirmed import Ended
 from treadle.workflow.fold import failure
 
 log = logging.getLogger("treadle")

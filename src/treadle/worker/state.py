@@ -15,8 +15,8 @@ from treadle.core.model import Outcome
 from treadle.execution.job_run import ENDED, JobRun
 from treadle.policy import judge
 from treadle.worker.demand import Demand
-from treadle.worker.outbox import Outbox
 from treadle.worker.running_job import RunningJob, new_task
+from treadle.worker.unconfirmed import Unconfirmed
 
 RECLAIMED = 1_000  # jobs claimed more than once whose last version is kept
 
@@ -53,7 +53,7 @@ class WorkerState:
         self.wake = asyncio.Event()  # an outcome to settle, a free slot, a notification, or the stop
         self.heartbeat_now = asyncio.Event()  # a note to save, or a job that may be lost
         self.slots = Slots(concurrency)
-        self.outbox = Outbox()
+        self.unconfirmed = Unconfirmed()
         self.demand = Demand(self.loop, self.wake)
         self.running: dict[str, RunningJob] = {}
         self._reclaimed: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
@@ -123,7 +123,7 @@ class WorkerState:
         if not run.in_batch:
             self.slots.release()
         if outcome is not None:
-            self.outbox.waiting.append((run, outcome))
+            self.unconfirmed.waiting.append((run, outcome))
             if outcome.followups and any(new.queue == defaults.SYSTEM_QUEUE for new in outcome.followups):
                 self.demand.system_job = True
         else:
@@ -132,7 +132,7 @@ class WorkerState:
 
     def settle_again(self, run: RunningJob, outcome: Outcome) -> None:
         """Settle this outcome with the next request."""
-        self.outbox.add(run, outcome)
+        self.unconfirmed.add(run, outcome)
         self.wake.set()
 
     def release_unbegun(self) -> None:

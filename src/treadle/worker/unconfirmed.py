@@ -8,7 +8,7 @@ from treadle.worker.running_job import RunningJob
 Ended = tuple[RunningJob, Outcome]
 
 
-class Outbox:
+class Unconfirmed:
     """Each outcome is in `waiting`, or in `sent` under the dispatcher whose request carries it."""
 
     __slots__ = ("sent", "waiting")
