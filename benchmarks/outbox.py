@@ -17,10 +17,12 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -73,32 +75,52 @@ async def fill(app: App, data: Data, rows: int) -> None:
             db.commit()
 
 
-async def rate(app: App, data: Data, rows: int) -> tuple[float, float]:
-    """Rows a second that one relay delivers, and a second of its own processor time, which does not depend on what
-    else the machine does."""
+async def rate(url: str, data: Data, rows: int) -> tuple[float, float, float]:
+    """Rows that one relay delivers: a second, a second of its own processor time, and a second of the Redis server's
+    processor time. The last two do not depend on what else the machine does."""
+    app, server = make(url, data.url), redis.Redis.from_url(url.partition("?")[0])
     await fill(app, data, rows)
     async with app:
         relay = app._core.relay
         assert relay is not None
-        began, cpu = time.perf_counter(), time.process_time()
+        began, cpu, servers = time.perf_counter(), time.process_time(), _cpu(server)
         delivered = await relay.everything()
-        took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        took, cpu, servers = time.perf_counter() - began, time.process_time() - cpu, _cpu(server) - servers
+    server.close()
     assert delivered == rows, f"{delivered} of {rows}"
-    return rows / took, rows / cpu
+    return rows / took, rows / cpu, rows / servers
+
+
+def _cpu(server: Any) -> float:
+    found = server.info("cpu")
+    return float(found["used_cpu_sys"]) + float(found["used_cpu_user"])
 
 
 # --- with kills
 
 
-async def relaying(url: str, outbox: str, page: int) -> None:
-    """The process that is killed."""
+async def relaying(url: str, outbox: str, page: int, goal: int, after: float) -> None:
+    """The process that is killed: `after` s after it has delivered `goal` jobs; 0: never."""
     relays.PAGE = page  # type: ignore[misc]
     app = make(url, outbox)
     async with app:
         relay = app._core.outbox_tasks.relay(lease=LEASE)
         assert relay is not None
-        print("up", flush=True)
+        deliver, killer = relay._page, threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
+
+        async def counted(rows: Any) -> Any:
+            done = await deliver(rows)
+            if goal and relay.delivered >= goal and not killer.ident:
+                killer.start()  # a thread, so it strikes at any statement
+            return done
+
+        relay._page = counted  # type: ignore[method-assign]
         await relay.run()
+
+
+async def _empty(app: App) -> bool:
+    assert app.outbox is not None
+    return not (await app.outbox.stats()).rows
 
 
 async def killed(
@@ -113,28 +135,16 @@ async def killed(
     count, turn = 0, rows // (kills + 1)
     words = [sys.executable, "-m", "benchmarks.outbox", "--relay", url, data.url, str(page)]
     async with app, Worker(app, concurrency=2_000, relay=False):
-        left = rows
-        while left:
-            relay = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
-            assert relay.stdout is not None
-            await relay.stdout.readline()
-            goal = max(0, left - turn) if count < kills else 0
-
-            async def reached(goal: int = goal) -> bool:
-                assert app.outbox is not None
-                return (await app.outbox.stats()).rows <= goal
-
-            await until(reached, "rows that are delivered", 300)
-            if count < kills:
-                await asyncio.sleep(chance.uniform(0, 0.02))  # to a random statement
-                os.kill(relay.pid, signal.SIGKILL)
-                count += 1
-            else:
-                relay.terminate()
-            await relay.wait()
-            left = (await app.outbox.stats()).rows
-            if not left and count < kills:
-                raise RuntimeError(f"all rows were delivered after {count} kills: give more --rows")
+        while count < kills:
+            goal, after = chance.randint(turn // 2, turn), chance.uniform(0.0, 0.01)
+            relay = await asyncio.create_subprocess_exec(*words, str(goal), str(after))
+            assert await relay.wait() == -signal.SIGKILL
+            count += 1
+        assert not await _empty(app), "all rows were delivered before the last kill: give more --rows"
+        relay = await asyncio.create_subprocess_exec(*words, "0", "0")
+        await until(lambda: _empty(app), "the last delete", 300)
+        relay.terminate()
+        await relay.wait()
 
         async def ran() -> bool:
             counts = (await app.queues.stats()).counts
@@ -153,9 +163,10 @@ async def both(kind: str, rows: int, kills: int, rounds: int) -> None:
         best = []
         for _ in range(rounds):
             with valkey.Valkey() as server:
-                best.append(await rate(make(f"{server.url}?ns=rate", data.url), data, rows))
-        rates = ", ".join(f"{each:,.0f} ({cpu:,.0f})" for each, cpu in best)
-        print(f"{kind} -> Redis: {rows:,} rows, {rates} rows/s (a second of the relay's processor)", flush=True)
+                best.append(await rate(f"{server.url}?ns=rate", data, rows))
+        rates = ", ".join(f"{each:,.0f} ({cpu:,.0f}, {servers:,.0f})" for each, cpu, servers in best)
+        words = "rows/s (a second of the relay's processor, of the Redis server's)"
+        print(f"{kind} -> Redis: {rows:,} rows, {rates} {words}", flush=True)
         if kills:
             with valkey.Valkey() as server:
                 url, began = f"{server.url}?ns=killed", time.perf_counter()
@@ -166,7 +177,7 @@ async def both(kind: str, rows: int, kills: int, rounds: int) -> None:
 
 def main(words: Sequence[str]) -> None:
     if words[:1] == ["--relay"]:
-        asyncio.run(relaying(words[1], words[2], int(words[3])))
+        asyncio.run(relaying(words[1], words[2], int(words[3]), int(words[4]), float(words[5])))
         return
     parser = argparse.ArgumentParser(prog="bench outbox", description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)

@@ -40,6 +40,8 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/execution/test_transaction.py",
         "tests/producer/test_within.py",
         "tests/storage/postgres/test_transactions.py",
+        "tests/outbox/",
+        "tests/faults/test_outbox_kill.py",
     ),
     "Queue order and claims": (f"{LAWS}laws_queue_order.py", f"{LAWS}laws_storing.py", f"{LAWS}laws_lanes.py"),
     "Limits": (
@@ -114,6 +116,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "The queue protocol and its runners": ("tests/compat/test_queuey.py", "tests/discovery/", "tests/wasi/"),
     "Blobs": ("src/treadle/testing/blobs.py", "tests/blobs/", "tests/compat/test_blobs.py"),
+    "Moving from other libraries": ("tests/migrate_from/",),
     "Examples": ("tests/project/test_examples.py",),
 }
 

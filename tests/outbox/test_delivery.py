@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from tests.outbox.kit import Data, mail, relayed, stored
+from tests.outbox.kit import Data, a_database, an_app, mail, relayed, stored
 from treadle import App, BadOption, Middleware, Worker, chain, flow
 from treadle.testing.shows import shows
 
@@ -70,7 +72,7 @@ async def test_flows_and_chains_are_handed_over_whole(app: App, data: Data, monk
     assert len(await stored(app)) == 5
     assert await relayed(app) == 3  # the chain has a root too
     async with Worker(app):
-        assert await root.workflow.result(30) == ["mail to a", "mail to b", "mail to c"]
+        assert await root.workflow.result(30) == "mail to c"
         assert await last.result(30) == "mail to mail to d"
 
 
@@ -122,3 +124,37 @@ async def test_from_a_plain_thread(app: App, data: Data) -> None:
 
     await asyncio.to_thread(view)
     assert await relayed(app) == 1
+
+
+@shows("on PostgreSQL a commit notifies the relay of an outbox, which need not wait for its next poll")
+async def test_a_commit_notifies_the_relay(tmp_path: Path, namespace: str) -> None:
+    data = a_database("postgresql", tmp_path)
+    app = an_app(data, namespace, poll=3_600)
+    assert app.outbox is not None
+    await app.outbox.create()
+    async with app, Worker(app):
+        for to in ("ada", "eve"):
+            with closing(data.connect()) as db:
+                job = await app.enqueue(mail(app, to), within=db)
+                db.commit()
+            assert await job.result(60) == f"mail to {to}"
+
+
+async def test_a_relay_that_cannot_listen_polls(
+    tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example because a pooler lends it another session for each transaction."""
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise psycopg.OperationalError("no session")
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", refused)
+    data = a_database("postgresql", tmp_path)
+    app = an_app(data, namespace, poll=0.05)
+    assert app.outbox is not None
+    await app.outbox.create()
+    async with app, Worker(app):
+        with closing(data.connect()) as db:
+            job = await app.enqueue(mail(app, "ada"), within=db)
+            db.commit()
+        assert await job.result(60) == "mail to ada"

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
+from treadle.concurrency import forks
 from treadle.errors import BadUrl, NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.outbox.address import ANSWER, CONNECT, Address
 from treadle.outbox.table import Sent
@@ -114,13 +115,16 @@ class Database:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self._made: Connection | None = None
         self.forget()
 
     def forget(self) -> None:
         """Drop connection and thread, which a forked child must not use."""
+        if self._made is not None:
+            forks.leave(self._made)  # garbage collection could write to the parent's socket
         self._lock = threading.Lock()
         self._thread: ThreadPoolExecutor | None = None
-        self._made: Connection | None = None
+        self._made = None
         self._process = os.getpid()
 
     async def run(self, sent: Sent) -> list[Row]:

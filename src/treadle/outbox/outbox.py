@@ -16,7 +16,7 @@ from treadle.outbox import address
 from treadle.outbox.drivers import Database, Row
 from treadle.outbox.relay import Relay
 from treadle.outbox.rows import job_of
-from treadle.outbox.table import SCHEMA, Statements
+from treadle.outbox.table import SCHEMA, Sent, Statements
 from treadle.outbox.write import Checked, Written
 from treadle.policy.retry import seconds
 
@@ -89,12 +89,13 @@ class Outbox:
         notify: bool = True,
     ) -> None:
         self._address = address.read(url, schema)
-        self._keep, self._poll, self._notify = seconds(keep, "keep"), seconds(poll, "poll"), notify
+        self._least, self._poll, self._notify = seconds(keep, "keep"), seconds(poll, "poll"), notify
         if not self._poll:
             raise BadOption("poll", "expected more than 0 s")
         self._statements = Statements(self._address.dialect, schema, notify)
         self._database = Database(self._address)
         self._checked = Checked()
+        self._kept = False  # whether an open app uses the connection
 
     @property
     def url(self) -> str:
@@ -109,9 +110,9 @@ class Outbox:
 
     async def version(self) -> int | None:
         """The version of the tables; None: they do not exist. Raises StorageError."""
-        if not await self._database.run(self._statements.exists()):
+        if not await self._run(self._statements.exists()):
             return None
-        [(_, version)] = await self._database.run(self._statements.mark())
+        [(_, version)] = await self._run(self._statements.mark())
         return int(version)
 
     async def create(self) -> bool:
@@ -133,7 +134,7 @@ class Outbox:
 
     async def stats(self) -> OutboxStats:
         """Raises StorageError."""
-        [(rows, oldest, given_up, failing, holder, left)] = await self._database.run(self._statements.counts())
+        [(rows, oldest, given_up, failing, holder, left)] = await self._run(self._statements.counts())
         return OutboxStats(
             rows=int(rows),
             oldest=max(0.0, float(oldest or 0.0)),
@@ -144,7 +145,7 @@ class Outbox:
 
     async def list(self, limit: int = 100, *, failing: bool = False) -> list[OutboxRow]:
         """The first rows in the order of their enqueue; `failing`: only those whose delivery was refused."""
-        return [_listed(row) for row in await self._database.run(self._statements.listed(limit, failing))]
+        return [_listed(row) for row in await self._run(self._statements.listed(limit, failing))]
 
     async def retry(self, *ids: str) -> int:
         """Deliver these jobs with the next page, together with the other jobs of their calls; without ids, all that
@@ -157,10 +158,17 @@ class Outbox:
         return await self._act(ids, self._statements.delete)
 
     async def _act(self, ids: Sequence[str], act: Callable[[Sequence[int]], Any]) -> int:
-        seqs = [seq for (seq,) in await self._database.run(self._statements.whole(ids or None))]
+        seqs = [seq for (seq,) in await self._run(self._statements.whole(ids or None))]
         if seqs:
-            await self._database.run(act(seqs))
+            await self._run(act(seqs))
         return len(seqs)
+
+    async def _run(self, sent: Sent) -> list[Row]:
+        """One statement: on the connection of the app, or if it is not open on one that is closed afterwards."""
+        if self._kept:
+            return await self._database.run(sent)
+        [rows] = await asyncio.to_thread(self._database.run_once, [sent])
+        return rows
 
     # --- for the app
 
@@ -169,11 +177,12 @@ class Outbox:
 
     def _relay(self, storage: Callable[[], Any], lease: float | None = None) -> Relay:
         words = {} if lease is None else {"lease": lease}
+        self._kept = True  # until `_close`
         return Relay(
             self._database,
             self._statements,
             storage,
-            keep=self._keep,
+            keep=self._least,
             poll=self._poll,
             notify=self._notify,
             **words,
@@ -181,10 +190,12 @@ class Outbox:
 
     async def _find(self, id: str) -> tuple[str | None, int, str | None] | None:
         """(the job that was returned for it, tries, error) of a job in the outbox; None: it is not there."""
+        self._kept = True
         found = await self._database.run(self._statements.found(id))
         return (found[0][0], int(found[0][1]), found[0][2]) if found else None
 
     async def _close(self) -> None:
+        self._kept = False
         await self._database.close()
 
     def _forget(self) -> None:
