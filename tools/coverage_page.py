@@ -116,6 +116,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "The queue protocol and its runners": ("tests/compat/test_queuey.py", "tests/discovery/", "tests/wasi/"),
     "Blobs": ("src/treadle/testing/blobs.py", "tests/blobs/", "tests/compat/test_blobs.py"),
+    "Moving from other libraries": ("tests/migrate_from/",),
     "Examples": ("tests/project/test_examples.py",),
 }
 

@@ -50,4 +50,4 @@ DATABASES = {
     }
 }
 TASKS = {"default": {"BACKEND": "treadle.integrations.django.TreadleBackend", "QUEUES": ["default", "mail"]}}
-TREADLE_SCHEDULES = {"remove unconfirmed": {"task": "news.tasks.remove_unconfirmed", "every": 3600}}
+TREADLE_SCHEDULES = {"remove-unconfirmed": {"task": "news.tasks.remove_unconfirmed", "every": 3600}}

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 
 from treadle import App, BadOption
-from treadle.errors import NotADatabase, UnknownTask
+from treadle.errors import LifespanFailed, NotADatabase, UnknownTask
 from treadle.integrations.starlette import lifespan, mount
 from treadle.server import Token
 from treadle.server.auth.tokens import SCOPES, digest
@@ -102,10 +102,10 @@ def test_shutdown_waits_for_running_jobs_and_hands_back_the_rest(jobs: App) -> N
     started, ended = threading.Event(), list[str]()
 
     @jobs.task(name="long")
-    async def long(seconds: float) -> None:
+    async def long() -> None:
         started.set()
         try:
-            await asyncio.sleep(seconds)
+            await asyncio.Event().wait()
         finally:
             ended.append("job")
 
@@ -116,10 +116,45 @@ def test_shutdown_waits_for_running_jobs_and_hands_back_the_rest(jobs: App) -> N
 
     web = shop(jobs, lifespan=lifespan(jobs, own=own, worker={"grace": 0.05}))
     with TestClient(web):
-        job = long.enqueue_sync(3600)
+        job = long.enqueue_sync()
         assert started.wait(30)
     assert ended == ["job", "resources"]
     assert (jobs.sync.jobs.get(job).state, jobs.sync.jobs.get(job).attempt) == ("ready", 0)
+
+
+def test_the_worker_enters_the_lifespan_of_the_app_inside_that_of_the_web_application(jobs: App) -> None:
+    entered: list[str] = []
+
+    @jobs.lifespan
+    async def pool() -> AsyncIterator[str]:
+        entered.append("pool")
+        yield "a pool"
+        entered.append("pool closed")
+
+    @jobs.task(name="use")
+    async def use() -> str:
+        return pool.state
+
+    @asynccontextmanager
+    async def own(web: FastAPI) -> AsyncIterator[None]:
+        entered.append("web")
+        yield
+        entered.append("web closed")
+
+    with TestClient(Starlette(lifespan=lifespan(jobs, own=own, worker={"poll": 0.05}))):
+        assert use.enqueue_sync().result_sync(30) == "a pool"
+    assert entered == ["web", "pool", "pool closed", "web closed"]
+
+
+def test_a_lifespan_of_the_app_that_fails_ends_the_start_up(jobs: App) -> None:
+    @jobs.lifespan
+    async def pool() -> AsyncIterator[str]:
+        raise ConnectionError("no database")
+        yield
+
+    with pytest.raises(LifespanFailed, match="no database"), TestClient(Starlette(lifespan=lifespan(jobs, worker={}))):
+        pass
+    assert jobs._core.loop is None
 
 
 async def test_two_server_processes_share_the_queue(tmp_path: Path) -> None:

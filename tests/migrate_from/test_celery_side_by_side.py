@@ -19,6 +19,7 @@ from tests.servers.valkey import Valkey
 from tests.waiting import until_blocking
 from treadle import App
 from treadle.cli.root import run
+from treadle.testing.shows import shows
 
 PROGRAM = Path(__file__).with_name("program")
 QUEUES = ("celery", "mail", "reports", "bulk")
@@ -99,6 +100,7 @@ def is_empty(server: Valkey) -> bool:
     return not any(server.do("LLEN", queue) for queue in QUEUES) and not server.do("HLEN", "unacked")
 
 
+@shows("a Celery program is moved while it runs: each job of the old and of the new release runs once")
 async def test_every_job_of_both_releases_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = tmp_path / "journal"
     journal.touch()

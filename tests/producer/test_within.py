@@ -13,9 +13,7 @@ from typing import Any
 
 import django
 import pytest
-import sqlalchemy
 from django.db import connections, transaction
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tests.django_alias import django_alias
 from tests.waiting import Signal
@@ -163,22 +161,6 @@ async def test_within_a_taken_id_is_an_error_and_created_says_what_is_new(app: A
             await app.enqueue([spec(app, "joe"), spec(app, "eve", id="order-1")], within=db)
         db.execute("COMMIT")
     assert await stored(app) == ['["ada"]', '["bob"]']
-
-
-@pytest.mark.parametrize("commits", [True, False])
-async def test_sqlalchemy(app: App, path: Path, commits: bool) -> None:
-    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
-    scoped = scoped_session(sessionmaker(engine))
-    try:
-        with engine.connect() as core, Session(engine) as session:
-            for given in (session, core, scoped):
-                await app.enqueue(spec(app, type(given).__name__), within=given)
-                given.execute(sqlalchemy.text("INSERT INTO client VALUES ('ada')"))
-                given.commit() if commits else given.rollback()
-    finally:
-        scoped.remove()
-        engine.dispose()
-    assert (len(await stored(app)), clients(path)) == ((3, 3) if commits else (0, 0))
 
 
 async def test_django(app: App, path: Path, django_on: str) -> None:

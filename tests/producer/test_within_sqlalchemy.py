@@ -163,6 +163,17 @@ async def test_sessions_that_cannot_be_used(app: App, engine: Engine) -> None:
     assert await stored(app) == []
 
 
+@pytest.mark.parametrize("dialect", ["sqlite"], indirect=True)
+async def test_a_session_on_sqlite_that_reads_first(app: App, engine: Engine) -> None:
+    """The error names where SQLAlchemy begins."""
+    with engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN")
+        connection.execute(text("SELECT count(*) FROM orders")).all()
+        await app.enqueue(mail(app, 1))
+        with pytest.raises(BadSession, match='BEGIN IMMEDIATE, in a listener of the "begin" event'):
+            await app.enqueue(mail(app, 2), within=connection)
+
+
 @shows("a job is stored with a session that a FastAPI dependency commits after the endpoint")
 @pytest.mark.parametrize("dialect", ["postgresql+asyncpg", "sqlite+aiosqlite"], indirect=True)
 async def test_a_dependency_that_commits_after_the_endpoint(app: App, urls: tuple[str, str], dialect: str) -> None:

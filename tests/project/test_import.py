@@ -16,7 +16,7 @@ LAZY = ("treadle", "treadle.ports", "treadle.worker")
 NOT_FOR_APP = (
     *("treadle.cli", "treadle.pipeline", "treadle.server", "treadle.testing", "treadle.worker.core", "treadle.mcp"),
     *("treadle.ports.file", "treadle.ports.memory", "treadle.storage.sqlite", "treadle.storage.postgres"),
-    *("treadle.storage.redis", "treadle.storage.http", "treadle.integrations", "treadle.outbox"),
+    *("treadle.storage.redis", "treadle.storage.http", "treadle.integrations", "treadle.migrate_from"),
     *("click", "redis", "psycopg", "aiohttp", "starlette", "uvicorn", "django", "sqlalchemy"),
 )
 

@@ -28,18 +28,8 @@ NEEDED = {re.split(r"[<>=;! ]", need)[0] for need in PROJECT["dependencies"]}
 WITH_EXTRAS = tuple(
     f"treadle.{name}"
     for name in (
-        *("blobs.bucket", "blobs.s3", "cli.top", "compat", "dashboard", "integrations", "mcp"),
-        *(
-            "migrate_from",
-            "outbox",
-            "ports",
-            "server",
-            "storage.http",
-            "storage.postgres",
-            "storage.redis",
-            "testing",
-            "wasi",
-        ),
+        *("blobs.bucket", "blobs.s3", "cli.top", "compat", "dashboard", "integrations", "mcp", "migrate_from"),
+        *("outbox", "ports", "server", "storage.http", "storage.postgres", "storage.redis", "testing", "wasi"),
     )
 )
 

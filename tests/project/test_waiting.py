@@ -21,6 +21,7 @@ ALLOWED = {
     "faults/test_outages.py::Shop.produce": "the pace of a caller: it must still send when the outage begins",
     "faults/workflows.py": RUNS,
     "faults/workload.py": "how long a job runs, and the pace of the producer that is killed",
+    "integrations/django/project/story.py": "a program of a user; it waits for another process",
     "simulate/mix.py": "the time of the simulation",
     "simulate/mutants.py::pause_lost": "the time of the simulation",
     "simulate/test_simulation.py::pay": "the time of the simulation",

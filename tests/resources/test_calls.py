@@ -81,6 +81,15 @@ async def test_direct_calls() -> None:
         depends(pool).fetch  # noqa: B018
 
 
+def test_tasks_without_dependencies_are_called_as_they_are() -> None:
+    @app.task(name="plain")
+    async def plain(n: int) -> None: ...
+
+    core = app.find_task("plain")._core
+    assert core.injector is None
+    assert core.call is core.function
+
+
 async def test_assertions_about_calls() -> None:
     async with app.testing() as t:
         await use_here.enqueue(n=1)

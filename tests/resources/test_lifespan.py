@@ -88,6 +88,21 @@ async def test_workers_of_one_loop_share_it(plain: App) -> None:
     assert happened == ["entered", "left"]
 
 
+async def test_a_worker_without_tasks_opens_nothing(plain: App) -> None:
+    """Such as the one in `treadle server`, which only does maintenance."""
+
+    @plain.lifespan
+    async def resources() -> AsyncIterator[None]:
+        raise AssertionError("entered")
+        yield
+
+    @plain.task
+    async def use() -> None: ...
+
+    async with Worker(plain, tasks=()):
+        pass
+
+
 async def test_two_loops_have_one_each(tmp_path: Any) -> None:
     app, threads = App(f"sqlite:///{tmp_path}/jobs.db"), set[str]()
 

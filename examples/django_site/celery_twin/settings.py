@@ -53,4 +53,4 @@ CELERY_TASK_ROUTES = {"news.tasks.welcome": {"queue": "mail"}}
 CELERY_TASK_ALWAYS_EAGER = "test" in sys.argv
 CELERY_TASK_STORE_EAGER_RESULT = False
 CELERY_TIMEZONE = "UTC"
-CELERY_BEAT_SCHEDULE = {"remove unconfirmed": {"task": "news.tasks.remove_unconfirmed", "schedule": 3600}}
+CELERY_BEAT_SCHEDULE = {"remove-unconfirmed": {"task": "news.tasks.remove_unconfirmed", "schedule": 3600}}

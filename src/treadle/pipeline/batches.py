@@ -16,7 +16,7 @@ import msgspec
 
 from treadle.errors import BadOption
 from treadle.execution.context import Context, current_batch, enter_batch
-from treadle.pipeline.handlers import Handler, arrived_after, goes_on
+from treadle.pipeline.handlers import Handler, arrived_after, goes_on, with_dependencies
 from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel
 from treadle.serialization.call_codec import CallCodec
@@ -47,18 +47,18 @@ class BatchHandler:
         """The function of the batch task."""
         if inspect.iscoroutinefunction(self._function):
 
-            async def run(travels: list[Travel]) -> list[Any]:
+            async def run(travels: list[Travel], **provided: Any) -> list[Any]:
                 call = _Call(self, current_batch(), await self._arrived(travels, current_batch()))
-                return call.ends(await self._function(call.items) if call.items else [])
+                return call.ends(await self._function(call.items, **provided) if call.items else [])
 
-            return run
+            return with_dependencies(run, self._function)
 
-        def run_here(travels: list[Travel]) -> list[Any]:
+        def run_here(travels: list[Travel], **provided: Any) -> list[Any]:
             arrived = self._pipeline.app.sync.call(self._arrived(travels, current_batch()))
             call = _Call(self, current_batch(), arrived)
-            return call.ends(self._function(call.items) if call.items else [])
+            return call.ends(self._function(call.items, **provided) if call.items else [])
 
-        return run_here
+        return with_dependencies(run_here, self._function)
 
     async def _arrived(self, travels: Sequence[Travel], contexts: Sequence[Context]) -> list[Travel | BaseException]:
         """The state of each job, with the results of the previous step's children; or the error if it cannot be

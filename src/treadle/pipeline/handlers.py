@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from treadle.core.injected import call_signature, injected_names
 from treadle.core.job import JobSpec, has_result
 from treadle.core.model import Record
 from treadle.errors import BadOption, BadResult
@@ -37,7 +38,7 @@ def chosen(function: Handler, name: str) -> Callable[[Mapping[str, Any]], dict[s
     """A function that picks the handler's arguments from the fields of a run, by parameter name, and converts them to
     the annotated types. It raises BadArgument for one that is missing or does not fit."""
     signature = CallCodec(name, function)
-    parameters = inspect.signature(function).parameters.values()
+    parameters = call_signature(function).parameters.values()
     every = any(each.kind is each.VAR_KEYWORD for each in parameters)
     names = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     if any(each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) for each in parameters):
@@ -65,17 +66,26 @@ def step_function(pipeline: PipelineJobs, step: Step, function: Handler | None) 
     pick = chosen(function, f"{pipeline.name}.{step.name}")
     if inspect.iscoroutinefunction(function):
 
-        async def run(travel: Travel) -> Any:
+        async def run(travel: Travel, **provided: Any) -> Any:
             travel = await arrived(pipeline, travel)
-            return goes_on(pipeline, step, travel, await function(**pick(travel.fields)))
+            return goes_on(pipeline, step, travel, await function(**pick(travel.fields), **provided))
 
-        return run
+        return with_dependencies(run, function)
 
-    def run_here(travel: Travel) -> Any:
+    def run_here(travel: Travel, **provided: Any) -> Any:
         travel = pipeline.app.sync.call(arrived_after(pipeline, travel, current().after))
-        return goes_on(pipeline, step, travel, function(**pick(travel.fields)))
+        return goes_on(pipeline, step, travel, function(**pick(travel.fields), **provided))
 
-    return run_here
+    return with_dependencies(run_here, function)
+
+
+def with_dependencies(run: Callable[..., Any], function: Handler) -> Callable[..., Any]:
+    """`run` with the dependencies of the handler in place of its keyword arguments: the worker provides them."""
+    signature, theirs = inspect.signature(run), inspect.signature(function).parameters
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    needs = [theirs[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in injected_names(function)]
+    run.__signature__ = signature.replace(parameters=[*own, *needs])  # type: ignore[attr-defined]
+    return run
 
 
 def end_function(pipeline: PipelineJobs) -> Callable[..., Any]:
@@ -92,15 +102,15 @@ def child_function(pipeline: PipelineJobs, name: str, function: Handler) -> Call
     pick = chosen(function, f"{pipeline.name}.{name}")
     if inspect.iscoroutinefunction(function):
 
-        async def run(travel: Travel) -> Any:
-            return await function(**pick(travel.fields | travel.given))
+        async def run(travel: Travel, **provided: Any) -> Any:
+            return await function(**pick(travel.fields | travel.given), **provided)
 
-        return run
+        return with_dependencies(run, function)
 
-    def run_here(travel: Travel) -> Any:
-        return function(**pick(travel.fields | travel.given))
+    def run_here(travel: Travel, **provided: Any) -> Any:
+        return function(**pick(travel.fields | travel.given), **provided)
 
-    return run_here
+    return with_dependencies(run_here, function)
 
 
 def arrived(pipeline: PipelineJobs, travel: Travel) -> Coroutine[Any, Any, Travel]:

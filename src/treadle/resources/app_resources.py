@@ -102,6 +102,12 @@ class AppResources:
             raise
         return life
 
+    def none(self) -> Life:
+        """Nothing opened, for a worker that runs no tasks; `leave` takes it too."""
+        life = Life(None)
+        life.users = 1
+        return life
+
     async def _begun(self, life: Life, beginning: asyncio.Task[None]) -> None:
         try:
             await asyncio.wait([beginning])

@@ -121,7 +121,7 @@ class Injector:
         return found
 
     def bound_to(self, home: Home, function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
-        """The function with the values that it has there, for one call of a batch."""
+        """The function of a batch with its values. Each call makes those of scope "run" again."""
 
         async def call(*args: Any) -> Any:
             return await self.call(home, function, args, {})

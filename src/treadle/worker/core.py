@@ -79,7 +79,8 @@ class WorkerCore:
         """Open the resources of the app, and begin to claim. Raises LifespanFailed, and
         DependencyFailed."""
         self.failed = None
-        life = await self.app.resources.enter(self._injectors())
+        resources = self.app.resources
+        life = resources.none() if self.config.tasks == () else await resources.enter(self._injectors())
         try:
             opened = Opened(storage, life)
             self.session = WorkerSession(
@@ -96,7 +97,8 @@ class WorkerCore:
         that are used are made when a run needs them."""
         if not self.patient or self.config.queues == {}:
             return []
-        tasks = [self.app.tasks[name] for name in self.config.tasks or self.app.tasks]
+        names = self.app.tasks if self.config.tasks is None else self.config.tasks
+        tasks = [self.app.tasks[name] for name in names]
         return [task.injector for task in tasks if task.injector is not None and task.kind != "process"]
 
     def _on_broken(self, error: ResourceFailed) -> None:

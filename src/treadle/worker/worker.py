@@ -124,8 +124,9 @@ class Worker:
     async def start(self) -> None:
         """Open the app if it is not open, and begin to claim.
 
-        If the storage cannot be reached or is full, logs that once and retries until it works. Raises UnknownTask, and
-        the errors of opening that waiting cannot fix (BadUrl, SchemaTooNew, NotADatabase, StorageDenied).
+        If the storage cannot be reached or is full, logs that once and retries until it works. Raises UnknownTask,
+        LifespanFailed, DependencyFailed, and the errors of opening that waiting cannot fix (BadUrl, SchemaTooNew,
+        NotADatabase, StorageDenied).
         """
         await self._core.start()
 

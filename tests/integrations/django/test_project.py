@@ -19,9 +19,9 @@ async tasks side by side: Counter({'SUCCESSFUL': 20})
 async tasks: Counter({'SUCCESSFUL': 30})
 failed: FAILED 2 OutOfStock
 killed in the middle: SUCCESSFUL a boat 1
-paid at least once each: True
-os.system stays: It is queued, and the only worker of 'default' does not have the task 'os.system'.
-shop.tasks.renamed stays: It is queued, and the only worker of 'default' does not have the task 'shop.tasks.renamed'.
+paid: 31
+os.system stays: True
+shop.tasks.renamed stays: True
 schedules: [('nightly', 'shop.tasks.report')]
 receivers raised: True
 worker: 0 True

@@ -147,7 +147,8 @@ def errors_of(row: Record) -> list[Any]:
 
 
 def _error(text: str) -> Any:
-    return TaskError(exception_class_path=class_path(text), traceback=traceback_of(text) or text)
+    found = traceback_of(text) or text
+    return TaskError(exception_class_path=class_path(text), traceback=f"{found.rstrip()}\n")  # as format_exception ends
 
 
 def class_path(text: str) -> str:

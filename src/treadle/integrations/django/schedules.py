@@ -15,6 +15,8 @@ from django.utils.module_loading import import_string
 
 from treadle.errors import BadArgument, BadOption
 from treadle.integrations.django.known_tasks import Store, constants_of, is_task
+from treadle.policy import cron as crons
+from treadle.scheduling import ticker
 from treadle.tasks.task import Task
 
 NAME: Final = "TREADLE_SCHEDULES"
@@ -22,8 +24,8 @@ KEYS: Final = ("task", "cron", "every", "tz", "args", "kwargs", "catch_up", "ove
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """The setting. Raises ImproperlyConfigured for an unknown key, a missing task, and both or none of cron and
-    every."""
+    """The setting. Raises ImproperlyConfigured for an unknown key, a missing task, an invalid name or timing, and for
+    both or none of cron and every."""
     found = getattr(settings, NAME, None) or {}
     if not isinstance(found, Mapping):
         raise ImproperlyConfigured(f"{NAME}: expected a dict of schedules by name, found {found!r:.80}")
@@ -39,6 +41,11 @@ def read() -> dict[str, dict[str, Any]]:
             raise _wrong(name, '"task": expected the path of a task, such as "shop.tasks.report"')
         if ("cron" in given) == ("every" in given):
             raise _wrong(name, 'give exactly one of "cron" and "every"')
+        try:
+            ticker.check(name, given.get("catch_up", "one"), given.get("overlap", "allow"))
+            crons.cron(given["cron"], _zone(given)) if "cron" in given else crons.every(given["every"])
+        except BadOption as error:
+            raise _wrong(name, str(error)) from error
     return {name: dict(given) for name, given in found.items()}
 
 
@@ -60,9 +67,14 @@ def _declare(store: Store, name: str, given: dict[str, Any]) -> None:
     rest = {key: given[key] for key in ("args", "kwargs", "catch_up", "overlap") if key in given}
     task = _task(store, name, given["task"])
     if "cron" in given:
-        store.app.cron(given["cron"], tz=given.get("tz", settings.TIME_ZONE), name=name, **rest)(task)
+        store.app.cron(given["cron"], tz=_zone(given), name=name, **rest)(task)
     else:
         store.app.every(given["every"], name=name, **rest)(task)
+
+
+def _zone(given: Mapping[str, Any]) -> str:
+    zone: str = given.get("tz") or settings.TIME_ZONE
+    return zone
 
 
 def _task(store: Store, name: str, path: str) -> Any:

@@ -211,6 +211,8 @@ def _defaults(task: TaskDef, settings: Settings, given: dict[str, cst.BaseExpres
     if limit and "time_limit" not in given:
         task.options["timeout"] = str(limit)
         task.note(task.decorator, 'a thread is not killed at its timeout; with kind="process" it is', "time-limits")
+    if "result_backend" not in settings.values and "ignore_result" not in given and _returns(task.function):
+        task.note(task.decorator, "its result was dropped; it now is stored, and must be JSON", "results")
     late: Any = settings.get("task_acks_late", False)
     if "acks_late" in given:
         try:
@@ -221,3 +223,18 @@ def _defaults(task: TaskDef, settings: Settings, given: dict[str, cst.BaseExpres
         task.note(task.decorator, "a job whose worker died runs again, up to 3 times", "acknowledgement")
     else:
         task.options["max_lost"] = "1"
+
+
+class _Returns(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.found = False
+
+    def visit_Return(self, node: cst.Return) -> None:
+        self.found = self.found or node.value is not None
+
+
+def _returns(function: cst.FunctionDef) -> bool:
+    """Whether a function, or one inside it, returns a value."""
+    visitor = _Returns()
+    function.body.visit(visitor)
+    return visitor.found

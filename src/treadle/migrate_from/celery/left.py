@@ -161,6 +161,11 @@ def star_imports(package: Package, tasks: dict[str, TaskDef]) -> list[Use]:
     return found
 
 
+def clashes(package: Package, tasks: dict[str, TaskDef]) -> set[str]:
+    """The tasks that share a name with something else, such as after `mail = send` and `mail = other`."""
+    return {full for full in tasks if full in {package.resolve(each) for each in package.clashes}}
+
+
 def leaving(package: Package, settings: Settings, module: Module, found: Found, gone: set[cst.CSTNode]) -> set[str]:
     """The names imported from Celery, or the Celery app's, that nothing in this module uses after the edits.
 

@@ -34,6 +34,7 @@ class Package:
         for file in _files(path):
             self._read(file)
         self.aliases: dict[str, str] = {}
+        self._sources: dict[str, set[str]] = {}  # of each name that a module takes from elsewhere; "": a value
         self.stars: list[tuple[Module, cst.ImportFrom, str]] = []
         for module in self.modules.values():
             self._index(module)
@@ -81,14 +82,21 @@ class Package:
                     self._alias(module, given, f"{source}.{alias.evaluated_name}")
             elif isinstance(statement, cst.Assign) and len(statement.targets) == 1:
                 target, value = statement.targets[0].target, statement.value
-                if isinstance(target, cst.Name) and isinstance(value, cst.Name | cst.Attribute):
-                    source = module.canonical(value) or ""
-                    self._alias(module, target.value, source)
+                if isinstance(target, cst.Name):
+                    named = isinstance(value, cst.Name | cst.Attribute)
+                    self._alias(module, target.value, module.canonical(value) or "" if named else "")
 
     def _alias(self, module: Module, name: str, source: str) -> None:
         full = f"{module.name}.{name}" if module.name else name
+        if source != full:
+            self._sources.setdefault(full, set()).add(source)
         if source and source != full and source not in self.modules:
             self.aliases[full] = source
+
+    @property
+    def clashes(self) -> set[str]:
+        """The sources of names that are given twice, so it is not certain which one holds."""
+        return {each for sources in self._sources.values() if len(sources) > 1 for each in sources}
 
     def resolve(self, name: str | None) -> str | None:
         """A dotted name, with the names that modules re-export replaced by those of the definition."""

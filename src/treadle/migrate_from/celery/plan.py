@@ -55,6 +55,9 @@ def plan(path: Path) -> Plan:
     found.uses += left.named_in_strings(package, config, tasks, beats)
     found.uses += left.star_imports(package, tasks)
     loops.refuse(package, found.uses)
+    for full in left.clashes(package, tasks):
+        task = tasks[full]
+        task.problem(task.decorator, "has a name that is given to something else, too", "calls")
     stays = _stays(config, tasks, found.uses)
     moving = {full: task for full, task in tasks.items() if full not in stays}
     going = [use for use in found.uses if use.tasks and not use.problems and not use.tasks & stays]

@@ -166,8 +166,9 @@ def _bare(use: Use, task: TaskDef, above: Any, called: bool) -> None:
                 use.node, "a direct call of a task that reads its request: current() works only in a job", "tests"
             )
         return
-    alias = isinstance(above, cst.Assign) and above.value is use.node and module.function_of(above) is None
-    if not alias and not isinstance(above, cst.Del):
+    line = module.parent(above) if isinstance(above, cst.Assign) and above.value is use.node else None
+    alias = line is not None and isinstance(module.parent(line), cst.Module)
+    if not alias:
         use.problem(use.node, "the task is used as a value, so what happens to it is not certain", "calls")
 
 

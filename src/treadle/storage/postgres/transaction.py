@@ -51,8 +51,8 @@ class Home(NamedTuple):
 class _Joined(Caller):
     """Runs our statements on the user's session."""
 
-    def __init__(self, session: ServerSession, home: Home, noted: Callable[[Noted], None]) -> None:
-        self.session, self._home, self._noted = session, home, noted
+    def __init__(self, given: Any, session: ServerSession, home: Home, noted: Callable[[Noted], None]) -> None:
+        self.session, self._given, self._home, self._noted = session, given, home, noted
 
     async def call(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         rows = await self.run(text, values, often)
@@ -75,7 +75,7 @@ class _Joined(Caller):
     def _refuse(self, more: str) -> None:
         """Raise the error that a function of within.sql returned."""
         if more.startswith('["isolation"'):
-            raise unfit(self.session.raw, from_json(more)[1])
+            raise unfit(self._given, from_json(more)[1])
         if more.startswith('["failed"'):
             error = Said(*from_json(more)[1:])
             raise translated(error, self._home.address.shown) from error
@@ -117,7 +117,7 @@ class Inside:
 
     async def _join(self) -> _Joined:
         session = await session_of(self._given, "postgresql", "this PostgreSQL storage")
-        return _Joined(cast("ServerSession", session), self._home, self._noted)
+        return _Joined(self._given, cast("ServerSession", session), self._home, self._noted)
 
     async def _do(self, joined: _Joined, act: Callable[[Verbs], Awaitable[T]], writes: bool = True) -> T:
         """A verb in a savepoint."""

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from treadle.core import clock
 from treadle.core.model import NewJob, Outcome, Record, Settled
@@ -167,17 +167,19 @@ class _Busy(Exception):
     """Another transaction has the write lock."""
 
 
+BEGIN_IN: Final = {
+    "django": ': "OPTIONS": {"transaction_mode": "IMMEDIATE"} in DATABASES',
+    "sqlalchemy": ', in a listener of the "begin" event of the engine',
+}
+
+
 def _stale(given: Any) -> BadSession:
     """The error for a deferred transaction that read before it wrote, while another connection committed."""
-    django = type(given).__module__.partition(".")[0] == "django"
+    package = type(given).__module__.partition(".")[0]
     return BadSession(
-        "Django's connection" if django else f"a {type(given).__name__}",
+        "Django's connection" if package == "django" else f"a {type(given).__name__}",
         "another transaction changed data that it has read, so SQLite refuses its writes; roll back, and begin with "
-        + (
-            'BEGIN IMMEDIATE: "OPTIONS": {"transaction_mode": "IMMEDIATE"} in DATABASES'
-            if django
-            else "BEGIN IMMEDIATE"
-        ),
+        f"BEGIN IMMEDIATE{BEGIN_IN.get(package, '')}",
     )
 
 

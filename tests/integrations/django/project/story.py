@@ -27,7 +27,7 @@ from shop.models import Order  # noqa: E402
 from treadle import Retry  # noqa: E402
 from treadle.integrations.django import app, app_of  # noqa: E402
 
-PATIENCE = 90.0  # s
+PATIENCE = 150.0  # s
 LOG = settings.FOLDER / "worker.log"
 
 
@@ -81,19 +81,19 @@ with transaction.atomic():
 first = worker("--concurrency", "40")
 try:
     print("sent:", ended(kept)[0], kept.return_value)
-    while "claiming jobs" not in LOG.read_text():  # before it says so, the supervisor restarts no process
-        time.sleep(0.05)
-    killed = tasks.dies_once.enqueue(order.pk)
     print("async tasks side by side:", Counter(ended(*together)))
     print("async tasks:", Counter(ended(*asynchronous)))
     print("failed:", *ended(failing), failing.attempts, failing.errors[0].exception_class.__name__)
+    while "claiming jobs" not in LOG.read_text():  # before it says so, the supervisor restarts no process
+        time.sleep(0.05)
+    killed = tasks.dies_once.enqueue(order.pk)
     print("killed in the middle:", *ended(killed), killed.return_value, killed.attempts)
     ended(gone)
     order.refresh_from_db()
-    print("paid at least once each:", order.paid >= 31)  # the kill may repeat some
+    print("paid:", order.paid)
     for row in app.sync.jobs.list(state="ready").records:
         if row.job.task in ("shop.tasks.renamed", "os.system"):
-            print(row.job.task, "stays:", app.sync.jobs.explain(row.job.id))
+            print(row.job.task, "stays:", f"the task {row.job.task!r}." in app.sync.jobs.explain(row.job.id))
     print("schedules:", [(each.name, each.task) for each in app.sync.schedules.list()])
     print("receivers raised:", (settings.FOLDER / "receivers").read_text().count("raised") >= 50)
 finally:

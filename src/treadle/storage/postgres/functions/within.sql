@@ -27,7 +27,7 @@ CREATE FUNCTION enqueue_plain_within(moment float8, ids text[], tasks text[], qu
     keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], chosen boolean) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
     return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     error text := enter_within();
 BEGIN
@@ -48,7 +48,7 @@ CREATE FUNCTION enqueue_keyed_within(moment float8, ids text[], tasks text[], qu
     leases float8[]) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
     return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     error text := enter_within();
 BEGIN
@@ -67,7 +67,7 @@ END $$;
 CREATE FUNCTION enqueue_any_within(moment float8, jobs json) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
     return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     error text := enter_within();
 BEGIN

@@ -73,7 +73,7 @@ _all = threading.Barrier(20)
 @task
 async def meets():
     """Ends when 20 of these run at the same time, each in a thread of the ORM."""
-    await sync_to_async(_all.wait)(60)
+    await sync_to_async(_all.wait)(120)
     return await Order.objects.acount()
 
 

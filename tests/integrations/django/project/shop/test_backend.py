@@ -1,6 +1,7 @@
 """The promises that Django's own tests make for a backend, in words of our own, over Treadle."""
 
 import copy
+import logging
 import pickle
 from datetime import timedelta
 
@@ -14,6 +15,7 @@ from shop import odd_tasks, tasks
 from shop.models import Order
 from shop.odd_tasks import once
 from treadle.integrations.django import TreadleBackend, TreadleTask, app_of
+from treadle.integrations.django.compat import LOGGER
 from treadle.integrations.django.testing import run_due
 
 if django.VERSION >= (6, 0):
@@ -99,8 +101,34 @@ class Backend(TestCase):
                 self.assertEqual((sent.status, len(sent.errors), sent.attempts), ("FAILED", 1, 1))
                 self.assertIs(sent.errors[0].exception_class, error)
                 self.assertIn(text, sent.errors[0].traceback)
+                self.assertTrue(sent.errors[0].traceback.startswith("Traceback (most recent call last):"))
+                self.assertTrue(sent.errors[0].traceback.splitlines()[-1].startswith(error.__name__))
+                self.assertTrue(sent.errors[0].traceback.endswith("\n"))
                 with self.assertRaisesMessage(ValueError, "Task failed"):
                     sent.return_value  # noqa: B018
+
+    def test_log_lines(self):
+        logging.disable(logging.NOTSET)
+        self.addCleanup(logging.disable, logging.CRITICAL)
+        for task, ending in ((odd_tasks.echo, "state=SUCCESSFUL"), (odd_tasks.deep, "state=FAILED")):
+            with self.subTest(task.name), self.assertLogs(LOGGER, "DEBUG") as lines:
+                sent = task.using(**once).enqueue()
+                run_due()
+            self.assertEqual(len(lines.output), 3)
+            for line, word in zip(lines.output, ("enqueued", "state=RUNNING", ending), strict=True):
+                self.assertIn(sent.id, line)
+                self.assertIn(word, line)
+                self.assertNotIn("NoneType", line)
+        self.assertIn("This Task failed due to ValueError", lines.output[-1])
+
+    def test_a_task_is_checked_again_when_it_is_enqueued(self):
+        mail = odd_tasks.echo.using(queue_name="mail")
+        only = {"BACKEND": "treadle.integrations.django.TreadleBackend", "QUEUES": ["default"]}
+        with (
+            override_settings(TASKS={"default": only}),
+            self.assertRaisesMessage(InvalidTask, "Queue 'mail' is not valid for backend"),
+        ):
+            mail.enqueue()
 
     def test_wrong_arguments_fail_when_the_task_runs(self):
         sent = odd_tasks.urgent.using(**once).enqueue("one too many")

@@ -52,6 +52,9 @@ class Settings(SimpleTestCase):
             ({"a": {"cron": "* * * * *"}}, "expected the path of a task"),
             ({"a": {"task": "shop.tasks.report"}}, 'give exactly one of "cron" and "every"'),
             ({"a": {"task": "shop.tasks.report", "cron": "* * * * *", "evry": 3}}, "did you mean 'every'?"),
+            ({"a b": {"task": "shop.tasks.report", "every": 60}}, "found 'a b'"),
+            ({"a": {"task": "shop.tasks.report", "cron": "never"}}, "TREADLE_SCHEDULES['a']"),
+            ({"a": {"task": "shop.tasks.report", "every": 60, "overlap": "maybe"}}, "maybe"),
         ):
             with self.subTest(given), override_settings(TREADLE_SCHEDULES=given or [1]):
                 with self.assertRaisesMessage(ImproperlyConfigured, text):

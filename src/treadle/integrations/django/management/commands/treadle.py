@@ -14,9 +14,12 @@ from typing import Any, Final
 
 import click
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, handle_default_options
 
+from treadle.cli.output import USAGE
 from treadle.cli.root import run, treadle
+from treadle.integrations.django.compat import InvalidTask
 
 MODULE: Final = "treadle.integrations.django.worker"
 OURS: Final = ("--settings", "--pythonpath", "--backend")  # options with a value that Treadle's command line lacks
@@ -33,18 +36,25 @@ class Command(BaseCommand):
         options = _Options(own)
         handle_default_options(options)
         for_children(own.get("--pythonpath"))
-        code = run(completed(words, own.get("--backend"))) if words else run(["--help"])
-        if code:
-            sys.exit(code)
+        leave(words or ["--help"], own.get("--backend"))
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("words", nargs="*", help="the command and its arguments")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """For `call_command("treadle", "jobs", "list")`. Raises SystemExit if the command fails."""
-        code = run(completed(list(options["words"]), None))
-        if code:
-            sys.exit(code)
+        leave(list(options["words"]), None)
+
+
+def leave(words: list[str], alias: str | None) -> None:
+    """Run the command. Exits unless its code is 0."""
+    try:
+        code = run(completed(words, alias))
+    except (ImproperlyConfigured, InvalidTask) as error:
+        sys.stderr.write(f"treadle: {error}\n")
+        code = USAGE
+    if code:
+        sys.exit(code)
 
 
 class _Options:
@@ -74,7 +84,10 @@ def for_children(pythonpath: str | None) -> None:
 
 
 def completed(words: list[str], alias: str | None) -> list[str]:
-    """The words with the app of this project, if the command takes an app and no storage was named."""
+    """The words with the app of this project, if the command takes an app and no storage was named. With DEBUG, worker
+    and up start again when the code changes, unless there is a --no-reload."""
+    reloads = settings.DEBUG and not {"--reload", "--no-reload"} & set(words)
+    words = [word for word in words if word != "--no-reload"]
     command, given = _command(words)
     if command is None or {"-h", "--help"} & set(words):
         return words
@@ -88,7 +101,7 @@ def completed(words: list[str], alias: str | None) -> list[str]:
     added = [app] if isinstance(names["app"], click.Argument) else ["--app", app]
     if command.name == "worker" and not known.get("queues"):
         added += [word for queue in queues(alias) for word in ("--queues", queue)]
-    if "reload" in names and settings.DEBUG and not {"--reload", "--no-reload"} & set(given):
+    if "reload" in names and reloads:
         added.append("--reload")
     return [*words, *added]
 
