@@ -104,8 +104,8 @@ async def relaying(url: str, outbox: str, page: int, goal: int, after: float) ->
     relays.PAGE = page  # type: ignore[misc]
     app = make(url, outbox)
     async with app:
-        relay = app._core.outbox_tasks.relay(lease=LEASE)
-        assert relay is not None
+        assert app.outbox is not None
+        relay = app.outbox._relay(app._core.opened, lease=LEASE)
         deliver, killer = relay._page, threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
 
         async def counted(rows: Any) -> Any:

@@ -23,7 +23,6 @@ from treadle.core.must_await import Awaited, check_awaited
 from treadle.declare import Declarations
 from treadle.errors import BadOption
 from treadle.execution import middleware
-from treadle.outbox import Outbox, check_outbox
 from treadle.policy import judge
 from treadle.policy.retry import Retry
 from treadle.ports import name_of_space, three
@@ -38,6 +37,7 @@ from treadle.tasks.when import HasId, When
 from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
+    from treadle.outbox import Outbox
     from treadle.testing.app import Testing
     from treadle.testing.clock import HandClock
     from treadle.testing.given_storage import Given
@@ -97,7 +97,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             clock=clock,
             token=token or config.token(),
             by_default=by_url and url is None,
-            outbox=check_outbox(outbox),
+            outbox=None if outbox is None else _checked_outbox(outbox),
         )
         if codec is not None:
             codecs.probe(codec)
@@ -319,3 +319,9 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self._core.leave(even_if_lazily=True)  # a worker that still runs continues, and closes it
+
+
+def _checked_outbox(given: object) -> Outbox:
+    from treadle.outbox import check_outbox  # most apps have no outbox
+
+    return check_outbox(given)

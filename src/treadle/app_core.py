@@ -11,7 +11,7 @@ import logging
 import random as _random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from treadle.admin import (
     Audit,
@@ -36,7 +36,6 @@ from treadle.errors import UnknownTask
 from treadle.execution import middleware
 from treadle.execution.job_run import is_of_run
 from treadle.execution.open_transaction import guarded
-from treadle.outbox import Outbox, OutboxTasks, Relay
 from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
@@ -58,6 +57,9 @@ from treadle.tasks.task import AnyTask
 from treadle.tasks.when import HasId, When
 from treadle.worker.inline import InlineWorker
 from treadle.workflow.enqueue_args import flatten, waiting
+
+if TYPE_CHECKING:
+    from treadle.outbox import Outbox, OutboxTasks, Relay
 
 log = logging.getLogger("treadle")
 
@@ -121,9 +123,6 @@ class AppCore:
         self.resources = AppResources()
         self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline = InlineWorker(self)
-        self.outbox_tasks = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop)
-        self.when_forked.append(self.outbox_tasks.forget)
-        self.when_closing.append(self.outbox_tasks.close)
         self.life = self.new_life(choice)
         self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)
         self.new_id: IdFactory = ids or UuidV7()
@@ -135,7 +134,7 @@ class AppCore:
         self.orphans = OrphanedWorkflows(self.opened, self.emitter)
         self.client.layers, self.client.run_now = self.layers, self._run_inline
         self.client.moved, self.client.orphans = self.moved, self.orphans
-        self.client.outbox = self.outbox_tasks
+        self.outbox_tasks: OutboxTasks | None = None if choice.outbox is None else self._open_outbox()
 
     def _make_groups(self) -> None:
         """The groups of calls: `app.jobs` and the like. They share the names that calls were seen to use."""
@@ -221,14 +220,23 @@ class AppCore:
     def bound(self, within: Any) -> Bound:
         """The storage's verbs, or those of the outbox, inside a transaction of the user. It does not open the app,
         because opening could wait for that very transaction."""
-        if self.choice.outbox is not None and not is_of_run(within):
+        if self.choice.outbox is not None and self.outbox_tasks is not None and not is_of_run(within):
             return self.outbox_tasks.within(self.choice.outbox, within)
         return bound_to(self.storage, within)
 
     @property
     def relay(self) -> Relay | None:
         """A new relay of the outbox, to this app's storage; None: the app has no outbox."""
-        return self.outbox_tasks.relay()
+        return None if self.outbox_tasks is None else self.outbox_tasks.relay()
+
+    def _open_outbox(self) -> OutboxTasks:
+        from treadle.outbox import OutboxTasks  # most apps have no outbox
+
+        found = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop)
+        self.when_forked.append(found.forget)
+        self.when_closing.append(found.close)
+        self.client.outbox = found
+        return found
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """For each of these jobs, in order, its result, or the exception that says why it has none."""

@@ -105,8 +105,8 @@ def relay(new: Callable[[], App]) -> Callable[[Countdown], None]:
         async with app:
             countdown.around(Database, "run_here")
             countdown.around(RedisStorage, "enqueue")
-            found = app._core.outbox_tasks.relay(lease=0.01)
-            assert found is not None
+            assert app.outbox is not None
+            found = app.outbox._relay(app._core.opened, lease=0.01)
             await found._leads()
             await found.everything()
             await found._leave()

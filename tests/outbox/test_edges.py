@@ -283,9 +283,8 @@ async def test_one_relay_at_a_time(app: App, data: Data, monkeypatch: pytest.Mon
     """Another one takes over when the first ends, without waiting for its lease."""
     assert app.outbox is not None
     asked = Signal().after(monkeypatch, Database, "run")
-    first, second = app._core.outbox_tasks.relay(lease=2), app._core.outbox_tasks.relay(lease=0.2)
-    assert first is not None
-    assert second is not None
+    storage = app._core.opened
+    first, second = app.outbox._relay(storage, lease=2), app.outbox._relay(storage, lease=0.2)
     leading = asyncio.create_task(first.run())
 
     async def leader() -> str | None:

@@ -163,7 +163,7 @@ class Outbox:
             await self._run(act(seqs))
         return len(seqs)
 
-    async def _run(self, sent: Sent) -> list[Row]:
+    async def _run(self, sent: Sent) -> Sequence[Row]:
         """One statement: on the connection of the app, or if it is not open on one that is closed afterwards."""
         if self._kept:
             return await self._database.run(sent)
@@ -206,9 +206,9 @@ class Outbox:
         return f"Outbox({self.url!r})"
 
 
-def check_outbox(given: object) -> Outbox | None:
+def check_outbox(given: object) -> Outbox:
     """The argument `outbox=` of an app. Raises BadOption."""
-    if given is not None and not isinstance(given, Outbox):
+    if not isinstance(given, Outbox):
         raise BadOption("outbox", f"expected Outbox(url), found {given!r:.100}")
     return given
 

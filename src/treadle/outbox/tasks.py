@@ -62,10 +62,10 @@ class OutboxTasks:
         """The verbs inside a transaction of the user."""
         return outbox._within(given, self._committed)
 
-    def relay(self, lease: float | None = None) -> Relay | None:
+    def relay(self) -> Relay | None:
         """A new relay to the storage of the app; None: there is no outbox."""
         outbox = self._outbox()
-        return None if outbox is None else outbox._relay(self._storage, lease)
+        return None if outbox is None else outbox._relay(self._storage)
 
     async def find(self, id: str) -> Found | None:
         """Raises StorageError."""

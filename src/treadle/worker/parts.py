@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from treadle.core.events import Emitter
 from treadle.core.job import Sender
 from treadle.execution import middleware
 from treadle.execution.job_run import Site
 from treadle.execution.runner import SystemTask
-from treadle.outbox import Relay
 from treadle.policy.judge import OnError
 from treadle.resources import AppResources, Life
 from treadle.storage.contract import Storage
@@ -27,6 +26,9 @@ from treadle.worker.log_capture import LogCapture
 from treadle.worker.outage import StorageOutage
 from treadle.worker.state import WorkerState
 from treadle.worker.timeouts import Timeouts
+
+if TYPE_CHECKING:
+    from treadle.outbox import Relay
 
 
 class WorkerHost(Protocol):
