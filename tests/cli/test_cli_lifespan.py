@@ -34,9 +34,11 @@ async def resources():
     print("entered", os.getpid(), file=sys.stderr, flush=True)
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(watch())
-        yield
-        watching.cancel()
-    print("left", os.getpid(), file=sys.stderr, flush=True)
+        try:
+            yield
+        finally:  # also if the signal comes before the worker claims
+            watching.cancel()
+            print("left", os.getpid(), file=sys.stderr, flush=True)
 
 
 async def watch():
