@@ -1,24 +1,22 @@
 """Runs the tests of the Django part on Django 6, which needs Python 3.12, in an environment of its own.
 
 On Python 3.12 and later the ordinary tests do that already. On 3.11 this looks for a later interpreter on the machine
-(TEST_DJANGO_PYTHON, PATH, those of uv and pyenv), makes `.venv-django` from the same pins, and runs the tests there.
+(TEST_DJANGO_PYTHON, or see tools/interpreters.py), makes `.venv-django` from the same pins, and runs the tests there.
 
     python -m tools.django_six [arguments of pytest]
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
-import re
-import shutil
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from tools import interpreters
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = ROOT / ".venv-django"
@@ -28,46 +26,19 @@ LEAST: Final = (3, 12)
 NONE: Final = "not run on Django 6: no Python of 3.12 or later on this machine; TEST_DJANGO_PYTHON may name one"
 
 
-def candidates() -> Iterator[str]:
-    """Programs that may be an interpreter, the best known first."""
-    if named := os.environ.get("TEST_DJANGO_PYTHON"):
-        yield named
-        return
-    for minor in range(14, 11, -1):
-        if found := shutil.which(f"python3.{minor}"):
-            yield found
-    uv = str(Path(sys.executable).with_name("uv"))
-    if Path(uv).exists():
-        asked = [uv, "python", "find", "--no-python-downloads", "--system", ">=3.12"]
-        yield subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    pyenv = os.environ.get("PYENV_ROOT") or str(Path.home() / ".pyenv")
-    yield from sorted(glob.glob(f"{pyenv}/versions/3.*/bin/python"), key=_numbers, reverse=True)
-
-
-def _numbers(path: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", path.rpartition("/versions/")[2])]
-
-
-def version_of(program: str) -> tuple[int, ...]:
-    """Its version; () if it does not run."""
-    ask = "import sys; print(*sys.version_info[:3])"
-    try:
-        said = subprocess.run([program, "-c", ask], capture_output=True, text=True, check=False, timeout=60).stdout
-        return tuple(int(part) for part in said.split())
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return ()
-
-
 def interpreter() -> str | None:
-    """The first candidate that is late enough."""
-    return next((each for each in candidates() if each and version_of(each) >= LEAST), None)
+    """The one that TEST_DJANGO_PYTHON names, or the latest on the machine; None: there is none from 3.12 on."""
+    if named := os.environ.get("TEST_DJANGO_PYTHON"):
+        return named
+    late = [str(path) for minor, path in interpreters.found().items() if tuple(map(int, minor.split("."))) >= LEAST]
+    return late[-1] if late else None
 
 
 def make(program: str) -> str:
     """The environment's Python; made anew if the pins or the interpreter have changed."""
     python, stamp = str(FOLDER / "bin/python"), FOLDER / "stamp"
     wanted = "\0".join([program, str(ROOT), hashlib.sha256(PINS.read_bytes()).hexdigest()])
-    if stamp.exists() and stamp.read_text() == wanted and version_of(python):
+    if stamp.exists() and stamp.read_text() == wanted and Path(python).exists():
         return python
     uv, into = str(Path(sys.executable).with_name("uv")), ["--quiet", "--python", python]
     for command in (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kit import work
-from treadle import App, BadArgument, BadOption, BadTask, BadUrl, TooLarge, UnknownTask
+from treadle import App, BadArgument, BadOption, BadTask, BadUrl, BatchTask, Task, TooLarge, UnknownTask
 from treadle.storage.memory import MemoryStorage
 from treadle.testing.shows import shows
 
@@ -155,7 +155,8 @@ def test_the_registered_tasks_are_read_only(bare: App) -> None:
 
 
 def test_a_task_has_the_annotations_of_its_function(bare: App) -> None:
-    """Tools that read signatures take a task for its function."""
+    """Tools that read signatures take a task for its function, also after one has read the class."""
+    assert (typing.get_type_hints(Task), typing.get_type_hints(BatchTask)) == ({}, {})
 
     async def send(to: str, n: int = 1) -> list[str]:
         return [to] * n

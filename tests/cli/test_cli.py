@@ -125,7 +125,6 @@ def test_version(cli: Run) -> None:
         (["enqueue", "t", "--priority", "99999"], "priority"),
         (["limits", "set", "smtp"], "--slots or --rate"),
         (["worker", "jobs:app", "--queues", "mail=x"], "mail=3,bulk"),
-        (["worker"], "MODULE:APP"),
     ],
 )
 def test_what_is_typed_wrongly_is_said_in_one_line_and_is_2(cli: Run, typed: list[str], said: str, here: Path) -> None:

@@ -262,7 +262,7 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
     slots = WorkerState("w", 2)
     row = Record(job=NewJob(id="x", task="double"), version=1, state=State.RUNNING)
     older, newer = (_run(it, row, version) for version in (1, 3))
-    slots.outbox.sent[0] = [(older, Outcome(id="x", version=1, state=State.READY))]
+    slots.unconfirmed.sent[0] = [(older, Outcome(id="x", version=1, state=State.READY))]
     older.ended = True
     slots.begin(newer, asyncio.sleep(0))
     async with it.app:

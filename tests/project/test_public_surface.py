@@ -136,9 +136,11 @@ def classes_of(thing: object, name: str) -> Iterator[type]:
 
 
 def resolved(word: str, known: dict[str, Any]) -> object:
-    """The object that an annotation names. Names imported for type checkers only are those of `treadle.testing`."""
+    """The object that an annotation names. Those imported for type checkers only are names of `treadle` and
+    `treadle.testing`."""
     first, *rest = word.split(".")
-    scopes = known, vars(builtins), vars(treadle.testing), vars(given_storage)
+    exported = {name: getattr(treadle, name) for name in treadle.__all__}
+    scopes = known, vars(builtins), exported, vars(treadle.testing), vars(given_storage)
     scope = next(names for names in scopes if first in names)
     found = scope[first]
     for part in rest:
@@ -149,4 +151,4 @@ def resolved(word: str, known: dict[str, Any]) -> object:
 def is_exported(kind: type) -> bool:
     modules = (treadle, treadle.errors, treadle.testing, treadle.storage.contract)
     inside = kind.__module__.partition(".")[0] == "treadle"
-    return not inside or any(vars(module).get(kind.__name__) is kind for module in modules)
+    return not inside or any(getattr(module, kind.__name__, None) is kind for module in modules)

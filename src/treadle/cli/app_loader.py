@@ -11,9 +11,10 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from treadle.cli.app_search import Found, search
 from treadle.cli.output import FAILED, USAGE, Stop, note
@@ -21,6 +22,8 @@ from treadle.errors import BadOption
 
 if TYPE_CHECKING:
     from treadle.app import App
+
+when_loaded: Final[list[Callable[[], None]]] = []  # called when an app and its modules are imported
 
 
 def find_app(named: str) -> App:
@@ -33,6 +36,7 @@ def find_app(named: str) -> App:
         raise
     except Exception as error:
         raise _broken(error, named) from error
+    _tell()
     return app
 
 
@@ -63,7 +67,13 @@ def find_any() -> tuple[App, Found]:
     app = find_app(found.named)
     for module in found.modules:
         _import(module, module)
+    _tell()
     return app, found
+
+
+def _tell() -> None:
+    for call in when_loaded:
+        call()
 
 
 def serve_main_names(app: App, named: str) -> None:

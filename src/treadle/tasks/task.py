@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Coroutine
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
@@ -53,6 +54,8 @@ FOREIGN = {  # names of Celery, Dramatiq and Huey
     "request": "use current() inside the function",
     "AsyncResult": "use app.jobs.handle(id)",
 }
+# Up to Python 3.13, reading `Task.__annotations__` leaves an empty dict in the class, which its objects then show.
+_CLASSES_KEEP_ANNOTATIONS = sys.version_info < (3, 14)
 _OF_THE_FUNCTION = ("__module__", "__name__", "__qualname__", "__doc__")
 
 
@@ -66,6 +69,8 @@ class Task(Generic[P, R, C, W]):
         self._core = core
         self.__name__ = self.__qualname__ = core.name  # for a callable object without a name of its own
         functools.update_wrapper(self, core.function, _OF_THE_FUNCTION, ())
+        if _CLASSES_KEEP_ANNOTATIONS:
+            self.__annotations__ = _annotations_of(core.function)
 
     @property
     def name(self) -> str:

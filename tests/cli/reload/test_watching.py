@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from treadle.cli.reload import files, watcher
 from treadle.cli.reload.files import Look, Root, Watched, changes
+from treadle.cli.reload.reports import Reporter, read
 from treadle.cli.reload.watcher import Watcher
 
 
@@ -117,6 +119,21 @@ async def test_a_storm_of_saves_does_not_put_off_the_reload(monkeypatch: pytest.
     await found.begin()
     assert (await found.changed()).written == ["a.py"]
     assert len(looks.left) > 50
+
+
+async def test_a_save_after_a_file_was_loaded_is_a_change_before_the_supervisor_knows_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "helper.py"
+    file.write_text("NUMBER = 1")
+    ours, theirs = os.pipe()
+    with Reporter(theirs) as reporter:
+        reporter._send(iter([str(file)]))
+        file.write_text("NUMBER = 42")
+        [line] = [line for line in os.read(ours, 1_000_000).split(b"\n") if line.endswith(b"helper.py")]
+    os.close(ours)
+    found = Watcher(Watched([]))
+    await found.begin()
+    found.add(dict([read(line)]))
+    assert (await found.changed()).written == [str(file)]
 
 
 async def test_a_watcher_that_cannot_listen_polls(

@@ -1,7 +1,8 @@
 """Tells the supervisor of `--reload` which source files a process has loaded.
 
-The supervisor passes one pipe to all its processes. A message is one path with a line break: a write of up to 4096
-bytes is atomic, so that lines of several processes do not mix.
+The supervisor passes one pipe to all its processes. A message is a line with the mark of a file and its path: a write
+of up to 4096 bytes is atomic, so that lines of several processes do not mix. The mark is read by the process that has
+loaded the file, so that a save is found that comes before the supervisor has read the message.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import threading
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
+
+from treadle.cli import app_loader
+from treadle.cli.reload.files import Mark, marks
 
 VARIABLE: Final = "TREADLE_RELOAD_FD"
 PAUSE: Final = 0.5  # s between two looks at sys.modules, for imports inside functions
@@ -39,13 +43,15 @@ class Reporter:
 
     def __enter__(self) -> Reporter:
         os.set_inheritable(self._descriptor, False)
+        app_loader.when_loaded.append(self._send_loaded)
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._ended.set()
         self._thread.join()
-        self._send(_loaded())
+        app_loader.when_loaded.remove(self._send_loaded)
+        self._send_loaded()
         if error is not None:
             self._send(_files_of(error))
         os.close(self._descriptor)
@@ -54,22 +60,36 @@ class Reporter:
         while True:
             if len(sys.modules) != self._seen:
                 self._seen = len(sys.modules)
-                self._send(_loaded())
+                self._send_loaded()
             if self._ended.wait(PAUSE):
                 return
             if os.getppid() != self._parent:  # the supervisor was killed: stop like its other processes
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
+    def _send_loaded(self) -> None:
+        self._send(_loaded())
+
     def _send(self, paths: Iterator[str]) -> None:
         for path in paths:
             if path in self._sent or path.startswith(self._folders):
                 continue
             self._sent.add(path)
-            line = os.fsencode(path) + b"\n"
-            if len(line) <= LONGEST and b"\n" not in line[:-1]:
-                with contextlib.suppress(OSError):  # the supervisor has ended
-                    os.write(self._descriptor, line)
+            for line in map(_message, marks([path]).items()):
+                if len(line) <= LONGEST and b"\n" not in line[:-1]:
+                    with contextlib.suppress(OSError):  # the supervisor has ended
+                        os.write(self._descriptor, line)
+
+
+def _message(item: tuple[str, Mark]) -> bytes:
+    path, mark = item
+    return b"%d %d %d %s\n" % (*mark, os.fsencode(path))
+
+
+def read(line: bytes) -> tuple[str, Mark]:
+    """The path and the mark of a message, without its line break."""
+    inode, size, modified, path = line.split(b" ", 3)
+    return os.fsdecode(path), (int(inode), int(size), int(modified))
 
 
 def inherited() -> int | None:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from treadle.cli.output import note
 from treadle.cli.reload.files import Watched
-from treadle.cli.reload.reports import VARIABLE
+from treadle.cli.reload.reports import VARIABLE, read
 from treadle.cli.reload.watcher import Watcher
 
 MARGIN: Final = 3.0  # s beyond grace after which processes are stopped at once
@@ -121,7 +121,7 @@ class Reloader:
             self._buffer += os.read(descriptor, 65_536)
         *lines, rest = bytes(self._buffer).split(b"\n")
         self._buffer = bytearray(rest)
-        self._watcher.add([os.fsdecode(line) for line in lines])
+        self._watcher.add(dict(map(read, lines)))
 
 
 class Command:

@@ -13,7 +13,7 @@ import importlib.util
 from typing import Any, Final
 
 from treadle.cli.output import note
-from treadle.cli.reload.files import Changes, Look, Watched, changes, is_source, marks
+from treadle.cli.reload.files import Changes, Look, Watched, changes, is_source
 from treadle.core.clock import monotonic
 
 POLL: Final = 0.5  # s between two looks without watchfiles
@@ -48,10 +48,10 @@ class Watcher:
         """Remember the files as they are now; call it before the processes read them."""
         self._before = await self._look()
 
-    def add(self, paths: list[str]) -> None:
-        """Watch these files too, from now on."""
-        self._watched.add(paths)
-        self._before = {**marks(paths), **self._before}
+    def add(self, loaded: Look) -> None:
+        """Watch these files too. Each had this mark when it was loaded."""
+        self._watched.add(loaded)
+        self._before = {**loaded, **self._before}
 
     async def changed(self) -> Changes:
         """Wait for a change since `begin` -> all of them, once the files are at rest."""
