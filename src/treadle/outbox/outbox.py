@@ -13,10 +13,10 @@ from treadle.core.argument_names import spelled
 from treadle.core.model import NewJob
 from treadle.errors import UNREADABLE, BadOption, StorageError
 from treadle.outbox import address
-from treadle.outbox.drivers import Database, Row
+from treadle.outbox.drivers import Database, Row, checked_mark
 from treadle.outbox.relay import Relay
 from treadle.outbox.rows import job_of
-from treadle.outbox.table import SCHEMA, Sent, Statements
+from treadle.outbox.table import Sent, Statements
 from treadle.outbox.write import Checked, Written
 from treadle.policy.retry import seconds
 
@@ -109,18 +109,16 @@ class Outbox:
         return "".join(f"{statement};\n" for statement in self._statements.ddl())
 
     async def version(self) -> int | None:
-        """The version of the tables; None: they do not exist. Raises StorageError."""
+        """The version of the tables; None: they do not exist, or only in part. Raises StorageError, also for tables of
+        a newer Treadle."""
         if not await self._run(self._statements.exists()):
             return None
-        [(_, version)] = await self._run(self._statements.mark())
-        return int(version)
+        rows = await self._run(self._statements.mark())
+        return checked_mark(rows, self._address)[1] if rows else None
 
     async def create(self) -> bool:
-        """Create the tables unless they exist. Returns whether it did. Raises StorageError."""
-        found = await self.version()
-        if found is not None and found > SCHEMA:
-            raise StorageError(f"{self.url} has tables of version {found}, this Treadle knows up to {SCHEMA}")
-        if found is not None:
+        """Create the tables, or the missing part of them. Returns whether it did. Raises StorageError."""
+        if await self.version() is not None:
             return False
         try:
             await asyncio.to_thread(self._database.run_once, [(text, ()) for text in self._statements.creation()])
@@ -159,9 +157,10 @@ class Outbox:
 
     async def _act(self, ids: Sequence[str], act: Callable[[Sequence[int]], Any]) -> int:
         seqs = [seq for (seq,) in await self._run(self._statements.whole(ids or None))]
-        if seqs:
-            await self._run(act(seqs))
-        return len(seqs)
+        if not seqs:
+            return 0
+        [(changed,)] = await self._run(act(seqs))  # fewer, if a relay has delivered some of them meanwhile
+        return int(changed)
 
     async def _run(self, sent: Sent) -> Sequence[Row]:
         """One statement: on the connection of the app, or if it is not open on one that is closed afterwards."""

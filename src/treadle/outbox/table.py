@@ -135,11 +135,14 @@ class Statements:
         return [text.format(**self._names) for text in DDL[self.dialect]]
 
     def creation(self) -> list[str]:
-        """The same, in one transaction; MySQL commits after each statement, so there each may be repeated."""
-        if self.dialect != "mysql":
-            return ["BEGIN", *self.ddl(), "COMMIT"]
-        repeatable = (("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"), ("INSERT INTO", "INSERT IGNORE INTO"))
-        return [text.replace(*repeatable[0]).replace(*repeatable[1]) for text in self.ddl()]
+        """The same for a database that may have a part of them: MySQL commits after each statement, and a test may
+        have emptied all tables."""
+        made = [text.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS") for text in self.ddl()]
+        if self.dialect == "mysql":
+            return [text.replace("INSERT INTO", "INSERT IGNORE INTO") for text in made]
+        made = [text.replace("CREATE INDEX", "CREATE INDEX IF NOT EXISTS") for text in made]
+        made = [f"{text} ON CONFLICT DO NOTHING" if text.startswith("INSERT") else text for text in made]
+        return ["BEGIN", *made, "COMMIT"]
 
     def _sent(self, text: str, *values: Any) -> Sent:
         """Number the placeholders, which are written as ?."""
@@ -174,25 +177,31 @@ class Statements:
                 " json_extract(value, '$.call'), json_extract(value, '$.job'), {now}, 0 FROM json_each(?) ORDER BY key",
                 packed,
             )
-        # clock_timestamp: a transaction may be open for long before it enqueues
+        # clock_timestamp: a transaction may be open for long before it enqueues.
+        # text::json: a user's connection may encode json differently.
         text = (
             "INSERT INTO {rows} (id, call_id, job, made, due) SELECT id, call, job,"
             " extract(epoch FROM clock_timestamp())::float8, 0"
-            " FROM json_to_recordset(?::json) AS new (id text, call text, job text)"
+            " FROM json_to_recordset(?::text::json) AS new (id text, call text, job text)"
         )
         if self._notify:
             text = f"WITH written AS ({text}) SELECT pg_notify('{CHANNEL}', '')"
         return self._sent(text, packed)
 
     def exists(self) -> Sent:
-        """One row if the tables exist, for the connection that it runs on."""
+        """One row if both tables exist, for the connection that it runs on."""
         if self.dialect == "postgresql":
-            return self._sent("SELECT 1 WHERE to_regclass(?) IS NOT NULL", self._names["relay"])
-        if self.dialect == "sqlite":
-            return self._sent("SELECT 1 FROM main.sqlite_master WHERE type = 'table' AND name = ?", RELAY)
-        return self._sent(
-            "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", RELAY
+            return self._sent(
+                "SELECT 1 WHERE to_regclass(?) IS NOT NULL AND to_regclass(?) IS NOT NULL",
+                self._names["rows"],
+                self._names["relay"],
+            )
+        tables = (
+            "main.sqlite_master WHERE type = 'table' AND name IN (?, ?)"
+            if self.dialect == "sqlite"
+            else "information_schema.tables WHERE table_schema = DATABASE() AND table_name IN (?, ?)"
         )
+        return self._sent(f"SELECT 1 FROM (SELECT count(*) AS found FROM {tables}) AS t WHERE found = 2", ROWS, RELAY)
 
     def mark(self) -> Sent:
         """(mark, version) of this database."""
@@ -202,7 +211,7 @@ class Statements:
         """(id, job) of these jobs."""
         condition, value = self._among("id", ids, "text")
         if self.dialect == "postgresql":  # as one text, because not every driver has arrays
-            condition = "id IN (SELECT json_array_elements_text(?::json))"
+            condition = "id IN (SELECT json_array_elements_text(?::text::json))"
             value = msgspec.json.encode(list(ids)).decode()
         return self._sent(f"SELECT id, job FROM {{rows}} WHERE {condition} AND became IS NULL ORDER BY seq", value)
 
@@ -246,10 +255,11 @@ class Statements:
         )
 
     def lead(self, holder: str, lease: float) -> Sent:
-        """Take or renew the lease, if it is free or this holder's."""
+        """Take or renew the lease, if it is free or this holder's. A lease that ends later than any does was written
+        before the clock was set back."""
         return self._sent(
             f"UPDATE {{relay}} SET holder = ?, until = {{now}} + {lease!r}"
-            " WHERE one = 1 AND (holder = ? OR holder IS NULL OR until <= {now})",
+            f" WHERE one = 1 AND (holder = ? OR holder IS NULL OR until <= {{now}} OR until > {{now}} + {lease!r})",
             holder,
             holder,
         )
