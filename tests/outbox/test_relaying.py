@@ -17,8 +17,10 @@ from tests.waiting import Signal
 from treadle import App, BadOption, Outbox, StorageDenied
 from treadle.core.model import NewJob, Record
 from treadle.outbox import drivers
+from treadle.outbox.address import place_of
 from treadle.outbox.notices import Notices
 from treadle.outbox.relay import Relay
+from treadle.server.doctor import outbox as doctor
 from treadle.testing.shows import shows
 
 
@@ -174,3 +176,37 @@ async def test_errors_in_a_database_of_another_encoding(
         await app.close()
     with psycopg.connect(data.url, autocommit=True) as db:
         db.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@shows("a relay and `treadle doctor` warn of two apps with different storages on one outbox")
+async def test_two_storages(app: App, data: Data, namespace: str, caplog: pytest.LogCaptureFixture) -> None:
+    other = an_app(data, f"{namespace}-other")
+    async with other:
+        for each in (app, other):
+            await written(each, data, "ada")
+            leading = each._core.relay
+            assert leading is not None
+            assert await leading._leads()
+            await leading._leave()
+        assert caplog.text.count("give each an outbox of its own") == 1
+        assert f"?ns={namespace}-other" in caplog.text
+        assert app.outbox is not None
+        verdicts = [
+            [check.verdict async for check in doctor.checks(app.outbox, each._core.outbox_tasks.place)]  # type: ignore[union-attr]
+            for each in (app, other)
+        ]
+        assert [found.count("warn") for found in verdicts] == [2, 1], "and in both cases no process relays"
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("redis://u:hunter2@h:6379/1?ns=a&pool=4&password=hunter2", "redis://h:6379/1?ns=a"),
+        ("postgresql://u:hunter2@h/db?schema=x", "postgresql://h/db?schema=x"),
+        ("http://h:80/base?token=hunter2", "http://h:80/base"),
+        ("sqlite:////data/jobs.db?shared=true", "sqlite:////data/jobs.db"),
+        ("redis://[::1", "redis://..."),
+    ],
+)
+def test_the_name_of_a_storage(url: str, place: str) -> None:
+    assert place_of(url) == place

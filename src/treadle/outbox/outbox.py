@@ -32,6 +32,7 @@ class OutboxStats(Struct, frozen=True, kw_only=True):
     failing   rows whose last delivery was refused
     given_up  rows that no relay tries again before an operator retries them
     relay     the process that relays now; None: no process does
+    storage   the storage that the last relay delivers to; None: it has no URL, or no relay has run
     """
 
     rows: int
@@ -39,6 +40,7 @@ class OutboxStats(Struct, frozen=True, kw_only=True):
     failing: int
     given_up: int
     relay: str | None
+    storage: str | None
 
 
 class OutboxRow(Struct, frozen=True, kw_only=True):
@@ -132,13 +134,14 @@ class Outbox:
 
     async def stats(self) -> OutboxStats:
         """Raises StorageError."""
-        [(rows, oldest, given_up, failing, holder, left)] = await self._run(self._statements.counts())
+        [(rows, oldest, given_up, failing, holder, left, storage)] = await self._run(self._statements.counts())
         return OutboxStats(
             rows=int(rows),
             oldest=max(0.0, float(oldest or 0.0)),
             failing=int(failing),
             given_up=int(given_up),
             relay=holder if left is not None and left > 0 else None,
+            storage=storage,
         )
 
     async def list(self, limit: int = 100, *, failing: bool = False) -> list[OutboxRow]:
@@ -151,8 +154,8 @@ class Outbox:
         return await self._act(ids, self._statements.again)
 
     async def delete(self, *ids: str) -> int:
-        """Delete these jobs, together with the other jobs of their calls. They are never delivered. Without ids, all
-        that were given up. Returns the number of rows."""
+        """Delete these jobs, together with the other jobs of their calls. They are never delivered, except those that
+        a relay is delivering meanwhile. Without ids, all that were given up. Returns the number of rows."""
         return await self._act(ids, self._statements.delete)
 
     async def _act(self, ids: Sequence[str], act: Callable[[Sequence[int]], Any]) -> int:
@@ -174,8 +177,8 @@ class Outbox:
     def _within(self, given: Any, committed: Callable[[Sequence[str]], None] | None) -> Written:
         return Written(given, self._database, self._statements, self._checked, committed)
 
-    def _relay(self, storage: Callable[[], Any], lease: float | None = None) -> Relay:
-        words = {} if lease is None else {"lease": lease}
+    def _relay(self, storage: Callable[[], Any], lease: float | None = None, place: str | None = None) -> Relay:
+        words: dict[str, Any] = {} if lease is None else {"lease": lease}
         self._kept = True  # until `_close`
         return Relay(
             self._database,
@@ -184,6 +187,7 @@ class Outbox:
             keep=self._least,
             poll=self._poll,
             notify=self._notify,
+            place=place,
             **words,
         )
 

@@ -31,12 +31,11 @@ from treadle.errors import (
 from treadle.outbox.drivers import Database, Row, checked_mark
 from treadle.outbox.notices import Notices
 from treadle.outbox.rows import Call, Waiting, aged, calls_of, job_of, read
-from treadle.outbox.table import Statements
+from treadle.outbox.table import LEASE, Statements
 
 log = logging.getLogger("treadle")
 
 PAGE: Final = 1_000  # rows of one delivery; larger pages gained nothing and block the storage for longer
-LEASE: Final = 5.0  # s without a renewal after which another relay takes over
 RENEWALS: Final = 4  # of the lease in that time
 TRIES: Final = 10  # failed deliveries after which a row waits for an operator
 FIRST: Final = 1.0  # s until the second try; each further pause is twice as long
@@ -44,6 +43,7 @@ LONGEST: Final = 300.0  # s of such a pause
 FOLLOWED: Final = 3_600.0  # s for which the outbox remembers that another job was returned for one of its jobs
 ERROR: Final = 2_000  # characters of an error that are kept
 DENIED: Final = 3  # calls in a row that were denied alone, after which the storage is the cause
+EACH: Final = "give each an outbox of its own: in another database, or on PostgreSQL with another schema="
 PROBE: Final = "treadle:relay"  # the id of no job
 
 
@@ -60,6 +60,7 @@ class Relay:
     keep   s for which the row of a job stays at least: a repeated delivery must find it
     poll   s between two reads, if no notification arrives
     lease  s without a renewal after which another relay takes over
+    place  the storage, as it is recorded next to the lease; None: it is not
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Relay:
         poll: float,
         notify: bool = True,
         lease: float = LEASE,
+        place: str | None = None,
     ) -> None:
         self._database, self._statements, self._storage = database, statements, storage
         self._keep, self._poll, self._lease = keep, poll, lease
@@ -80,6 +82,7 @@ class Relay:
         self._notices = Notices(database.address) if notify else None
         self._size = PAGE  # smaller after a page that the storage did not answer, while it answers other calls
         self._denied = 0
+        self._place, self._warned = place, False
         self.delivered = 0  # jobs, since this relay was created
 
     # --- the loop
@@ -109,10 +112,30 @@ class Relay:
         if not self._led_until:
             await self.check()
         [(changed,)] = await self._database.run(self._statements.lead(self.holder, self._lease))
+        if not self._led_until:
+            await self._compare_storage(leads=bool(changed))
         if changed and not self._led_until:
             log.info("the relay of %s is %s", self._database.address.shown, self.holder)
         self._led_until = now + self._lease if changed else 0.0
         return bool(changed)
+
+    async def _compare_storage(self, leads: bool) -> None:
+        """Warn once of a relay to another storage: an outbox is for one, and such jobs wait where no worker of their
+        app looks. Two URLs may name one storage, so this is no error."""
+        if self._place is None:
+            return
+        [(found,)] = await self._database.run(self._statements.storage())
+        if found is not None and found != self._place and not self._warned:
+            self._warned = True
+            log.warning(
+                "outbox: %s was relayed to %s, and the jobs of this app are in %s. If these are two storages, %s",
+                self._database.address.shown,
+                found,
+                self._place,
+                EACH,
+            )
+        if leads and found != self._place:
+            await self._database.run(self._statements.delivers_to(self._place))
 
     async def _leave(self) -> None:
         """End the lease, so that no other relay waits for it."""
@@ -141,8 +164,11 @@ class Relay:
         """Deliver all rows that are due; returns how many jobs were."""
         before = self.delivered
         await self.check()
+        await self._compare_storage(leads=False)
         while await self._pass(_always):
             pass
+        if self.delivered > before:
+            await self._compare_storage(leads=True)
         return self.delivered - before
 
     async def once(self) -> None:

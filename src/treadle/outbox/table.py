@@ -1,7 +1,7 @@
 """The tables of an outbox and every statement on them, in the SQL of each kind of database.
 
 `treadle_outbox` has one row for each job; the rows of one call have the same `call_id` and are delivered together.
-`treadle_relay` has one row: the mark of this database, and the lease of the relay.
+`treadle_relay` has one row: the mark of this database, the lease of the relay, and the storage that it delivers to.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ ROWS: Final = "treadle_outbox"
 RELAY: Final = "treadle_relay"
 CHANNEL: Final = "treadle_outbox"  # of PostgreSQL's notifications
 SCHEMA: Final = 1  # of these tables
+LEASE: Final = 5.0  # s without a renewal after which another relay takes over
 
 NOW: Final[dict[Dialect, str]] = {  # seconds since 1970 by the database's clock, when the statement began
     "postgresql": "extract(epoch FROM statement_timestamp())::float8",
@@ -52,6 +53,7 @@ DDL: Final[dict[Dialect, tuple[str, ...]]] = {
     version integer NOT NULL,
     mark text NOT NULL,
     holder text,
+    storage text,
     until double precision NOT NULL DEFAULT 0
 )""",
         f"INSERT INTO {{relay}} (one, version, mark) VALUES (1, {SCHEMA}, gen_random_uuid()::text)",
@@ -76,6 +78,7 @@ DDL: Final[dict[Dialect, tuple[str, ...]]] = {
     version INT NOT NULL,
     mark VARCHAR(64) NOT NULL,
     holder VARCHAR(255),
+    storage TEXT,
     until DOUBLE NOT NULL DEFAULT 0
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin""",
         f"INSERT INTO {{relay}} (one, version, mark) VALUES (1, {SCHEMA}, UUID())",
@@ -100,6 +103,7 @@ DDL: Final[dict[Dialect, tuple[str, ...]]] = {
     version INTEGER NOT NULL,
     mark TEXT NOT NULL,
     holder TEXT,
+    storage TEXT,
     until REAL NOT NULL DEFAULT 0
 )""",
         f"INSERT INTO {{relay}} (one, version, mark) VALUES (1, {SCHEMA}, lower(hex(randomblob(16))))",
@@ -257,12 +261,20 @@ class Statements:
     def lead(self, holder: str, lease: float) -> Sent:
         """Take or renew the lease, if it is free or this holder's. A lease that ends later than any does was written
         before the clock was set back."""
+        far = 2 * max(lease, LEASE)
         return self._sent(
             f"UPDATE {{relay}} SET holder = ?, until = {{now}} + {lease!r}"
-            f" WHERE one = 1 AND (holder = ? OR holder IS NULL OR until <= {{now}} OR until > {{now}} + {lease!r})",
+            f" WHERE one = 1 AND (holder = ? OR holder IS NULL OR until <= {{now}} OR until > {{now}} + {far!r})",
             holder,
             holder,
         )
+
+    def storage(self) -> Sent:
+        """(storage) that the last relay delivers to; None: it is not known."""
+        return self._sent("SELECT storage FROM {relay} WHERE one = 1")
+
+    def delivers_to(self, storage: str) -> Sent:
+        return self._sent("UPDATE {relay} SET storage = ? WHERE one = 1", storage)
 
     def leave(self, holder: str) -> Sent:
         return self._sent("UPDATE {relay} SET holder = NULL, until = 0 WHERE one = 1 AND holder = ?", holder)
@@ -275,11 +287,13 @@ class Statements:
         return self._sent(text, id)
 
     def counts(self) -> Sent:
-        """(rows that wait, age of the oldest, rows that are given up) and the lease: (holder, seconds left)."""
+        """(rows that wait, age of the oldest, rows that are given up) and of the relay: (holder, seconds left,
+        storage)."""
         return self._sent(
             "SELECT count(*), max({now} - made), coalesce(sum(CASE WHEN due IS NULL THEN 1 ELSE 0 END), 0),"
             " coalesce(sum(CASE WHEN tries > 0 THEN 1 ELSE 0 END), 0),"
-            " (SELECT holder FROM {relay} WHERE one = 1), (SELECT until - {now} FROM {relay} WHERE one = 1)"
+            " (SELECT holder FROM {relay} WHERE one = 1), (SELECT until - {now} FROM {relay} WHERE one = 1),"
+            " (SELECT storage FROM {relay} WHERE one = 1)"
             " FROM {rows} WHERE became IS NULL"
         )
 
