@@ -21,7 +21,7 @@ LEASE: Final = 5.0  # s without a renewal after which another relay takes over
 
 NOW: Final[dict[Dialect, str]] = {  # seconds since 1970 by the database's clock, when the statement began
     "postgresql": "extract(epoch FROM statement_timestamp())::float8",
-    "mysql": "UNIX_TIMESTAMP(NOW(6)) + 0e0",
+    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
     "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
 }
 
