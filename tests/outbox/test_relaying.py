@@ -210,3 +210,21 @@ async def test_two_storages(app: App, data: Data, namespace: str, caplog: pytest
 )
 def test_the_name_of_a_storage(url: str, place: str) -> None:
     assert place_of(url) == place
+
+
+async def test_a_delete_counts_the_rows_that_were_left(app: App, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay delivers one of two between the look and the delete."""
+    await written(app, data, "ada", "eve")
+    outbox = app.outbox
+    assert outbox is not None
+    first, second = await outbox.list()
+    run = outbox._run
+
+    async def delivered_meanwhile(sent: Any) -> Any:
+        if sent[0].startswith("DELETE"):
+            data.run("DELETE FROM treadle_outbox WHERE id = %s", [first.id])
+        return await run(sent)
+
+    monkeypatch.setattr(outbox, "_run", delivered_meanwhile)
+    assert await outbox.delete(first.id, second.id) == 1
+    assert await outbox.retry(first.id, second.id) == 0
