@@ -232,7 +232,7 @@ class AppCore:
     def _open_outbox(self) -> OutboxTasks:
         from treadle.outbox import OutboxTasks  # most apps have no outbox
 
-        found = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop)
+        found = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop, lambda: self.url)
         self.when_forked.append(found.forget)
         self.when_closing.append(found.close)
         self.client.outbox = found

@@ -310,3 +310,26 @@ async def test_one_relay_at_a_time(app: App, data: Data, monkeypatch: pytest.Mon
 async def _empty(app: App) -> bool:
     assert app.outbox is not None
     return (await app.outbox.stats()).rows == 0
+
+
+@pytest.mark.parametrize("data", ["mysql"], indirect=True)
+@shows("times in an outbox in MySQL are exact in the hour that a user's time zone repeats when its summer time ends")
+async def test_the_end_of_summer_time(app: App, data: Data) -> None:
+    with closing(data.connect()) as db:
+        cursor = db.cursor()
+        cursor.execute("INSERT INTO mysql.time_zone (Use_leap_seconds) VALUES ('N')")
+        zone, ends = cursor.lastrowid, 1_792_890_000  # 25 October 2026, 1:00 UTC
+        cursor.execute(f"INSERT INTO mysql.time_zone_name VALUES ('Test/{data.name}', {zone})")
+        cursor.execute(
+            "INSERT INTO mysql.time_zone_transition_type VALUES"
+            f" ({zone}, 0, 7200, 1, 'CEST'), ({zone}, 1, 3600, 0, 'CET')"
+        )
+        cursor.execute(f"INSERT INTO mysql.time_zone_transition VALUES ({zone}, 0, 0), ({zone}, {ends}, 1)")
+        db.commit()
+        cursor.execute(f"SET time_zone = 'Test/{data.name}'")
+        for moment in (ends - 600.5, ends + 600.5):
+            cursor.execute(f"SET timestamp = {moment}")
+            await app.enqueue(mail(app, "ada"), within=db)
+        db.commit()
+    found = [made for (made,) in data.run("SELECT made FROM treadle_outbox ORDER BY seq")]
+    assert found == pytest.approx([ends - 600.5, ends + 600.5], abs=0.001)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -200,3 +201,69 @@ async def test_another_database(app: App, data: Data, tmp_path: Path, namespace:
     await second.outbox._close()
     with closing(other.connect()) as foreign:
         await refused(app, foreign, "another database|two files")
+
+
+async def test_a_text_factory_of_the_users(tmp_path: Path, namespace: str) -> None:
+    """The file is compared also if the user's texts are bytes."""
+    data = a_database("sqlite", tmp_path)
+    app = an_app(data, namespace)
+    (tmp_path / "b").mkdir()
+    other = a_database("sqlite", tmp_path / "b")
+    for each in (app, an_app(other, namespace)):
+        assert each.outbox is not None
+        await each.outbox.create()
+    with closing(other.connect()) as foreign:
+        foreign.text_factory = bytes
+        await refused(app, foreign, "cannot span two files")
+        assert foreign.text_factory is bytes
+    async with aiosqlite.connect(tmp_path / "b" / "shop.db") as async_foreign:
+        async_foreign.text_factory = bytes
+        await refused(app, async_foreign, "cannot span two files")
+    with closing(data.connect()) as db:
+        db.text_factory = bytes
+        await app.enqueue(mail(app, "ada"), within=db)
+        db.commit()
+    assert len(data.run("SELECT 1 FROM treadle_outbox")) == 1
+
+
+async def test_a_transaction_of_sqlite_that_reads_first(tmp_path: Path, namespace: str) -> None:
+    """A relay commits every second, so this is common: the error says how to begin, and not that a lock is held."""
+    data = a_database("sqlite", tmp_path)
+    data.run("PRAGMA journal_mode = WAL")
+    app = an_app(data, namespace)
+    assert app.outbox is not None
+    await app.outbox.create()
+    with closing(data.connect()) as db:
+        await app.enqueue(mail(app, "ada"), within=db)
+        db.rollback()
+        db.execute("BEGIN")
+        db.execute("SELECT count(*) FROM treadle_relay").fetchall()
+        data.run("UPDATE treadle_relay SET until = 1")
+        await refused(app, db, "begin with BEGIN IMMEDIATE")
+
+
+@shows("a connection that encodes json in a way of its own writes jobs to an outbox")
+async def test_codecs_of_the_users(pg_app: tuple[App, Data]) -> None:
+    app, data = pg_app
+    raw = await asyncpg.connect(data.url, statement_cache_size=0)
+    try:
+        for kind in ("json", "jsonb"):
+            await raw.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        async with raw.transaction():
+            first = await app.enqueue(mail(app, "a"), within=raw)
+            assert await app._core.bound(raw).get([first.id, "nobody"]) != [None, None]
+    finally:
+        await raw.close()
+    assert await relayed(app) == 1
+
+
+async def test_a_database_that_was_created_again(data: Data, namespace: str) -> None:
+    """A process keeps the mark of its database, which a restored backup or a test replaces."""
+    app = an_app(data, namespace)
+    assert app.outbox is not None
+    await app.outbox.create()
+    with closing(data.connect()) as db:
+        await app.enqueue(mail(app, "ada"), within=db)
+    data.run("UPDATE treadle_relay SET mark = 'another'")
+    with closing(data.connect()) as db:
+        await app.enqueue(mail(app, "ada"), within=db)

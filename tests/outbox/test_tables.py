@@ -53,6 +53,11 @@ def test_the_commands(
     assert run(["migrate", *target]) == 0
     assert run(["migrate", *target]) == 0
     assert "created" in capsys.readouterr().out
+    data.run("UPDATE treadle_relay SET version = 99")
+    capsys.readouterr()
+    assert run(["migrate", "--check", *target]) == 1
+    assert "version 99, this Treadle knows up to 1" in capsys.readouterr().err
+    data.run("UPDATE treadle_relay SET version = 1")
     assert run(["migrate", "--check", *target]) == 0
     app: App = __import__("sys").modules["shop"].app
     capsys.readouterr()
@@ -106,6 +111,33 @@ async def test_tables_of_a_newer_treadle(app: App, data: Data) -> None:
         await app.outbox.create()
     with closing(data.connect()) as db, pytest.raises(StorageError, match="version 99"):
         await app.enqueue(mail(app, "ada"), within=db)
+    with pytest.raises(StorageError, match="version 99"):
+        await relayed(app)
+    with pytest.raises(StorageError, match="version 99"):
+        await app._core.relay.run()  # type: ignore[union-attr]
+    assert data.run("SELECT holder FROM treadle_relay") == [(None,)], "it does not keep a newer relay from its work"
+
+
+@pytest.mark.parametrize("lost", ["DELETE FROM treadle_relay", "DROP TABLE treadle_outbox"])
+@shows("`treadle migrate` completes the tables of an outbox, for example after a test that empties all tables")
+async def test_tables_that_are_there_in_part(app: App, data: Data, lost: str) -> None:
+    data.run(lost)
+    outbox = app.outbox
+    assert outbox is not None
+    with closing(data.connect()) as db:
+        with pytest.raises(StorageError, match="run `treadle migrate"):
+            await app.enqueue(mail(app, "ada"), within=db)
+        db.cursor().execute("SELECT 1")  # the transaction can still be used
+    if lost.startswith("DELETE"):
+        with pytest.raises(StorageError, match="no row in its table treadle_relay"):
+            await app._core.relay.run()  # type: ignore[union-attr]
+    assert await outbox.version() is None
+    assert await outbox.create()
+    assert not await outbox.create()
+    with closing(data.connect()) as db:
+        await app.enqueue(mail(app, "ada"), within=db)
+        db.commit()
+    assert await relayed(app) == 1
 
 
 @shows("an app that may only insert writes to an outbox, and another role relays")

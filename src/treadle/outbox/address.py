@@ -5,6 +5,7 @@ URLs of SQLAlchemy name a driver (`postgresql+asyncpg://`); that part is ignored
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -24,6 +25,7 @@ SCHEMES: Final[dict[str, Dialect]] = {
     "sqlite": "sqlite",
 }
 KNOWN: Final = "postgresql://host/database, mysql://host/database, mariadb://host/database or sqlite:///file.db"
+WHICH: Final = ("ns", "schema", "db")  # options of a storage URL that name another storage
 CONNECT: Final = 5  # s to connect
 ANSWER: Final = 15  # s for the answer to one statement
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
@@ -69,6 +71,19 @@ def read(url: object, schema: str | None = None) -> Address:
         if isinstance(error, BadUrl):
             raise
         raise BadUrl(f"outbox: expected {KNOWN}, found {known!r}, which is no URL") from None
+
+
+def place_of(storage: str) -> str:
+    """A storage URL as far as it says which storage it is, without user and password. A file has its whole path."""
+    known = shown(storage)
+    try:
+        parts = urlsplit(known)
+    except ValueError:
+        return known
+    if parts.scheme == "sqlite":
+        return f"sqlite:///{os.path.abspath(parts.path.removeprefix('/'))}"
+    which = [f"{name}={value}" for name, value in parse_qsl(parts.query) if name in WHICH]
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" + ("?" + "&".join(which) if which else "")
 
 
 def _conninfo(url: str, known: str) -> str:

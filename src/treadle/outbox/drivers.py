@@ -17,13 +17,17 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from treadle.concurrency import forks
 from treadle.errors import BadUrl, NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.outbox.address import ANSWER, CONNECT, Address
-from treadle.outbox.table import Sent
+from treadle.outbox.table import SCHEMA, Sent
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
 LOCKED: Final = 10.0  # s to wait for the write lock of a SQLite file
 COMMAND: Final = "run `treadle migrate --app MODULE:APP`, or put the output of `treadle relay ddl` into a migration"
+PROCESS: Final = "SELECT pg_backend_pid()"
+FOUND_ROWS: Final = (
+    2  # in MySQL's protocol: an UPDATE counts the rows that it found, also if it changed nothing in them
+)
 # MySQL's error numbers
 MISSING: Final = (1146, 1049)  # no such table, no such database
 DENIED: Final = (1044, 1045, 1142, 1143, 1698)
@@ -41,20 +45,48 @@ class Connection(Protocol):
 
 
 class Postgres:
+    """Behind a pooler a session is lent to other programs as well. Nothing is set or prepared in it: with
+    synchronous_commit = off the user's own commits could be lost."""
+
     def __init__(self, address: Address) -> None:
         import psycopg
 
         self._raw = psycopg.connect(address.target, autocommit=True, client_encoding="UTF8")
         self._cursor = psycopg.RawCursor(self._raw)
+        [(process,)] = self._cursor.execute(PROCESS).fetchall()
+        self._lent = is_lent(process, self._raw)
+        if self._lent:
+            self._raw.prepare_threshold = None
+        else:
+            self._set(local=False)
+
+    def _set(self, local: bool) -> None:
         # A delete that a crash undoes is repeated with its delivery, so no commit of the relay waits for the disk.
-        self._raw.execute(
-            "SELECT set_config('statement_timeout', %s, false), set_config('synchronous_commit', 'off', false)",
-            (f"{ANSWER}s",),
+        self._cursor.execute(
+            "SELECT set_config('statement_timeout', $1, $2), set_config('synchronous_commit', 'off', $2)",
+            (f"{ANSWER}s", local),
         )
 
     def run(self, text: str, values: Sequence[Any]) -> list[Row]:
-        cursor = self._cursor.execute(text, tuple(values))
+        if not self._lent or text == "BEGIN" or self._raw.info.transaction_status.name != "IDLE":
+            return self._run(text, values)
+        with self._raw.transaction():
+            self._set(local=True)
+            return self._run(text, values)
+
+    def _run(self, text: str, values: Sequence[Any]) -> list[Row]:
+        cursor = self._cursor.execute(text, tuple(map(self._storable, values)))
         return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
+
+    def _storable(self, value: Any) -> Any:
+        """Errors of a storage may have characters that a database in another encoding than UTF-8 lacks."""
+        if not isinstance(value, str) or value.isascii() or self._encoding == "UTF8":
+            return value
+        return value.encode("ascii", "backslashreplace").decode()
+
+    @property
+    def _encoding(self) -> str | None:
+        return self._raw.info.parameter_status("server_encoding")
 
     def close(self) -> None:
         self._raw.close()
@@ -80,7 +112,8 @@ class Sqlite:
 class MySQL:
     def __init__(self, address: Address) -> None:
         words = {"connect_timeout": CONNECT, "autocommit": True, "charset": "utf8mb4", **address.target}
-        self._raw: Any = _mysql_driver(address).connect(read_timeout=ANSWER, write_timeout=ANSWER, **words)
+        words |= {"read_timeout": ANSWER, "write_timeout": ANSWER, "client_flag": FOUND_ROWS}
+        self._raw: Any = _mysql_driver(address).connect(**words)
 
     def run(self, text: str, values: Sequence[Any]) -> list[Row]:
         with self._raw.cursor() as cursor:
@@ -89,6 +122,11 @@ class MySQL:
 
     def close(self) -> None:
         self._raw.close()
+
+
+def is_lent(process: int, raw: Any) -> bool:
+    """Whether a pooler lends this session: the server's process is another one than was named while connecting."""
+    return bool(process != raw.info.backend_pid)
 
 
 def _mysql_driver(address: Address) -> Any:
@@ -193,6 +231,17 @@ def translated(error: Exception, address: Address) -> StorageError | None:
 def missing(where: str) -> StorageError:
     """The error for tables that do not exist."""
     return StorageError(f"{where} has no table treadle_outbox: {COMMAND}")
+
+
+def checked_mark(rows: Sequence[Row], address: Address) -> tuple[str, int]:
+    """The mark of the database and the version of its tables. Raises StorageError without them, for example after a
+    test that has emptied all tables, and for a newer version."""
+    if not rows:
+        raise StorageError(f"{address.database} has no row in its table treadle_relay: {COMMAND}")
+    [(mark, version)] = rows
+    if version > SCHEMA:
+        raise StorageError(f"{address.database} has tables of version {version}, this Treadle knows up to {SCHEMA}")
+    return str(mark), int(version)
 
 
 def _of_sqlite(error: sqlite3.Error, where: str, text: str) -> StorageError:

@@ -16,16 +16,16 @@ AGAIN: Final = 30.0  # s until listening is tried again after it failed; meanwhi
 class Notices:
     """A connection that listens. If it is lost, or a pooler drops the notifications, the relay still polls."""
 
-    def __init__(self, address: Address, poll: float) -> None:
-        self._address, self._poll = address, poll
+    def __init__(self, address: Address) -> None:
+        self._address = address
         self._raw: Any = None
         self._not_before = 0.0
 
-    async def wait(self) -> None:
-        """Return after a notification, or after `poll` s."""
+    async def wait(self, most: float) -> bool:
+        """Wait for a notification, for at most so many seconds. Returns whether there may be new rows."""
         if self._address.dialect != "postgresql" or monotonic() < self._not_before:
-            await asyncio.sleep(self._poll)
-            return
+            await asyncio.sleep(most)
+            return False
         import psycopg
 
         try:
@@ -33,15 +33,16 @@ class Notices:
                 async with asyncio.timeout(CONNECT):
                     self._raw = await psycopg.AsyncConnection.connect(self._address.target, autocommit=True)
                     await self._raw.execute(f"LISTEN {CHANNEL}")
-                return  # a row may have been committed before this
-            async for _ in self._raw.notifies(timeout=self._poll, stop_after=1):
-                pass
+                return True  # a row may have been committed before this
+            found = [each async for each in self._raw.notifies(timeout=most, stop_after=1)]
             async for _ in self._raw.notifies(timeout=0):  # one read serves all of them
                 pass
         except (psycopg.Error, OSError, TimeoutError):
             self._not_before = monotonic() + AGAIN
             await self.close()
-            await asyncio.sleep(self._poll)
+            await asyncio.sleep(most)
+            return False
+        return bool(found)
 
     async def close(self) -> None:
         raw, self._raw = self._raw, None

@@ -13,10 +13,10 @@ from treadle.core.argument_names import spelled
 from treadle.core.model import NewJob
 from treadle.errors import UNREADABLE, BadOption, StorageError
 from treadle.outbox import address
-from treadle.outbox.drivers import Database, Row
+from treadle.outbox.drivers import Database, Row, checked_mark
 from treadle.outbox.relay import Relay
 from treadle.outbox.rows import job_of
-from treadle.outbox.table import SCHEMA, Sent, Statements
+from treadle.outbox.table import Sent, Statements
 from treadle.outbox.write import Checked, Written
 from treadle.policy.retry import seconds
 
@@ -32,6 +32,7 @@ class OutboxStats(Struct, frozen=True, kw_only=True):
     failing   rows whose last delivery was refused
     given_up  rows that no relay tries again before an operator retries them
     relay     the process that relays now; None: no process does
+    storage   the storage that the last relay delivers to; None: it has no URL, or no relay has run
     """
 
     rows: int
@@ -39,6 +40,7 @@ class OutboxStats(Struct, frozen=True, kw_only=True):
     failing: int
     given_up: int
     relay: str | None
+    storage: str | None
 
 
 class OutboxRow(Struct, frozen=True, kw_only=True):
@@ -109,18 +111,16 @@ class Outbox:
         return "".join(f"{statement};\n" for statement in self._statements.ddl())
 
     async def version(self) -> int | None:
-        """The version of the tables; None: they do not exist. Raises StorageError."""
+        """The version of the tables; None: they do not exist, or only in part. Raises StorageError, also for tables of
+        a newer Treadle."""
         if not await self._run(self._statements.exists()):
             return None
-        [(_, version)] = await self._run(self._statements.mark())
-        return int(version)
+        rows = await self._run(self._statements.mark())
+        return checked_mark(rows, self._address)[1] if rows else None
 
     async def create(self) -> bool:
-        """Create the tables unless they exist. Returns whether it did. Raises StorageError."""
-        found = await self.version()
-        if found is not None and found > SCHEMA:
-            raise StorageError(f"{self.url} has tables of version {found}, this Treadle knows up to {SCHEMA}")
-        if found is not None:
+        """Create the tables, or the missing part of them. Returns whether it did. Raises StorageError."""
+        if await self.version() is not None:
             return False
         try:
             await asyncio.to_thread(self._database.run_once, [(text, ()) for text in self._statements.creation()])
@@ -134,13 +134,14 @@ class Outbox:
 
     async def stats(self) -> OutboxStats:
         """Raises StorageError."""
-        [(rows, oldest, given_up, failing, holder, left)] = await self._run(self._statements.counts())
+        [(rows, oldest, given_up, failing, holder, left, storage)] = await self._run(self._statements.counts())
         return OutboxStats(
             rows=int(rows),
             oldest=max(0.0, float(oldest or 0.0)),
             failing=int(failing),
             given_up=int(given_up),
             relay=holder if left is not None and left > 0 else None,
+            storage=storage,
         )
 
     async def list(self, limit: int = 100, *, failing: bool = False) -> list[OutboxRow]:
@@ -153,15 +154,16 @@ class Outbox:
         return await self._act(ids, self._statements.again)
 
     async def delete(self, *ids: str) -> int:
-        """Delete these jobs, together with the other jobs of their calls. They are never delivered. Without ids, all
-        that were given up. Returns the number of rows."""
+        """Delete these jobs, together with the other jobs of their calls. They are never delivered, except those that
+        a relay is delivering meanwhile. Without ids, all that were given up. Returns the number of rows."""
         return await self._act(ids, self._statements.delete)
 
     async def _act(self, ids: Sequence[str], act: Callable[[Sequence[int]], Any]) -> int:
         seqs = [seq for (seq,) in await self._run(self._statements.whole(ids or None))]
-        if seqs:
-            await self._run(act(seqs))
-        return len(seqs)
+        if not seqs:
+            return 0
+        [(changed,)] = await self._run(act(seqs))  # fewer, if a relay has delivered some of them meanwhile
+        return int(changed)
 
     async def _run(self, sent: Sent) -> Sequence[Row]:
         """One statement: on the connection of the app, or if it is not open on one that is closed afterwards."""
@@ -175,8 +177,8 @@ class Outbox:
     def _within(self, given: Any, committed: Callable[[Sequence[str]], None] | None) -> Written:
         return Written(given, self._database, self._statements, self._checked, committed)
 
-    def _relay(self, storage: Callable[[], Any], lease: float | None = None) -> Relay:
-        words = {} if lease is None else {"lease": lease}
+    def _relay(self, storage: Callable[[], Any], lease: float | None = None, place: str | None = None) -> Relay:
+        words: dict[str, Any] = {} if lease is None else {"lease": lease}
         self._kept = True  # until `_close`
         return Relay(
             self._database,
@@ -185,6 +187,7 @@ class Outbox:
             keep=self._least,
             poll=self._poll,
             notify=self._notify,
+            place=place,
             **words,
         )
 

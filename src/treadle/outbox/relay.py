@@ -28,23 +28,23 @@ from treadle.errors import (
     Unsupported,
     error_line,
 )
-from treadle.outbox.drivers import Database, Row
+from treadle.outbox.drivers import Database, Row, checked_mark
 from treadle.outbox.notices import Notices
 from treadle.outbox.rows import Call, Waiting, aged, calls_of, job_of, read
-from treadle.outbox.table import Statements
+from treadle.outbox.table import LEASE, Statements
 
 log = logging.getLogger("treadle")
 
 PAGE: Final = 1_000  # rows of one delivery; larger pages gained nothing and block the storage for longer
-LEASE: Final = 5.0  # s without a renewal after which another relay takes over
 RENEWALS: Final = 4  # of the lease in that time
 TRIES: Final = 10  # failed deliveries after which a row waits for an operator
 FIRST: Final = 1.0  # s until the second try; each further pause is twice as long
 LONGEST: Final = 300.0  # s of such a pause
 FOLLOWED: Final = 3_600.0  # s for which the outbox remembers that another job was returned for one of its jobs
 ERROR: Final = 2_000  # characters of an error that are kept
-# Errors that say something of the storage, and nothing of the jobs.
-OF_STORAGE: Final = (StorageFull, StorageDenied, StorageMoved, Unsupported)
+DENIED: Final = 3  # calls in a row that were denied alone, after which the storage is the cause
+EACH: Final = "give each an outbox of its own: in another database, or on PostgreSQL with another schema="
+PROBE: Final = "treadle:relay"  # the id of no job
 
 
 class Store(Protocol):
@@ -60,6 +60,7 @@ class Relay:
     keep   s for which the row of a job stays at least: a repeated delivery must find it
     poll   s between two reads, if no notification arrives
     lease  s without a renewal after which another relay takes over
+    place  the storage, as it is recorded next to the lease; None: it is not
     """
 
     def __init__(
@@ -72,13 +73,16 @@ class Relay:
         poll: float,
         notify: bool = True,
         lease: float = LEASE,
+        place: str | None = None,
     ) -> None:
         self._database, self._statements, self._storage = database, statements, storage
         self._keep, self._poll, self._lease = keep, poll, lease
         self.holder = f"{platform.node()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._led_until = 0.0  # by this process's monotonic clock; 0: another relay leads
-        self._notices = Notices(database.address, poll) if notify else None
+        self._notices = Notices(database.address) if notify else None
         self._size = PAGE  # smaller after a page that the storage did not answer, while it answers other calls
+        self._denied = 0
+        self._place, self._warned = place, False
         self.delivered = 0  # jobs, since this relay was created
 
     # --- the loop
@@ -95,7 +99,7 @@ class Relay:
                 more = await self._pass(self._leads)
                 answered()
                 if not more:
-                    await self._wait()
+                    await self._wait(wanted)
         finally:
             if self._notices is not None:
                 await self._notices.close()
@@ -105,11 +109,33 @@ class Relay:
         now = monotonic()
         if now < self._led_until - self._lease * (1 - 1 / RENEWALS):
             return True
+        if not self._led_until:
+            await self.check()
         [(changed,)] = await self._database.run(self._statements.lead(self.holder, self._lease))
+        if not self._led_until:
+            await self._compare_storage(leads=bool(changed))
         if changed and not self._led_until:
             log.info("the relay of %s is %s", self._database.address.shown, self.holder)
         self._led_until = now + self._lease if changed else 0.0
         return bool(changed)
+
+    async def _compare_storage(self, leads: bool) -> None:
+        """Warn once of a relay to another storage: an outbox is for one, and such jobs wait where no worker of their
+        app looks. Two URLs may name one storage, so this is no error."""
+        if self._place is None:
+            return
+        [(found,)] = await self._database.run(self._statements.storage())
+        if found is not None and found != self._place and not self._warned:
+            self._warned = True
+            log.warning(
+                "outbox: %s was relayed to %s, and the jobs of this app are in %s. If these are two storages, %s",
+                self._database.address.shown,
+                found,
+                self._place,
+                EACH,
+            )
+        if leads and found != self._place:
+            await self._database.run(self._statements.delivers_to(self._place))
 
     async def _leave(self) -> None:
         """End the lease, so that no other relay waits for it."""
@@ -118,19 +144,31 @@ class Relay:
             with suppress(StorageError):
                 await self._database.run(self._statements.leave(self.holder))
 
-    async def _wait(self) -> None:
-        if self._notices is None:
-            await asyncio.sleep(self._poll)
-        else:
-            await self._notices.wait()
+    async def check(self) -> None:
+        """Raise StorageError unless the tables are of a version that this Treadle knows."""
+        checked_mark(await self._database.run(self._statements.mark()), self._database.address)
+
+    async def _wait(self, wanted: Callable[[], bool]) -> None:
+        """Wait for a notification or the next poll, and renew the lease meanwhile."""
+        until = monotonic() + self._poll
+        while (left := until - monotonic()) > 0 and wanted() and await self._leads():
+            part = min(left, self._lease / RENEWALS)
+            if self._notices is None:
+                await asyncio.sleep(part)
+            elif await self._notices.wait(part):
+                return
 
     # --- the delivery
 
     async def everything(self) -> int:
         """Deliver all rows that are due; returns how many jobs were."""
         before = self.delivered
+        await self.check()
+        await self._compare_storage(leads=False)
         while await self._pass(_always):
             pass
+        if self.delivered > before:
+            await self._compare_storage(leads=True)
         return self.delivered - before
 
     async def once(self) -> None:
@@ -202,16 +240,26 @@ class Relay:
         try:
             jobs = [aged(job_of(row.text), row.age, self._keep) for call in calls for row in call]
             stored = await storage.enqueue(jobs)
-        except OF_STORAGE:
+        except (StorageFull, StorageMoved):
             raise
+        except (StorageDenied, Unsupported) as error:
+            await storage.get([PROBE])  # raises if it denies everything; else these rows may be the cause
+            if len(calls) > 1:
+                return await self._refused(storage, calls, error)
+            await self._failed(calls[0], error, for_ever=True)
+            self._denied += 1
+            if self._denied >= DENIED:
+                raise
+            return []
         except StorageUnavailable as error:
-            await storage.get(["treadle:relay"])  # raises if the storage is away; else these rows may be the cause
+            await storage.get([PROBE])  # raises if the storage is away; else these rows may be the cause
             if len(calls) == 1:
                 await self._failed(calls[0], error, for_ever=True)
             self._size = max(1, self._size // 2)
             raise
         except (TreadleError, *UNREADABLE) as error:
             return await self._refused(storage, calls, error)
+        self._denied = 0
         self.delivered += len(jobs)
         self._size = min(PAGE, 2 * self._size)
         return await self._done([row for call in calls for row in call], jobs, stored)

@@ -1,7 +1,7 @@
 """The tables of an outbox and every statement on them, in the SQL of each kind of database.
 
 `treadle_outbox` has one row for each job; the rows of one call have the same `call_id` and are delivered together.
-`treadle_relay` has one row: the mark of this database, and the lease of the relay.
+`treadle_relay` has one row: the mark of this database, the lease of the relay, and the storage that it delivers to.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ ROWS: Final = "treadle_outbox"
 RELAY: Final = "treadle_relay"
 CHANNEL: Final = "treadle_outbox"  # of PostgreSQL's notifications
 SCHEMA: Final = 1  # of these tables
+LEASE: Final = 5.0  # s without a renewal after which another relay takes over
 
 NOW: Final[dict[Dialect, str]] = {  # seconds since 1970 by the database's clock, when the statement began
     "postgresql": "extract(epoch FROM statement_timestamp())::float8",
-    "mysql": "UNIX_TIMESTAMP(NOW(6)) + 0e0",
+    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
     "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
 }
 
@@ -52,6 +53,7 @@ DDL: Final[dict[Dialect, tuple[str, ...]]] = {
     version integer NOT NULL,
     mark text NOT NULL,
     holder text,
+    storage text,
     until double precision NOT NULL DEFAULT 0
 )""",
         f"INSERT INTO {{relay}} (one, version, mark) VALUES (1, {SCHEMA}, gen_random_uuid()::text)",
@@ -76,6 +78,7 @@ DDL: Final[dict[Dialect, tuple[str, ...]]] = {
     version INT NOT NULL,
     mark VARCHAR(64) NOT NULL,
     holder VARCHAR(255),
+    storage TEXT,
     until DOUBLE NOT NULL DEFAULT 0
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin""",
         f"INSERT INTO {{relay}} (one, version, mark) VALUES (1, {SCHEMA}, UUID())",
@@ -100,6 +103,7 @@ DDL: Final[dict[Dialect, tuple[str, ...]]] = {
     version INTEGER NOT NULL,
     mark TEXT NOT NULL,
     holder TEXT,
+    storage TEXT,
     until REAL NOT NULL DEFAULT 0
 )""",
         f"INSERT INTO {{relay}} (one, version, mark) VALUES (1, {SCHEMA}, lower(hex(randomblob(16))))",
@@ -135,11 +139,14 @@ class Statements:
         return [text.format(**self._names) for text in DDL[self.dialect]]
 
     def creation(self) -> list[str]:
-        """The same, in one transaction; MySQL commits after each statement, so there each may be repeated."""
-        if self.dialect != "mysql":
-            return ["BEGIN", *self.ddl(), "COMMIT"]
-        repeatable = (("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"), ("INSERT INTO", "INSERT IGNORE INTO"))
-        return [text.replace(*repeatable[0]).replace(*repeatable[1]) for text in self.ddl()]
+        """The same for a database that may have a part of them: MySQL commits after each statement, and a test may
+        have emptied all tables."""
+        made = [text.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS") for text in self.ddl()]
+        if self.dialect == "mysql":
+            return [text.replace("INSERT INTO", "INSERT IGNORE INTO") for text in made]
+        made = [text.replace("CREATE INDEX", "CREATE INDEX IF NOT EXISTS") for text in made]
+        made = [f"{text} ON CONFLICT DO NOTHING" if text.startswith("INSERT") else text for text in made]
+        return ["BEGIN", *made, "COMMIT"]
 
     def _sent(self, text: str, *values: Any) -> Sent:
         """Number the placeholders, which are written as ?."""
@@ -174,25 +181,31 @@ class Statements:
                 " json_extract(value, '$.call'), json_extract(value, '$.job'), {now}, 0 FROM json_each(?) ORDER BY key",
                 packed,
             )
-        # clock_timestamp: a transaction may be open for long before it enqueues
+        # clock_timestamp: a transaction may be open for long before it enqueues.
+        # text::json: a user's connection may encode json differently.
         text = (
             "INSERT INTO {rows} (id, call_id, job, made, due) SELECT id, call, job,"
             " extract(epoch FROM clock_timestamp())::float8, 0"
-            " FROM json_to_recordset(?::json) AS new (id text, call text, job text)"
+            " FROM json_to_recordset(?::text::json) AS new (id text, call text, job text)"
         )
         if self._notify:
             text = f"WITH written AS ({text}) SELECT pg_notify('{CHANNEL}', '')"
         return self._sent(text, packed)
 
     def exists(self) -> Sent:
-        """One row if the tables exist, for the connection that it runs on."""
+        """One row if both tables exist, for the connection that it runs on."""
         if self.dialect == "postgresql":
-            return self._sent("SELECT 1 WHERE to_regclass(?) IS NOT NULL", self._names["relay"])
-        if self.dialect == "sqlite":
-            return self._sent("SELECT 1 FROM main.sqlite_master WHERE type = 'table' AND name = ?", RELAY)
-        return self._sent(
-            "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", RELAY
+            return self._sent(
+                "SELECT 1 WHERE to_regclass(?) IS NOT NULL AND to_regclass(?) IS NOT NULL",
+                self._names["rows"],
+                self._names["relay"],
+            )
+        tables = (
+            "main.sqlite_master WHERE type = 'table' AND name IN (?, ?)"
+            if self.dialect == "sqlite"
+            else "information_schema.tables WHERE table_schema = DATABASE() AND table_name IN (?, ?)"
         )
+        return self._sent(f"SELECT 1 FROM (SELECT count(*) AS found FROM {tables}) AS t WHERE found = 2", ROWS, RELAY)
 
     def mark(self) -> Sent:
         """(mark, version) of this database."""
@@ -202,7 +215,7 @@ class Statements:
         """(id, job) of these jobs."""
         condition, value = self._among("id", ids, "text")
         if self.dialect == "postgresql":  # as one text, because not every driver has arrays
-            condition = "id IN (SELECT json_array_elements_text(?::json))"
+            condition = "id IN (SELECT json_array_elements_text(?::text::json))"
             value = msgspec.json.encode(list(ids)).decode()
         return self._sent(f"SELECT id, job FROM {{rows}} WHERE {condition} AND became IS NULL ORDER BY seq", value)
 
@@ -246,13 +259,22 @@ class Statements:
         )
 
     def lead(self, holder: str, lease: float) -> Sent:
-        """Take or renew the lease, if it is free or this holder's."""
+        """Take or renew the lease, if it is free or this holder's. A lease that ends later than any does was written
+        before the clock was set back."""
+        far = 2 * max(lease, LEASE)
         return self._sent(
             f"UPDATE {{relay}} SET holder = ?, until = {{now}} + {lease!r}"
-            " WHERE one = 1 AND (holder = ? OR holder IS NULL OR until <= {now})",
+            f" WHERE one = 1 AND (holder = ? OR holder IS NULL OR until <= {{now}} OR until > {{now}} + {far!r})",
             holder,
             holder,
         )
+
+    def storage(self) -> Sent:
+        """(storage) that the last relay delivers to; None: it is not known."""
+        return self._sent("SELECT storage FROM {relay} WHERE one = 1")
+
+    def delivers_to(self, storage: str) -> Sent:
+        return self._sent("UPDATE {relay} SET storage = ? WHERE one = 1", storage)
 
     def leave(self, holder: str) -> Sent:
         return self._sent("UPDATE {relay} SET holder = NULL, until = 0 WHERE one = 1 AND holder = ?", holder)
@@ -265,11 +287,13 @@ class Statements:
         return self._sent(text, id)
 
     def counts(self) -> Sent:
-        """(rows that wait, age of the oldest, rows that are given up) and the lease: (holder, seconds left)."""
+        """(rows that wait, age of the oldest, rows that are given up) and of the relay: (holder, seconds left,
+        storage)."""
         return self._sent(
             "SELECT count(*), max({now} - made), coalesce(sum(CASE WHEN due IS NULL THEN 1 ELSE 0 END), 0),"
             " coalesce(sum(CASE WHEN tries > 0 THEN 1 ELSE 0 END), 0),"
-            " (SELECT holder FROM {relay} WHERE one = 1), (SELECT until - {now} FROM {relay} WHERE one = 1)"
+            " (SELECT holder FROM {relay} WHERE one = 1), (SELECT until - {now} FROM {relay} WHERE one = 1),"
+            " (SELECT storage FROM {relay} WHERE one = 1)"
             " FROM {rows} WHERE became IS NULL"
         )
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from treadle.concurrency.spawn import started
 from treadle.errors import TreadleError
+from treadle.outbox.address import place_of
 from treadle.outbox.outbox import Outbox
 from treadle.outbox.relay import Relay
 from treadle.outbox.write import Written
@@ -43,8 +44,9 @@ class OutboxTasks:
         outbox: Callable[[], Outbox | None],
         storage: Callable[[], Awaitable[Any]],
         loop: Callable[[], asyncio.AbstractEventLoop | None],
+        url: Callable[[], str | None],
     ) -> None:
-        self._outbox, self._storage, self._loop = outbox, storage, loop
+        self._outbox, self._storage, self._loop, self._url = outbox, storage, loop, url
         self._begin()
 
     def _begin(self) -> None:
@@ -65,7 +67,13 @@ class OutboxTasks:
     def relay(self) -> Relay | None:
         """A new relay to the storage of the app; None: there is no outbox."""
         outbox = self._outbox()
-        return None if outbox is None else outbox._relay(self._storage)
+        return None if outbox is None else outbox._relay(self._storage, place=self.place)
+
+    @property
+    def place(self) -> str | None:
+        """The storage of the app, as the relay records it; None: it has no URL."""
+        url = self._url()
+        return None if url is None else place_of(url)
 
     async def find(self, id: str) -> Found | None:
         """Raises StorageError."""

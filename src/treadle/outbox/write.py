@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,11 +15,11 @@ from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import UNREADABLE, BadSession, StorageError, Unsupported
 from treadle.outbox.address import Address
 from treadle.outbox.commits import when_committed
-from treadle.outbox.drivers import Database, Row, missing, raise_translated
+from treadle.outbox.drivers import Database, Row, checked_mark, missing, raise_translated
 from treadle.outbox.rows import expected, job_of, written
-from treadle.outbox.table import SCHEMA, Sent, Statements
+from treadle.outbox.table import Sent, Statements
 from treadle.storage.driver_sessions import Session
-from treadle.storage.user_session import is_async, session_of
+from treadle.storage.user_session import is_async, session_of, stale
 
 
 def same_file(file: str, path: str) -> bool:
@@ -105,6 +106,8 @@ class Written:
         except StorageError:
             raise
         except Exception as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                raise stale(self._given) from error
             raise_translated(error, self._address)
 
     async def _check(self, session: Session) -> None:
@@ -114,11 +117,9 @@ class Written:
             await self._check_file(session)
         if not await self._run(session, self._statements.exists()):
             raise missing(await self._where(session))
-        [(mark, version)] = await self._run(session, self._statements.mark())
-        if version > SCHEMA:
-            raise StorageError(f"{address.database} has tables of version {version}, this Treadle knows up to {SCHEMA}")
+        mark, _ = checked_mark(await self._run(session, self._statements.mark()), address)
         wanted = self._checked.mark
-        if not self._checked.asked:
+        if not self._checked.asked or wanted not in (None, mark):  # the tables may have been created again since
             wanted = await asyncio.to_thread(self._ask) if is_async(self._given) else self._ask()
         if wanted is not None and mark != wanted:
             raise BadSession(
@@ -149,8 +150,8 @@ class Written:
         if self._address.dialect == "sqlite":
             return None  # the file was compared, and it may be locked by the user's own transaction
         try:
-            [[(mark, _)]] = self._database.run_once([self._statements.mark()])
+            [rows] = self._database.run_once([self._statements.mark()])
+            self._checked.mark, _ = checked_mark(rows, self._address)
         except StorageError:
-            return None
-        self._checked.mark = str(mark)
+            self._checked.mark = None
         return self._checked.mark

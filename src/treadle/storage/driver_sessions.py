@@ -6,7 +6,8 @@ Imports no driver that the user has not imported. A driver is recognised by the 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from treadle.errors import BadSession
@@ -98,6 +99,21 @@ def plain_cursor(raw: sqlite3.Connection) -> sqlite3.Cursor:
     return cursor
 
 
+@contextmanager
+def plain_texts(raw: sqlite3.Connection) -> Iterator[None]:
+    """While our statements run on the user's connection, text is str, whatever text factory the user has set."""
+    theirs, raw.text_factory = raw.text_factory, str
+    try:
+        yield
+    finally:
+        raw.text_factory = theirs
+
+
+def _run_on_file(raw: sqlite3.Connection, statement: str, values: Sequence[object]) -> list[Row]:
+    with plain_texts(raw):
+        return plain_cursor(raw).execute(statement, tuple(values)).fetchall()
+
+
 class SqliteSession(NamedTuple):
     raw: sqlite3.Connection
     dialect: Dialect = "sqlite"
@@ -106,7 +122,7 @@ class SqliteSession(NamedTuple):
         return work(self.raw)
 
     async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
-        return plain_cursor(self.raw).execute(statement, tuple(values)).fetchall()
+        return _run_on_file(self.raw, statement, values)
 
 
 class AiosqliteSession(NamedTuple):
@@ -121,7 +137,7 @@ class AiosqliteSession(NamedTuple):
         return answer
 
     async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
-        return await self.call(lambda raw: plain_cursor(raw).execute(statement, tuple(values)).fetchall())
+        return await self.call(lambda raw: _run_on_file(raw, statement, values))
 
 
 # --- PostgreSQL

@@ -19,6 +19,10 @@ DJANGO: Final = "django.utils.connection ConnectionProxy", "django.db.backends.b
 SYNC: Final = "sqlalchemy.orm.session Session", "sqlalchemy.engine.base Connection"
 ASYNC: Final = "sqlalchemy.ext.asyncio.session AsyncSession", "sqlalchemy.ext.asyncio.engine AsyncConnection"
 SCOPED: Final = "sqlalchemy.orm.scoping scoped_session", "sqlalchemy.ext.asyncio.scoping async_scoped_session"
+BEGIN_IN: Final = {
+    "django": ': "OPTIONS": {"transaction_mode": "IMMEDIATE"} in DATABASES',
+    "sqlalchemy": ', in a listener of the "begin" event of the engine',
+}
 DIALECTS: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MySQL"}
 
 
@@ -48,6 +52,16 @@ async def session_of(given: Any, dialect: Dialect, storage: str) -> Session:
     if session.dialect != dialect:
         raise BadSession(how, f"its database is {DIALECTS[session.dialect]}, and the jobs are in {storage}")
     return session
+
+
+def stale(given: Any) -> BadSession:
+    """The error for a deferred transaction of SQLite that read before it wrote, while another connection committed."""
+    package = type(given).__module__.partition(".")[0]
+    return BadSession(
+        "Django's connection" if package == "django" else f"a {type(given).__name__}",
+        "another transaction changed data that it has read, so SQLite refuses its writes; roll back, and begin with "
+        f"BEGIN IMMEDIATE{BEGIN_IN.get(package, '')}",
+    )
 
 
 def is_async(given: Any) -> bool:

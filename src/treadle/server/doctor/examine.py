@@ -45,7 +45,8 @@ async def of_contents(core: AppCore, has_tasks: bool, repair: bool = False) -> A
     async for check in common.checks(core, has_tasks):
         yield check
     if core.choice.outbox is not None:
-        async for check in outbox.checks(core.choice.outbox):
+        delivered_to = None if core.outbox_tasks is None else core.outbox_tasks.place
+        async for check in outbox.checks(core.choice.outbox, delivered_to):
             yield check
 
 

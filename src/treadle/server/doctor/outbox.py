@@ -16,8 +16,11 @@ OLD = 60.0  # s that a row may wait without a warning; a relay that works needs 
 SHOWN = 3  # refused jobs that are named
 
 
-async def checks(outbox: Outbox) -> AsyncIterator[Check]:
-    """The checks change nothing. A database that does not answer is one of them."""
+async def checks(outbox: Outbox, place: str | None = None) -> AsyncIterator[Check]:
+    """The checks change nothing. A database that does not answer is one of them.
+
+    place  the storage of the app, as a relay records it; None: it has no URL
+    """
     try:
         version = await outbox.version()
         if version is None:
@@ -27,9 +30,20 @@ async def checks(outbox: Outbox) -> AsyncIterator[Check]:
         stats = await outbox.stats()
         refused = await outbox.list(SHOWN, failing=True) if stats.failing else []
     except StorageError as error:
-        yield fail("outbox", str(error), "check the URL of the outbox, and whether its database is running")
+        yield fail(
+            "outbox",
+            str(error),
+            "check the URL of the outbox, whether its database is running, and the rights of this process",
+        )
         return
     yield _waiting(stats)
+    if place is not None and stats.storage not in (None, place):
+        yield warn(
+            "outbox",
+            f"it was relayed to {stats.storage} last, and the jobs of this app are in {place}",
+            "if these are two storages, give each an outbox of its own: in another database, or on PostgreSQL with "
+            "another schema=",
+        )
     if refused:
         named = "; ".join(f"{row.id} ({row.task}): {row.error}" for row in refused)
         more = f", {stats.given_up:,} of them given up" if stats.given_up else ""

@@ -23,8 +23,8 @@ from treadle.storage.postgres.errors import Cut, Said, translated
 from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.statements import quoted, revision
 
-# Returns NULL if there is no such schema, and never fails. A user's transaction may last for minutes, so it takes no
-# gates of limits: see functions/gates.sql.
+# Returns NULL if there is no such schema, and fails only for a role without rights on it. A user's transaction may last
+# for minutes, so it takes no gates of limits: see functions/gates.sql.
 IDENTITY: Final = """
 SELECT obj_description(to_regclass(%s), 'pg_class') || ' ' ||
        (SELECT oid FROM pg_database WHERE datname = current_database()),

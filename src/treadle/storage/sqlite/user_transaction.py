@@ -11,12 +11,12 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from treadle.core import clock
 from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import BadSession, StorageError, StorageUnavailable
-from treadle.storage.driver_sessions import FileSession, plain_cursor
+from treadle.storage.driver_sessions import FileSession, plain_cursor, plain_texts
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.enqueue import enqueue
@@ -25,7 +25,7 @@ from treadle.storage.sqlite.lockfile import WAIT
 from treadle.storage.sqlite.migrate import check, newest
 from treadle.storage.sqlite.settle import settle
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
-from treadle.storage.user_session import session_of
+from treadle.storage.user_session import session_of, stale
 from treadle.storage.value_checks import check_jobs, guarded_settle
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class UserTransaction:
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         def read(raw: sqlite3.Connection) -> list[Record | None]:
-            with _texts(raw):
+            with plain_texts(raw):
                 self._check_file(raw)
                 self._file.check(raw)
                 return queries.by_ids(Plain(raw), ids)  # type: ignore[arg-type]  # all that a query needs
@@ -111,7 +111,7 @@ class UserTransaction:
 
     def _act(self, raw: sqlite3.Connection, steps: Steps[T]) -> T:
         """All of it in one go, in the thread of the connection. Raises _Busy."""
-        with _texts(raw):
+        with plain_texts(raw):
             self._check_file(raw)
             began = not raw.in_transaction
             self._lock(raw, "BEGIN IMMEDIATE" if began else "DELETE FROM meta WHERE 0")
@@ -146,7 +146,7 @@ class UserTransaction:
             raw.execute(statement)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                raise _stale(self._given) from error
+                raise stale(self._given) from error
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
                 raise _Busy from error
             raise self._translated(raw, error) from error
@@ -167,22 +167,6 @@ class _Busy(Exception):
     """Another transaction has the write lock."""
 
 
-BEGIN_IN: Final = {
-    "django": ': "OPTIONS": {"transaction_mode": "IMMEDIATE"} in DATABASES',
-    "sqlalchemy": ', in a listener of the "begin" event of the engine',
-}
-
-
-def _stale(given: Any) -> BadSession:
-    """The error for a deferred transaction that read before it wrote, while another connection committed."""
-    package = type(given).__module__.partition(".")[0]
-    return BadSession(
-        "Django's connection" if package == "django" else f"a {type(given).__name__}",
-        "another transaction changed data that it has read, so SQLite refuses its writes; roll back, and begin with "
-        f"BEGIN IMMEDIATE{BEGIN_IN.get(package, '')}",
-    )
-
-
 async def _pause() -> None:
     """Without an event loop the thread sleeps, because such a caller cannot await."""
     try:
@@ -195,19 +179,6 @@ async def _pause() -> None:
 
 def _same(file: str, path: str) -> bool:
     return bool(file) and os.path.exists(file) and os.path.samefile(file, path)
-
-
-class _texts:
-    """While our statements run, text is str."""
-
-    def __init__(self, raw: sqlite3.Connection) -> None:
-        self._raw = raw
-
-    def __enter__(self) -> None:
-        self._theirs, self._raw.text_factory = self._raw.text_factory, str
-
-    def __exit__(self, *_: object) -> None:
-        self._raw.text_factory = self._theirs
 
 
 def _walk(steps: Generator[Any, Any, T]) -> T:
