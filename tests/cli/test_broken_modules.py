@@ -50,6 +50,13 @@ def test_modules_that_import_each_other(here: Path, capsys: pytest.CaptureFixtur
     assert text.endswith("modules import each other: create the app in a module that does not import the tasks")
 
 
+def test_a_relative_import_inside_of_a_package(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "__init__.py").touch()
+    (here / "inner.py").write_text("from .other import app\n")
+    _, text = refused("inner:app", capsys)
+    assert text.endswith("name the file, as in tasks.py:app, or run in the directory above")
+
+
 def test_a_module_that_exits(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "leaving.py").write_text(f"{APP}import sys\nsys.exit(3)\n")
     _, text = refused("leaving:app", capsys)

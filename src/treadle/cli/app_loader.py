@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 BEHIND: Final = '; move that behind `if __name__ == "__main__":`'
+INSIDE: Final = "; this directory is a package: name the file, as in tasks.py:app, or run in the directory above"
 CIRCLE: Final = "; modules import each other: create the app in a module that does not import the tasks"
 
 
@@ -154,7 +155,10 @@ def _broken(error: Exception, named: str) -> Stop:
     else:
         lines = traceback.format_exception(type(error), error, tb)
     note("".join(lines).rstrip())
-    hint = CIRCLE if isinstance(error, ImportError) and "partially initialized module" in str(error) else ""
+    hint = ""
+    if isinstance(error, ImportError):
+        hint = CIRCLE if "partially initialized module" in str(error) else hint
+        hint = INSIDE if "no known parent package" in str(error) else hint
     return Stop(FAILED, f"{named!r} cannot be imported: it raised the error above{hint}")
 
 
