@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         Unsupported,
         WorkflowFailed,
     )
-    from treadle.execution.context import JobFilter, current, current_batch
+    from treadle.execution.context import Context, JobFilter, current, current_batch
     from treadle.execution.middleware import Middleware
     from treadle.execution.run_outcome import RunOutcome
     from treadle.outbox import Outbox
@@ -137,6 +137,7 @@ else:
                 "WorkflowFailed",
             ),
             "treadle.execution.context": (
+                "Context",
                 "JobFilter",
                 "current",
                 "current_batch",
@@ -202,6 +203,7 @@ __all__ = [
     "BadUrl",
     "BatchTask",
     "Conclude",
+    "Context",
     "Defer",
     "DependencyFailed",
     "Event",

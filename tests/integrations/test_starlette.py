@@ -207,6 +207,12 @@ def test_wrong_arguments_are_errors_where_they_are_given(jobs: App) -> None:
         lifespan(jobs, own=5)  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="path"):
         mount(Starlette(), "jobs", jobs)
+    with pytest.raises(BadOption, match=r"expected mount\(web, path, app\)"):
+        mount(jobs, FastAPI(), "/jobs")  # type: ignore[arg-type]
+    web = Starlette()
+    mount(web, "/jobs", jobs)
+    with pytest.raises(BadOption, match="something mounted at '/jobs/' already"):
+        mount(web, "/jobs/", jobs)
     with pytest.raises(BadOption, match="only one of auth= and tokens="):
         mount(Starlette(), "/jobs", jobs, tokens=[_token("a")], auth=lambda request: None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -22,12 +23,12 @@ HERE = "tests/project/test_public_surface.py"
 
 TREADLE = """
     AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession BadStep
-    BadTask BadUrl BatchTask Conclude Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
-    JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld LifespanFailed Limit Middleware NotADatabase
-    OldRows Outbox Pipeline ProcessDied Record Redrive RemoteFailure Retry RunOutcome SchemaTooNew Signalled Sizes
-    Stale State Step StepMismatch StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task
-    TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream Unsupported Worker
-    WorkflowFailed all_done all_succeeded at_least chain current current_batch depends flow gather
+    BadTask BadUrl BatchTask Conclude Context Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
+    JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld LifespanFailed Limit Middleware NotADatabase OldRows
+    Outbox Pipeline ProcessDied Record Redrive RemoteFailure Retry RunOutcome SchemaTooNew Signalled Sizes Stale State
+    Step StepMismatch StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task TooLarge
+    TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream Unsupported Worker WorkflowFailed
+    all_done all_succeeded at_least chain current current_batch depends flow gather
 """
 
 SURFACE = {
@@ -136,11 +137,9 @@ def classes_of(thing: object, name: str) -> Iterator[type]:
 
 
 def resolved(word: str, known: dict[str, Any]) -> object:
-    """The object that an annotation names. Those imported for type checkers only are names of `treadle` and
-    `treadle.testing`."""
+    """The object that an annotation names. Names imported for type checkers only are public ones."""
     first, *rest = word.split(".")
-    exported = {name: getattr(treadle, name) for name in treadle.__all__}
-    scopes = known, vars(builtins), exported, vars(treadle.testing), vars(given_storage)
+    scopes = known, vars(builtins), loaded(treadle), loaded(treadle.testing), vars(given_storage)
     scope = next(names for names in scopes if first in names)
     found = scope[first]
     for part in rest:
@@ -151,4 +150,12 @@ def resolved(word: str, known: dict[str, Any]) -> object:
 def is_exported(kind: type) -> bool:
     modules = (treadle, treadle.errors, treadle.testing, treadle.storage.contract)
     inside = kind.__module__.partition(".")[0] == "treadle"
-    return not inside or any(getattr(module, kind.__name__, None) is kind for module in modules)
+    return not inside or any(loaded(module).get(kind.__name__) is kind for module in modules)
+
+
+@functools.cache
+def loaded(module: ModuleType) -> dict[str, Any]:
+    """The names of a module, with those that it imports at their first use."""
+    for name in getattr(module, "__all__", ()):
+        getattr(module, name)
+    return dict(vars(module))

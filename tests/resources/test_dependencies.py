@@ -7,8 +7,9 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Annotated, Any
 
+import fastapi
 import pytest
 
 from tests.kit import Told, nothing_left
@@ -398,6 +399,21 @@ async def starred(a: int = depends(of_run), *rest: int) -> None: ...
 async def positional(a: int = depends(of_run), /) -> None: ...
 
 
+async def fastapi_default(a: Any = fastapi.Depends(of_run)) -> None: ...  # noqa: B008  # the mistake
+async def fastapi_annotated(a: Annotated[int, fastapi.Depends(of_run)]) -> None: ...
+async def annotated(a: Annotated[int, depends(of_run)]) -> None: ...
+
+
+def for_requests(a: Any = fastapi.Depends(of_run)) -> int:  # noqa: B008
+    return 1
+
+
+async def shared(a: int = depends(for_requests)) -> None: ...
+
+
+IN_FASTAPI = r"the parameter 'a' has Depends\(\.\.\.\) of fastapi, .* write `a: \.\.\. = depends\(of_run\)`"
+
+
 @shows("a cycle of dependencies, or one that cannot work, is refused by name when the task is declared")
 @pytest.mark.parametrize(
     ("function", "words"),
@@ -410,6 +426,10 @@ async def positional(a: int = depends(of_run), /) -> None: ...
         (behind, "the parameter 'b' stands behind the dependency 'a'"),
         (starred, "the parameter 'rest' stands behind the dependency 'a'"),
         (positional, "the parameter 'a' cannot be given by name"),
+        (fastapi_default, f"wrong: {IN_FASTAPI}"),
+        (fastapi_annotated, f"wrong: {IN_FASTAPI}"),
+        (shared, f"for_requests: {IN_FASTAPI}"),
+        (annotated, r"wrong: the annotation of .* 'a' contains depends\(.*of_run\), expected it as the default"),
     ],
 )
 def test_what_cannot_work(function: Callable[..., Any], words: str) -> None:
@@ -422,6 +442,8 @@ def test_what_cannot_work(function: Callable[..., Any], words: str) -> None:
 def test_wrong_arguments_of_depends() -> None:
     with pytest.raises(BadDependency, match="expected a function that provides a value, found 3"):
         depends(3)  # type: ignore[call-overload]
+    with pytest.raises(BadDependency, match=r"give the function itself, depends\(unfilled\)"):
+        depends(unfilled())  # type: ignore[call-overload]
     with pytest.raises(BadDependency, match='expected "process" or "run", found \'job\''):
         depends(of_run, scope="job")  # type: ignore[call-overload]
 

@@ -395,6 +395,8 @@ def test_too_many_and_unknown() -> None:
         CallCodec("few", few).encode_call((1, 2, 3, 4), {})
     with pytest.raises(BadArgument, match=r"'d' is not one of its parameters \(a, b, c\)"):
         CallCodec("few", few).encode_call((1,), {"d": 4})
+    with pytest.raises(BadArgument, match=r"an option of the job is given as \.options\(queue=\.\.\.\)"):
+        CallCodec("few", few).encode_call((1,), {"queue": "mail"})
 
 
 def test_a_mistyped_name_is_reported_instead_of_the_parameter_that_it_leaves_out() -> None:

@@ -16,14 +16,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
+import treadle
 from treadle.cli.app_search import Found, search
 from treadle.cli.output import FAILED, USAGE, Stop, note
-from treadle.errors import BadOption
+from treadle.errors import BadOption, TreadleError
 
 if TYPE_CHECKING:
     from treadle.app import App
 
 when_loaded: Final[list[Callable[[], None]]] = []  # called when an app and its modules are imported
+BEHIND: Final = '; move that behind `if __name__ == "__main__":`'
+INSIDE: Final = "; this directory is a package: name the file, as in tasks.py:app, or run in the directory above"
+CIRCLE: Final = "; modules import each other: create the app in a module that does not import the tasks"
 
 
 def find_app(named: str) -> App:
@@ -58,6 +62,14 @@ def _found(named: str) -> App:
     if len(apps) != 1:
         raise Stop(USAGE, f"{place!r} names a module, not an app: {_apps_in(module)}")
     return next(iter(apps.values()))
+
+
+def refuse_hiding() -> None:
+    """Raise Stop if the current directory has a module `treadle`: worker processes would import it instead of ours."""
+    for found in (Path.cwd() / "treadle.py", Path.cwd() / "treadle" / "__init__.py"):
+        if found.is_file() and found.parent.resolve() != Path(treadle.__file__).resolve().parent:
+            hides = found if found.name == "treadle.py" else found.parent
+            raise Stop(USAGE, f"{hides} hides the library `treadle` from the worker processes: rename it")
 
 
 def find_any() -> tuple[App, Found]:
@@ -121,6 +133,8 @@ def _import(module: str, named: str) -> ModuleType:
             hint = _like(module)
             raise Stop(USAGE, f"no module {error.name!r} here or on sys.path (for {named!r}){hint}") from None
         raise _broken(error, named) from error
+    except SystemExit as error:
+        raise Stop(FAILED, f"{named!r} cannot be imported: the module calls sys.exit({error.code!r}){BEHIND}") from None
     except Exception as error:
         raise _broken(error, named) from error
 
@@ -136,13 +150,25 @@ def _like(module: str) -> str:
 
 
 def _broken(error: Exception, named: str) -> Stop:
-    """Print the traceback of the user's module without the frames of the import machinery -> the error to raise."""
-    tb = error.__traceback__
+    """Print the traceback of the user's module without the frames of the import machinery, and for an error that we
+    raise, without ours -> the error to raise."""
     ours = (__file__, importlib.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+    tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename in ours:
         tb = tb.tb_next
-    note("".join(traceback.format_exception(type(error), error, tb)).rstrip())
-    return Stop(FAILED, f"{named!r} cannot be imported: it raised the error above")
+    if isinstance(error, TreadleError):
+        inside = str(Path(treadle.__file__).parent) + os.sep
+        frames = [frame for frame in traceback.extract_tb(tb) if not frame.filename.startswith(inside)]
+        lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+        lines += traceback.format_exception_only(error)
+    else:
+        lines = traceback.format_exception(type(error), error, tb)
+    note("".join(lines).rstrip())
+    hint = ""
+    if isinstance(error, ImportError):
+        hint = CIRCLE if "partially initialized module" in str(error) else hint
+        hint = INSIDE if "no known parent package" in str(error) else hint
+    return Stop(FAILED, f"{named!r} cannot be imported: it raised the error above{hint}")
 
 
 def _is_app(value: object) -> bool:

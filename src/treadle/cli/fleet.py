@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.cli.app_loader import refuse_hiding
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.output import FAILED, OK, note, plural
 from treadle.core import defaults
@@ -43,6 +44,7 @@ class Fleet:
         roles: Sequence[str] = (),
         inherited: Sequence[int] = (),
     ) -> None:
+        refuse_hiding()
         self.orders, self.size = orders, processes
         self._roles = roles  # of each process, in order
         self._inherited = inherited  # descriptors that each process gets

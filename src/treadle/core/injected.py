@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
+
+from treadle.errors import BadDependency
+
+# Classes of markers that other libraries resolve: FastAPI, fast_depends, taskiq. Each has the attribute `dependency`.
+FOREIGN: Final = ("Depends", "Security", "Dependant", "Dependency")
 
 
 class Injected:
@@ -31,6 +37,28 @@ def injected_names(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(each.name for each in parameters if isinstance(each.default, Injected))
 
 
+def refuse_misplaced(name: str, parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]) -> None:
+    """Raise BadDependency for a parameter with the marker of another library, or with `depends(...)` in its annotation:
+    the worker would not fill it. `name` is that of the function."""
+    for each in parameters:
+        metadata = getattr(hints.get(each.name), "__metadata__", ())
+        for marker in (each.default, *metadata):
+            provider = getattr(getattr(marker, "dependency", None), "__name__", "provider")
+            if type(marker).__name__ in FOREIGN and hasattr(marker, "dependency"):
+                raise BadDependency(
+                    name,
+                    f"the parameter {each.name!r} has {type(marker).__name__}(...) of "
+                    f"{type(marker).__module__.partition('.')[0]}, which a worker does not resolve: write "
+                    f"`{each.name}: ... = depends({provider})` with `from treadle import depends`",
+                )
+            if isinstance(marker, Injected) and marker is not each.default:
+                raise BadDependency(
+                    name,
+                    f"the annotation of the parameter {each.name!r} contains {marker!r}, expected it as the default: "
+                    f"write `{each.name}: ... = {marker!r}`",
+                )
+
+
 def evaluated(function: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     """The evaluated annotations of a function, without those of these names: the parameters that the worker fills may
     have types that are imported for type checkers only. Raises NameError and AttributeError."""
@@ -39,3 +67,18 @@ def evaluated(function: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     kept = {name: hint for name, hint in function.__annotations__.items() if name not in without}
     where = getattr(function, "__globals__", {})
     return typing.get_type_hints(SimpleNamespace(__annotations__=kept), where, include_extras=True)
+
+
+def hints_of(function: Any, final: bool, provided: Sequence[str] = ()) -> dict[str, Any]:
+    """Evaluates the annotations of a function, method, partial or callable object, except `provided`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not hasattr(function, "__annotations__") or inspect.isclass(function):
+        function = function.__init__ if inspect.isclass(function) else type(function).__call__
+    try:
+        return evaluated(function, provided)
+    except (NameError, AttributeError):
+        if not final:
+            raise
+    return evaluated(function, ("return", *provided))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from treadle.app import App
 from treadle.dashboard import Auth, asgi
@@ -57,9 +58,13 @@ def mount(
     worker  as in `lifespan`
     The lifespan that the application has so far is kept inside that of the app. Raises BadOption.
     """
+    if not isinstance(host, Starlette):
+        raise BadOption("mount", f"expected mount(web, path, app): web is a FastAPI or Starlette, found {host!r}")
     if not path.startswith("/") or path == "/":
         raise BadOption("path", f"expected a path such as '/jobs', found {path!r}")
     found = apps_of((app,), "mount")
+    if any(isinstance(route, Mount) and route.path == path.rstrip("/") for route in host.routes):
+        raise BadOption("path", f"this application has something mounted at {path!r} already: choose another path")
     workers = workers_of(found, worker)
     site = asgi(app, auth=auth, tokens=_read(tokens) if isinstance(tokens, str | Path) else tokens)
     before = host.router.lifespan_context

@@ -53,10 +53,21 @@ def depends(provider: Callable[..., Any], *, scope: Scope = "run") -> Any:
     A dependency is no part of a call: `task.enqueue(...)` refuses it. Raises BadDependency.
     """
     if not callable(provider):
-        raise BadDependency("depends()", f"expected a function that provides a value, found {provider!r}")
+        raise BadDependency(
+            "depends()", f"expected a function that provides a value, found {provider!r}{_hint(provider)}"
+        )
     if scope not in ("process", "run"):
         raise BadDependency(name_of(provider), f'scope: expected "process" or "run", found {scope!r}')
     return Dependency(provider, scope)
+
+
+def _hint(provider: object) -> str:
+    """For `depends(get())`. Closes the coroutine, which nothing awaits."""
+    if isinstance(provider, Coroutine):
+        provider.close()
+    elif not isinstance(provider, Iterator | AsyncIterator):
+        return ""
+    return f": give the function itself, depends({getattr(provider, '__name__', 'provider')})"
 
 
 def name_of(provider: Any) -> str:

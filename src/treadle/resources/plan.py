@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+from treadle.core.injected import refuse_misplaced
 from treadle.errors import BadDependency
 from treadle.resources.dependency import Dependency, Scope, name_of
 from treadle.resources.lifespan import Lifespan
@@ -97,6 +98,7 @@ class Planner:
         return made
 
     def _needs(self, call: Callable[..., Any]) -> dict[str, Provided]:
+        refuse_misplaced(name_of(call), _parameters(call), {})
         for each in _parameters(call):
             if _is_injected(each):
                 if each.kind is each.POSITIONAL_ONLY:

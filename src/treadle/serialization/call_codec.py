@@ -18,7 +18,6 @@ annotation.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from treadle.core.injected import call_signature, evaluated, injected_names
+from treadle.core.injected import call_signature, hints_of, injected_names, refuse_misplaced
 from treadle.core.job import returned
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.serialization import tagged_json, tagged_reader, tags
@@ -248,9 +247,10 @@ class CallCodec:
         try:
             parameters = list(call_signature(self._function).parameters.values())
             provided = injected_names(self._function)
-            hints = _hints(self._function, final, provided)
+            hints = hints_of(self._function, final, provided)
         except (TypeError, ValueError, SyntaxError) as error:
             raise BadTask(f"{self.name}: the signature of {self._function!r} cannot be read: {error}") from error
+        refuse_misplaced(self.name, parameters, hints)
         shapes = AnnotationCompiler(self._codec is None)
         made = [(p.kind, param_of(p.name, shapes.of(hints.get(p.name, Any)), p.default is p.empty)) for p in parameters]
         kinds = inspect.Parameter
@@ -383,18 +383,3 @@ class CallCodec:
         except Exception as error:  # whatever a user's codec raises
             why = f"cannot be read by {codec!r}: {type(error).__name__}: {error}"
             raise BadArgument(self.name, None, why) from error
-
-
-def _hints(function: Any, final: bool, provided: Sequence[str] = ()) -> dict[str, Any]:
-    """Evaluates the annotations of a function, method, partial or callable object, except `provided`."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    if not hasattr(function, "__annotations__") or inspect.isclass(function):
-        function = function.__init__ if inspect.isclass(function) else type(function).__call__
-    try:
-        return evaluated(function, provided)
-    except (NameError, AttributeError):
-        if not final:
-            raise
-    return evaluated(function, ("return", *provided))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -17,6 +17,27 @@ from treadle.core.redaction import has_secret_name
 from treadle.errors import BadArgument
 from treadle.serialization.tagged_json import is_plain
 from treadle.serialization.type_check import TypeCheck, dec_hook
+
+# Options of a job that calls give by mistake as arguments of its task.
+OPTIONS: Final = frozenset(
+    [
+        "after",
+        "deadline",
+        "delay",
+        "headers",
+        "id",
+        "key",
+        "labels",
+        "lane",
+        "limits",
+        "priority",
+        "queue",
+        "retry",
+        "run_at",
+        "timeout",
+        "within",
+    ]
+)
 
 
 class Param(msgspec.Struct, frozen=True):
@@ -144,7 +165,8 @@ class Parameters:
         for name in named:  # before those that are missing: a mistyped name is the cause
             if name not in self.named and self.rest is None:
                 known = ", ".join(dict.fromkeys([*(p.name for p in self.positional), *self.named])) or "none"
-                raise BadArgument(task, name, f"is not one of its parameters ({known})")
+                hint = f"; an option of the job is given as .options({name}=...)" if name in OPTIONS else ""
+                raise BadArgument(task, name, f"is not one of its parameters ({known}){hint}")
         for param in (*self.positional[len(given) :], *self.needed):
             if param.required and not (param.name in named and param.name in self.named):
                 raise BadArgument(task, param.name, f"is missing: expected {param.shape.says}")

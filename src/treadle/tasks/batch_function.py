@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from treadle.core.injected import evaluated, injected_names
+from treadle.core.injected import evaluated, injected_names, refuse_misplaced
 from treadle.errors import BadResult, BadTask
 
 
@@ -29,6 +29,7 @@ def item_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]
             f"{name}: an annotation uses a name that is unknown where the batch is defined: {error}; define or import "
             "it above, outside TYPE_CHECKING"
         ) from error
+    refuse_misplaced(name, parameters, hints)
     taken = _element(name, hints.get(parameters[0].name, Any), "takes")
     given = _without_errors(_element(name, hints.get("return", Any), "returns"))
 
