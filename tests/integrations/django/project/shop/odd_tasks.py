@@ -1,5 +1,7 @@
 """Tasks that the tests of the backend use; not among the tasks of the shop."""
 
+import json
+
 import django
 
 from treadle import Retry
@@ -36,6 +38,40 @@ def deep():
         raise ValueError("This Task failed due to ValueError")
 
     inner()
+
+
+class Outer:
+    class Inner(Exception):
+        pass
+
+
+class Silent(Exception):
+    def __str__(self):
+        raise ZeroDivisionError
+
+
+@task
+def raises(kind):
+    """Exceptions whose text or class misleads."""
+    if kind == "lines":
+        raise ValueError("no\nantigravity.fly: x\nKeyError: y")
+    if kind == "nested":
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise Outer.Inner("second") from None
+    if kind == "chained":
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise Outer.Inner("second")  # noqa: B904
+    if kind == "local":
+        raise type("Local", (Exception,), {"__qualname__": "raises.<locals>.Local"})("x" * 100_000)
+    if kind == "silent":
+        raise Silent
+    if kind == "group":
+        raise ExceptionGroup("both", [ValueError("a\nb"), KeyError("c")])
+    raise json.JSONDecodeError("no", "", 0)
 
 
 @task(takes_context=True)

@@ -1,19 +1,22 @@
 """The promises that Django's own tests make for a backend, in words of our own, over Treadle."""
 
 import copy
+import json
 import logging
 import pickle
+import sys
 from datetime import timedelta
 
 import django
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
 from shop import odd_tasks, tasks
 from shop.models import Order
 from shop.odd_tasks import once
+from treadle.errors import BadSession, JobFailed
 from treadle.integrations.django import TreadleBackend, TreadleTask, app_of
 from treadle.integrations.django.compat import LOGGER
 from treadle.integrations.django.testing import run_due
@@ -107,6 +110,23 @@ class Backend(TestCase):
                 with self.assertRaisesMessage(ValueError, "Task failed"):
                     sent.return_value  # noqa: B018
 
+    def test_the_class_of_an_error(self):
+        for kind, error in (
+            ("lines", ValueError),
+            ("nested", JobFailed),  # no path leads to a class within a class
+            ("chained", JobFailed),
+            ("local", JobFailed),
+            ("silent", JobFailed),
+            ("group", ExceptionGroup),
+            ("other", json.JSONDecodeError),
+        ):
+            with self.subTest(kind):
+                sent = odd_tasks.raises.using(**once).enqueue(kind)
+                run_due()
+                sent.refresh()
+                self.assertIs(sent.errors[0].exception_class, error)
+        self.assertNotIn("antigravity", sys.modules)
+
     def test_log_lines(self):
         logging.disable(logging.NOTSET)
         self.addCleanup(logging.disable, logging.CRITICAL)
@@ -160,8 +180,6 @@ class Backend(TestCase):
         with self.assertRaises(TaskResultMismatch):
             tasks.pay.get_result(sent.id)
         job = app_of().stub("shop.tasks.renamed").job()
-        from django.db import connection
-
         app_of().sync.enqueue(job, within=connection)
         with self.assertRaisesMessage(TaskResultDoesNotExist, "this code has no Django task 'shop.tasks.renamed'"):
             default_task_backend.get_result(job.id)
@@ -217,7 +235,42 @@ class Backend(TestCase):
         self.assertEqual(run_due(), 0)
 
 
+class CommitsInATest(TestCase):
+    """The transaction of a TestCase holds what its test stores, whatever `commit` says, and nothing waits for it."""
+
+    def test_after(self):
+        with self.captureOnCommitCallbacks(execute=True), transaction.atomic():
+            sent = odd_tasks.echo.using(backend="after").enqueue(1)
+            self.assertEqual(run_due(), 0)
+        self.assertEqual(run_due(), 1)
+        sent.refresh()
+        self.assertEqual(sent.status, "SUCCESSFUL")
+
+    def test_now(self):
+        with transaction.atomic():
+            odd_tasks.echo.using(backend="now").enqueue(1)
+        self.assertEqual(run_due(), 1)
+
+    def test_nothing_is_left(self):
+        self.assertEqual(run_due(), 0)
+
+
 class Commits(TransactionTestCase):
+    def test_now(self):
+        echo = odd_tasks.echo.using(backend="now")
+        self.assertEqual(echo.enqueue(1).status, "READY")
+        try:
+            with transaction.atomic():
+                kept = echo.enqueue(2)
+                raise ZeroDivisionError
+        except ZeroDivisionError:
+            kept.refresh()
+            self.assertEqual(connection.vendor, "postgresql")
+        except BadSession as error:
+            self.assertIn("enqueue before or after it", str(error))
+            self.assertEqual(connection.vendor, "sqlite")
+        app_of("now").sync.close()
+
     def test_after(self):
         echo = odd_tasks.echo.using(backend="after")
         with transaction.atomic():
