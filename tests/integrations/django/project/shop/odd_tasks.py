@@ -84,6 +84,12 @@ def urgent():
     return "done"
 
 
+REQUIRED = {
+    "priority": 0,
+    "queue_name": "default",
+    "run_after": None,
+    "backend": "default",
+}  # Django 6.0 has no defaults
 once = {"retry": Retry(attempts=1)}
 if django.VERSION < (6, 0) or django.VERSION >= (6, 1):
 
