@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from treadle.core.ids import VALID
 from treadle.core.job import JobSpec
@@ -19,7 +19,7 @@ from treadle.integrations.django.compat import (
     plain_json,
     task_enqueued,
 )
-from treadle.integrations.django.connections import is_of_test
+from treadle.integrations.django.connections import is_in_transaction, is_of_test
 from treadle.integrations.django.job_store import JobStore, connection_of, store_for
 from treadle.integrations.django.known_tasks import Known, constants_of
 from treadle.integrations.django.reading import read
@@ -108,7 +108,7 @@ class TreadleBackend(BaseTaskBackend):
         commit = self.treadle.commit
         if commit in ("same", "outbox"):
             row, created = _stored_within(store, spec)
-        elif commit == "after" and (store.database is None or connection_of(store).in_atomic_block):
+        elif commit == "after" and is_in_transaction(connections[self.treadle.database]):
             return self._after_commit(store, task, spec, plain, named)
         else:
             row, created = _stored_at_once(store, spec)
@@ -192,8 +192,7 @@ def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
     app = store.app
     if store.database is not None:
         connection = connection_of(store)
-        inside = connection.in_atomic_block or not connection.get_autocommit()
-        if not inside or store.memory is not None or is_of_test(connection):
+        if not is_in_transaction(connection) or store.memory is not None or is_of_test(connection):
             return _stored_within(store, spec)
         if connection.vendor == "sqlite":  # the other connection would wait for the lock of this one
             raise BadSession(

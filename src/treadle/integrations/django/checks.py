@@ -130,7 +130,7 @@ def of_schedules(app_configs: Sequence[Any] | None = None, **kwargs: Any) -> Ite
 def of_tables(app_configs: Sequence[Any] | None = None, databases: Sequence[str] | None = None, **kwargs: Any) -> Any:
     """Whether the databases have Treadle's tables; `manage.py check --database default` and `migrate` run it."""
     for store in stores():
-        if store.database is None or store.database not in (databases or ()) or store.options.migrate:
+        if store.database is None or store.database not in (databases or ()) or store.migrates:
             continue
         try:
             read(store, "treadle-check")

@@ -156,8 +156,8 @@ def _error(text: str) -> Any:
 def class_path(text: str) -> str:
     """The importable path of the exception in a stored error; `treadle.errors.JobFailed` if it names none.
 
-    Only the type in the first line counts: the lines after it have the message, which may be anybody's text. Nothing is
-    imported for it; `TaskError.exception_class` does that when it is asked.
+    Only the type in the first line counts: the lines after it have the message, which may be anybody's text. No
+    module is imported for it; `TaskError.exception_class` imports the class when it is read.
     """
     line = error_line(text)
     for words in (line, line.partition("; ")[2]):  # of an Abort that an error has caused, its message comes first

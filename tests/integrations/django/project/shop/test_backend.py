@@ -286,6 +286,12 @@ class Commits(TransactionTestCase):
         with self.assertRaises(TaskResultDoesNotExist):
             lost.refresh()
         self.assertIsNotNone(echo.enqueue(3).enqueued_at)  # outside of a transaction it is stored at once
+        transaction.set_autocommit(False)
+        try:  # Django has no on_commit for a transaction that it does not manage
+            with self.assertRaises(transaction.TransactionManagementError):
+                echo.enqueue(4)
+        finally:
+            transaction.set_autocommit(True)
         app_of("after").sync.close()
 
     def test_elsewhere(self):
@@ -308,6 +314,17 @@ class Commits(TransactionTestCase):
         sent.refresh()  # it is in the outbox, and not delivered yet
         self.assertEqual((sent.status, sent.args), ("READY", [2]))
         self.assertEqual([row.id for row in app.sync.call(app.outbox.list())], [sent.id])
+        with transaction.atomic():
+            with self.assertRaises(ZeroDivisionError), transaction.atomic():
+                echo.enqueue(3)
+                raise ZeroDivisionError
+            last = echo.enqueue(4)
+        relay = app.outbox._relay(app._core.opened)
+        app.sync.call(relay.everything())
+        self.assertEqual(app.sync.call(app.outbox.list()), [])
+        self.assertEqual({row.job.id for row in app.sync.jobs.list().records}, {sent.id, last.id})
+        sent.refresh()
+        self.assertEqual((sent.status, sent.args), ("READY", [2]))
         app.sync.close()
 
     def test_same_without_a_transaction(self):

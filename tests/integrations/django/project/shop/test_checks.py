@@ -99,6 +99,18 @@ class Settings(SimpleTestCase):
                     schedules.read()
                 self.assertEqual([each.id for each in checks.of_schedules()], ["treadle.E005"])
 
+    def test_backends_that_share_their_jobs(self):
+        from treadle.integrations.django.job_store import JobStore
+
+        both = {
+            "default": {"BACKEND": BACKEND, "OPTIONS": {"modules": ["shop.a"]}},
+            "now": {"BACKEND": BACKEND, "OPTIONS": {"commit": "now", "modules": ["shop.b"], "migrate": False}},
+            "other": {"BACKEND": BACKEND, "OPTIONS": {"url": "memory://", "modules": ["shop.c"]}},
+        }
+        with override_settings(TASKS=both):
+            store = JobStore(options.read("default", {"modules": ["shop.a"]}))
+            self.assertEqual((store.modules, store.migrates), (["shop.a", "shop.b"], False))
+
     def test_a_schedule_belongs_to_one_backend(self):
         from treadle.integrations.django.job_store import store_of
 
