@@ -106,7 +106,7 @@ class JobAdmin(Page):
         payloads = self.sees_payloads(request)
         try:
             if request.method == "POST":
-                ids = request.POST.getlist("_selected_action")
+                ids = list(dict.fromkeys(request.POST.getlist("_selected_action")))
                 return self.acted(request, ids, self.list_url())
             page = self.run(lambda core: admin_pages.job_list(core, request.GET.dict(), payloads))
         except BadOption:

@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from treadle.admin import stored_values
 from treadle.app_core import AppCore
+from treadle.core.ids import VALID
 from treadle.core.model import Record, State
 from treadle.core.redaction import visible, without_secrets
-from treadle.errors import UnknownName, UnknownSchedule, error_line
+from treadle.errors import UnknownJob, UnknownName, UnknownSchedule, error_line
 from treadle.integrations.django.results import moment
 from treadle.policy import attempts
 
@@ -176,6 +177,8 @@ def _choice(name: str, text: str, value: str | None, kept: Mapping[str, str], co
 async def job_page(core: AppCore, id: str, payloads: bool) -> JobPage:
     """Raises UnknownJob and StorageError."""
     row = await core.jobs.get(id)
+    if not _is_of_user(row.job.task):
+        raise UnknownJob(id)
     job = row.job
     about = [
         ("Task", job.task),
@@ -240,14 +243,23 @@ def _json(value: Any) -> str:
 
 async def act(core: AppCore, verb: str, ids: Sequence[str], by: str) -> int:
     """Retry, cancel, run or delete these jobs -> how many were changed. Recorded in the audit log. Raises
-    StorageError."""
+    StorageError.
+
+    The ids come from a form, so they may be anything. Only jobs that the list shows are changed: the rows of schedules
+    and limits have ids too, and other permissions.
+    """
     jobs = core.jobs
     calls = {"retry": jobs.retry, "cancel": jobs.cancel, "run_now": jobs.run_now, "delete": jobs.delete}
+    valid = [id for id in dict.fromkeys(ids) if VALID.fullmatch(id)]
+    rows = await core.client.get(valid)
+    ids = [row.job.id for row in rows if row is not None and _is_of_user(row.job.task)]
+    if not ids:
+        return 0
     target = ids[0] if len(ids) == 1 else ""
     words = None if target else f"{len(ids)} jobs chosen in the admin"
     async with core.audit.record(f"job.{verb}", target, filter=words, by=by) as receipt:
-        receipt.done = await calls[verb](ids=list(ids))
-        receipt.ids = list(ids)
+        receipt.done = await calls[verb](ids=ids)
+        receipt.ids = ids
         return receipt.done
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from treadle.core.ids import VALID
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
-from treadle.errors import BadOption, TooLarge
+from treadle.errors import BadOption, BadSession, TooLarge
 from treadle.integrations.django import checks, options, results
 from treadle.integrations.django.compat import (
     BaseTaskBackend,
@@ -19,6 +19,7 @@ from treadle.integrations.django.compat import (
     plain_json,
     task_enqueued,
 )
+from treadle.integrations.django.connections import is_in_transaction, is_of_test
 from treadle.integrations.django.job_store import JobStore, connection_of, store_for
 from treadle.integrations.django.known_tasks import Known, constants_of
 from treadle.integrations.django.reading import read
@@ -107,9 +108,7 @@ class TreadleBackend(BaseTaskBackend):
         commit = self.treadle.commit
         if commit in ("same", "outbox"):
             row, created = _stored_within(store, spec)
-        elif commit == "after" and store.database is not None and not connection_of(store).in_atomic_block:
-            row, created = _stored_at_once(store, spec)
-        elif commit == "after":
+        elif commit == "after" and is_in_transaction(connections[self.treadle.database]):
             return self._after_commit(store, task, spec, plain, named)
         else:
             row, created = _stored_at_once(store, spec)
@@ -185,10 +184,22 @@ def _bound_send(core: Any, spec: JobSpec[Any], connection: Any) -> tuple[Record,
 
 
 def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
-    """Store the job now, over a connection of Treadle's own -> the row, and whether it is new."""
+    """Store the job now -> the row, and whether it is new. Raises BadSession inside a transaction on SQLite.
+
+    Outside of a transaction it is stored over Django's connection, inside of one over a connection of Treadle's own. A
+    database in memory has only Django's connection, and the transaction of a TestCase holds what its test has stored.
+    """
     app = store.app
-    if store.memory is not None:  # only Django's connection can reach that database
-        return _stored_within(store, spec)
+    if store.database is not None:
+        connection = connection_of(store)
+        if not is_in_transaction(connection) or store.memory is not None or is_of_test(connection):
+            return _stored_within(store, spec)
+        if connection.vendor == "sqlite":  # the other connection would wait for the lock of this one
+            raise BadSession(
+                "Django's connection",
+                "commit='now' cannot store a job while this thread has a transaction on the same SQLite file, which "
+                "has one writer; enqueue before or after it, or use commit='same' or 'after'",
+            )
     [found] = app.sync.call(app._core.client.send_rows([spec]))
     return found
 

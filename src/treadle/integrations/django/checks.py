@@ -17,6 +17,7 @@ from treadle.integrations.django import database, schedules
 from treadle.integrations.django.job_store import stores
 from treadle.integrations.django.options import BackendOptions
 from treadle.integrations.django.reading import read
+from treadle.storage import connect
 
 APP: Final = "treadle.integrations.django"
 IMMEDIATE: Final = '"OPTIONS": {"transaction_mode": "IMMEDIATE"}'
@@ -44,6 +45,12 @@ def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
             )
         if given.commit == "outbox":
             yield from _of_outbox(alias, given)
+        if given.commit == "after" and given.database not in settings.DATABASES:
+            yield _no_database(alias, given)
+        try:
+            connect(given.url)
+        except (TreadleError, ImportError) as error:
+            yield checks.Error(f"TASKS[{alias!r}]['OPTIONS']['url']: {error}", id="treadle.E006")
         return
     if given.commit == "outbox":
         yield checks.Error(
@@ -52,11 +59,7 @@ def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
             id="treadle.E003",
         )
     if given.database not in settings.DATABASES:
-        yield checks.Error(
-            f"TASKS[{alias!r}]: there is no DATABASES[{given.database!r}].",
-            hint="Give OPTIONS['database'] an alias of DATABASES.",
-            id="treadle.E002",
-        )
+        yield _no_database(alias, given)
         return
     connection = connections[given.database]
     if connection.vendor not in database.KNOWN:
@@ -66,7 +69,22 @@ def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
             id="treadle.E002",
         )
         return
+    url = database.url_of(given.database, given.schema)
+    try:
+        if not url.startswith(database.MEMORY):
+            connect(url)
+    except (TreadleError, ImportError) as error:
+        yield checks.Error(f"TASKS[{alias!r}]: jobs cannot be stored there: {error}", id="treadle.E002")
+        return
     yield from _of_database(given.database, connection)
+
+
+def _no_database(alias: str, given: BackendOptions) -> Any:
+    return checks.Error(
+        f"TASKS[{alias!r}]: there is no DATABASES[{given.database!r}].",
+        hint="Give OPTIONS['database'] an alias of DATABASES.",
+        id="treadle.E002",
+    )
 
 
 def _of_outbox(alias: str, given: BackendOptions) -> Iterator[Any]:
@@ -112,7 +130,7 @@ def of_schedules(app_configs: Sequence[Any] | None = None, **kwargs: Any) -> Ite
 def of_tables(app_configs: Sequence[Any] | None = None, databases: Sequence[str] | None = None, **kwargs: Any) -> Any:
     """Whether the databases have Treadle's tables; `manage.py check --database default` and `migrate` run it."""
     for store in stores():
-        if store.database is None or store.database not in (databases or ()) or store.options.migrate:
+        if store.database is None or store.database not in (databases or ()) or store.migrates:
             continue
         try:
             read(store, "treadle-check")

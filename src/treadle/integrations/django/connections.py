@@ -29,6 +29,17 @@ def forget_queries() -> None:
         reset_queries()
 
 
+def is_in_transaction(connection: Any) -> bool:
+    """Whether a transaction may be open: inside of `atomic`, or with autocommit turned off."""
+    return connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
+
+
+def is_of_test(connection: Any) -> bool:
+    """Whether the transaction that is open is that of a `TestCase`, which never commits it."""
+    blocks = connection.atomic_blocks
+    return bool(blocks) and bool(getattr(blocks[0], "_from_testcase", False))
+
+
 class OwnThreads:
     """Contexts of asgiref, each with one thread, and so with one connection to each database. A run takes one and gives
     it back, so connections last as long as CONN_MAX_AGE says."""

@@ -70,6 +70,18 @@ class JobStore:
         """The storage URL, with its password."""
         return self.options.url or database.url_of(self.options.database, self.options.schema)
 
+    @property
+    def modules(self) -> list[str]:
+        """OPTIONS["modules"] of all backends whose jobs are here."""
+        same = [each for each in treadle_aliases().values() if each.place == self.options.place]
+        return list(dict.fromkeys(name for each in same or [self.options] for name in each.modules))
+
+    @property
+    def migrates(self) -> bool:
+        """Whether `manage.py migrate` makes the tables: no backend whose jobs are here says otherwise."""
+        same = [each for each in treadle_aliases().values() if each.place == self.options.place]
+        return all(each.migrate for each in same or [self.options])
+
     def _made(self) -> App:
         url = self.url
         if url.startswith(database.MEMORY):
@@ -126,7 +138,7 @@ class JobStore:
     def learn(self, path: str) -> Known | None:
         """The task of that path, after importing its module if the module belongs to an installed app or to
         OPTIONS["modules"]; None if there is no such task."""
-        task = discovery.find_task(path, self.options.modules)
+        task = discovery.find_task(path, self.modules)
         return None if task is None else self.register(task, constants_of(task))
 
     def _declared(self, app: App, path: str, function: Any, constants: dict[str, Any]) -> AnyTask:

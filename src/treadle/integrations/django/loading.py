@@ -29,8 +29,8 @@ def prepare(alias: str) -> App:
     what the modules with tasks raise."""
     store = store_of(alias)
     if id(store) not in _prepared:
-        discovery.load(store.options.modules)
-        for task in discovery.tasks_of_project(store.options.modules):
+        discovery.load(store.modules)
+        for task in discovery.tasks_of_project(store.modules):
             store.register(task, constants_of(task))
         same = [name for name, found in treadle_aliases().items() if found.place == store.options.place]
         schedules.declare(store, same)

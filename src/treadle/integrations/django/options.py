@@ -44,25 +44,29 @@ class BackendOptions(Struct, frozen=True):
 def read(alias: str, given: Mapping[str, Any]) -> BackendOptions:
     """Raises InvalidTaskBackend for an unknown option or a value of the wrong kind."""
     known = BackendOptions.__struct_fields__
+    if not isinstance(given, Mapping):
+        raise InvalidTaskBackend(f"TASKS[{alias!r}]['OPTIONS']: expected a dict, found {given!r:.80}.")
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            like = f"; did you mean {close[0]!r}?" if close else ""
-            raise _wrong(alias, name, f"unknown option{like} Expected one of {', '.join(known)}")
+            close = difflib.get_close_matches(str(name), known, 1)
+            like = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known)}"
+            raise _wrong(alias, name, f"unknown option; {like}")
     for name in ("database", "schema"):
         if not isinstance(given.get(name, "default"), str) or not given.get(name, "default"):
             raise _wrong(alias, name, f"expected a text, found {given[name]!r}")
     url = given.get("url")
-    if url is not None and not isinstance(url, str):
+    if url is not None and not (isinstance(url, str) and url):
         raise _wrong(alias, "url", f"expected a storage URL or None, found {url!r}")
-    commit = given.get("commit") or ("same" if url is None else "after")
+    commit = given.get("commit")
+    if commit is None:
+        commit = "same" if url is None else "after"
     if commit not in COMMITS:
         raise _wrong(alias, "commit", f"expected one of {', '.join(COMMITS)}, found {commit!r}")
     migrate = given.get("migrate", True)
     if not isinstance(migrate, bool):
         raise _wrong(alias, "migrate", f"expected True or False, found {migrate!r}")
     modules = given.get("modules", ())
-    if isinstance(modules, str) or not all(isinstance(each, str) for each in modules):
+    if not isinstance(modules, list | tuple | set | frozenset) or not all(isinstance(each, str) for each in modules):
         raise _wrong(alias, "modules", f"expected a list of module names, found {modules!r}")
     return BackendOptions(
         database=given.get("database", "default"),
@@ -74,6 +78,7 @@ def read(alias: str, given: Mapping[str, Any]) -> BackendOptions:
     )
 
 
-def _wrong(alias: str, option: str, problem: str) -> Exception:
-    found: Exception = InvalidTaskBackend(f"TASKS[{alias!r}]['OPTIONS'][{option!r}]: {problem}.")
+def _wrong(alias: str, option: object, problem: str) -> Exception:
+    end = "" if problem.endswith("?") else "."
+    found: Exception = InvalidTaskBackend(f"TASKS[{alias!r}]['OPTIONS'][{option!r}]: {problem}{end}")
     return found

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import re
-from collections.abc import Sequence
+import sys
+from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.utils.module_loading import import_string
 from django.utils.timezone import make_naive
 
 from treadle.core.model import Record, State
-from treadle.errors import TreadleError, error_line, traceback_of
+from treadle.errors import error_line, traceback_of
 from treadle.integrations.django.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from treadle.integrations.django.known_tasks import Store
 from treadle.policy import attempts
@@ -27,7 +29,7 @@ STATUS: Final = {
     State.CANCELLED: TaskResultStatus.FAILED,
 }
 UNCOUNTED: Final = frozenset({"deferred", "lost", "cancelled"})
-CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+CLASS: Final = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::|$)")
 
 
 def result_of(row: Record, store: Store, alias: str, task: Any = None, running: bool = False) -> Any:
@@ -152,20 +154,35 @@ def _error(text: str) -> Any:
 
 
 def class_path(text: str) -> str:
-    """The importable path of the exception in a stored error; `treadle.errors.JobFailed` if it names none."""
-    for name in _named(text):
-        for path in (name, f"builtins.{name}"):
-            try:
-                found = import_string(path)
-            except (ImportError, ValueError):
-                continue
-            if isinstance(found, type) and issubclass(found, BaseException):
-                return path
-    return f"{TreadleError.__module__.partition('.')[0]}.errors.JobFailed"
+    """The importable path of the exception in a stored error; `treadle.errors.JobFailed` if it names none.
+
+    Only the type in the first line counts: the lines after it have the message, which may be anybody's text. No
+    module is imported for it; `TaskError.exception_class` imports the class when it is read.
+    """
+    line = error_line(text)
+    for words in (line, line.partition("; ")[2]):  # of an Abort that an error has caused, its message comes first
+        match = CLASS.match(words)
+        path = None if match is None else _path(match[1])
+        if path is not None:
+            return path
+    return "treadle.errors.JobFailed"
 
 
-def _named(text: str) -> Sequence[str]:
-    """The class in the last line of the traceback, which has its module, or in the first line."""
-    lines = [line for line in (traceback_of(text) or "").splitlines() if line and not line[0].isspace()]
-    places = [*reversed(lines[1:]), error_line(text)]
-    return [match[0] for line in places if (match := CLASS.match(line))]
+def _path(name: str) -> str | None:
+    """The path of an exception class by its qualified name; None if `import_string` could not find one there."""
+    module, _, attribute = name.rpartition(".")
+    if not module:
+        return f"builtins.{name}" if _is_exception(getattr(builtins, name, None)) else None
+    loaded = sys.modules.get(module)
+    if loaded is not None:
+        return name if _is_exception(getattr(loaded, attribute, None)) else None
+    outer, _, inner = module.rpartition(".")
+    if isinstance(getattr(sys.modules.get(outer), inner, None), type):  # a class within a class
+        return None
+    with suppress(ImportError, ValueError):
+        return name if importlib.util.find_spec(module.partition(".")[0]) is not None else None
+    return None
+
+
+def _is_exception(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)

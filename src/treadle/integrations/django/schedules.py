@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from treadle.errors import BadArgument, BadOption
+from treadle.integrations.django.job_store import first_alias, treadle_aliases
 from treadle.integrations.django.known_tasks import Store, constants_of, is_task
 from treadle.policy import cron as crons
 from treadle.scheduling import ticker
@@ -34,13 +35,14 @@ def read() -> dict[str, dict[str, Any]]:
             raise _wrong(name, f"expected a dict, found {given!r:.80}")
         for key in given:
             if key not in KEYS:
-                close = difflib.get_close_matches(key, KEYS, 1)
+                close = difflib.get_close_matches(str(key), KEYS, 1)
                 like = f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(KEYS)}"
                 raise _wrong(name, f"unknown key {key!r}{like}")
-        if not isinstance(given.get("task"), str):
+        if not isinstance(given.get("task"), str) or "." not in given["task"]:
             raise _wrong(name, '"task": expected the path of a task, such as "shop.tasks.report"')
         if ("cron" in given) == ("every" in given):
             raise _wrong(name, 'give exactly one of "cron" and "every"')
+        _check_call(name, given)
         try:
             ticker.check(name, given.get("catch_up", "one"), given.get("overlap", "allow"))
             crons.cron(given["cron"], _zone(given)) if "cron" in given else crons.every(given["every"])
@@ -49,11 +51,25 @@ def read() -> dict[str, dict[str, Any]]:
     return {name: dict(given) for name, given in found.items()}
 
 
+def _check_call(name: str, given: Mapping[str, Any]) -> None:
+    """Raises ImproperlyConfigured for arguments that no task can get, and for a backend that is none of Treadle's."""
+    args, kwargs = given.get("args", ()), given.get("kwargs", {})
+    if not isinstance(args, list | tuple):
+        raise _wrong(name, f'"args": expected a list, found {args!r:.80}')
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise _wrong(name, f'"kwargs": expected a dict with names as keys, found {kwargs!r:.80}')
+    known = list(treadle_aliases())
+    if "backend" in given and given["backend"] not in known:
+        names = ", ".join(known) or "none"
+        raise _wrong(name, f'"backend": expected a Treadle backend of TASKS ({names}), found {given["backend"]!r:.80}')
+
+
 def declare(store: Store, aliases: list[str]) -> list[str]:
-    """Declare the schedules whose backend is one of these aliases -> their names. Raises ImproperlyConfigured."""
+    """Declare the schedules whose backend is one of these aliases -> their names. One that names no backend belongs to
+    the first Treadle backend. Raises ImproperlyConfigured."""
     declared = []
     for name, given in read().items():
-        if given.get("backend", aliases[0] if aliases else "default") not in aliases:
+        if given.get("backend", first_alias()) not in aliases:
             continue
         try:
             _declare(store, name, given)

@@ -46,7 +46,7 @@ class Endings:
         if not self._is_django(event.task) or not wanted(event.name):
             return
         [row] = await self._app._core.client.get([event.id])
-        if row is None:  # it is not kept: what the event knows must do
+        if row is None:  # its retention is 0, and the arguments and the result are gone
             return
         if self._thread is None:
             self._thread = Threads(1, "treadle-django-signals")

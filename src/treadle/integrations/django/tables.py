@@ -20,11 +20,11 @@ _made: set[str] = set()  # URLs of databases that this process has migrated: `fl
 def after_migrate(using: str, verbosity: int = 1, **kwargs: Any) -> None:
     """Receiver of `post_migrate`. Raises StorageError."""
     for store in stores():
-        if store.outbox == using and store.options.migrate:
+        if store.outbox == using and store.migrates:
             outbox = store.app.outbox
             assert outbox is not None, "a store with an outbox has an app with one"
             in_thread(_create(outbox))
-        if store.database != using or not store.options.migrate:
+        if store.database != using or not store.migrates:
             continue
         if is_in_memory(connections[using]):
             make_in_memory(store)

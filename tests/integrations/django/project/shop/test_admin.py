@@ -5,8 +5,8 @@ from io import StringIO
 
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
-from django.db import transaction
-from django.test import TransactionTestCase
+from django.db import connection, transaction
+from django.test import Client, TransactionTestCase
 from django.urls import reverse
 from django.utils import timezone
 
@@ -116,6 +116,38 @@ class Admin(TransactionTestCase):
         self.assertEqual(len(app_of().sync.jobs.list(task="shop.tasks.report", state="ready").records), 1)
         self.assertContains(self.client.post(SCHEDULES, {"action": "odd"}, follow=True), "Select an action")
         app_of().sync.schedules.delete("report")
+
+    def test_rows_of_treadle_are_no_jobs(self):
+        """A user who may cancel jobs cannot cancel a schedule by the id of its row."""
+        app_of().sync.schedules.upsert("report", app_of().tasks["shop.tasks.report"].job(), every=3600)
+        with connection.cursor() as cursor:
+            tables = {"sqlite": "job", "postgresql": "treadle.job"}
+            query = f"SELECT id, state FROM {tables[connection.vendor]} WHERE task = 'treadle.schedule'"
+            cursor.execute(query)
+            [before] = cursor.fetchall()
+            self.allow("view_job", "view_payload", "change_job", "delete_job")
+            self.assertEqual(self.client.get(f"{LIST}{before[0]}/change/").status_code, 404)
+            for verb in ("cancel", "run_now", "retry", "delete"):
+                asked = {"action": verb, "confirmed": "yes", "_selected_action": [before[0], "a b", "x" * 1000, "\0"]}
+                self.assertContains(self.client.post(LIST, asked, follow=True), "4 could not be")
+                self.client.post(f"{LIST}{before[0]}/change/", asked)
+            cursor.execute(query)
+            self.assertEqual(cursor.fetchall(), [before])
+        twice = {"action": "retry", "_selected_action": [self.failed.id] * 2}
+        self.assertContains(self.client.post(LIST, twice, follow=True), "1 job was retried.<")
+        self.assertNotIn("a b", [entry.target for entry in app_of().sync.audit.list().entries])
+        app_of().sync.schedules.delete("report")
+
+    def test_forgery(self):
+        self.allow("view_job", "change_job")
+        strict = Client(enforce_csrf_checks=True)
+        strict.force_login(self.user)
+        self.assertEqual(strict.post(self.page(self.failed), {"action": "retry"}).status_code, 403)
+        self.client.get(f"{self.page(self.failed)}?action=retry&confirmed=yes")
+        self.assertEqual(self.state(self.failed), "failed")
+        asked = self.client.post(LIST, {"action": "cancel", "_selected_action": "<script>x"})
+        self.assertContains(asked, "&lt;script&gt;x")
+        self.assertNotContains(asked, "<script>x")
 
     def test_the_command(self):
         with self.assertRaises(SystemExit) as left:

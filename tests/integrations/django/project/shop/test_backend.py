@@ -1,19 +1,22 @@
 """The promises that Django's own tests make for a backend, in words of our own, over Treadle."""
 
 import copy
+import json
 import logging
 import pickle
+import sys
 from datetime import timedelta
 
 import django
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
 from shop import odd_tasks, tasks
 from shop.models import Order
 from shop.odd_tasks import once
+from treadle.errors import BadSession, JobFailed
 from treadle.integrations.django import TreadleBackend, TreadleTask, app_of
 from treadle.integrations.django.compat import LOGGER
 from treadle.integrations.django.testing import run_due
@@ -107,6 +110,23 @@ class Backend(TestCase):
                 with self.assertRaisesMessage(ValueError, "Task failed"):
                     sent.return_value  # noqa: B018
 
+    def test_the_class_of_an_error(self):
+        for kind, error in (
+            ("lines", ValueError),
+            ("nested", JobFailed),  # no path leads to a class within a class
+            ("chained", JobFailed),
+            ("local", JobFailed),
+            ("silent", JobFailed),
+            ("group", ExceptionGroup),
+            ("other", json.JSONDecodeError),
+        ):
+            with self.subTest(kind):
+                sent = odd_tasks.raises.using(**once).enqueue(kind)
+                run_due()
+                sent.refresh()
+                self.assertIs(sent.errors[0].exception_class, error)
+        self.assertNotIn("antigravity", sys.modules)
+
     def test_log_lines(self):
         logging.disable(logging.NOTSET)
         self.addCleanup(logging.disable, logging.CRITICAL)
@@ -160,8 +180,6 @@ class Backend(TestCase):
         with self.assertRaises(TaskResultMismatch):
             tasks.pay.get_result(sent.id)
         job = app_of().stub("shop.tasks.renamed").job()
-        from django.db import connection
-
         app_of().sync.enqueue(job, within=connection)
         with self.assertRaisesMessage(TaskResultDoesNotExist, "this code has no Django task 'shop.tasks.renamed'"):
             default_task_backend.get_result(job.id)
@@ -182,7 +200,7 @@ class Backend(TestCase):
     def test_tasks_can_be_copied(self):
         changed = odd_tasks.echo.using(priority=3, key="k")
         self.assertEqual(copy.copy(changed).options, {"key": "k"})
-        if django.VERSION >= (6, 0):
+        if django.VERSION >= (6, 1):  # a task of 6.0 cannot be pickled
             self.assertEqual(pickle.loads(pickle.dumps(changed)), changed)
 
     def test_the_signal_comes_after_the_row(self):
@@ -217,7 +235,42 @@ class Backend(TestCase):
         self.assertEqual(run_due(), 0)
 
 
+class CommitsInATest(TestCase):
+    """The transaction of a TestCase holds what its test stores, whatever `commit` says, and nothing waits for it."""
+
+    def test_after(self):
+        with self.captureOnCommitCallbacks(execute=True), transaction.atomic():
+            sent = odd_tasks.echo.using(backend="after").enqueue(1)
+            self.assertEqual(run_due(), 0)
+        self.assertEqual(run_due(), 1)
+        sent.refresh()
+        self.assertEqual(sent.status, "SUCCESSFUL")
+
+    def test_now(self):
+        with transaction.atomic():
+            odd_tasks.echo.using(backend="now").enqueue(1)
+        self.assertEqual(run_due(), 1)
+
+    def test_nothing_is_left(self):
+        self.assertEqual(run_due(), 0)
+
+
 class Commits(TransactionTestCase):
+    def test_now(self):
+        echo = odd_tasks.echo.using(backend="now")
+        self.assertEqual(echo.enqueue(1).status, "READY")
+        try:
+            with transaction.atomic():
+                kept = echo.enqueue(2)
+                raise ZeroDivisionError
+        except ZeroDivisionError:
+            kept.refresh()
+            self.assertEqual(connection.vendor, "postgresql")
+        except BadSession as error:
+            self.assertIn("enqueue before or after it", str(error))
+            self.assertEqual(connection.vendor, "sqlite")
+        app_of("now").sync.close()
+
     def test_after(self):
         echo = odd_tasks.echo.using(backend="after")
         with transaction.atomic():
@@ -233,6 +286,12 @@ class Commits(TransactionTestCase):
         with self.assertRaises(TaskResultDoesNotExist):
             lost.refresh()
         self.assertIsNotNone(echo.enqueue(3).enqueued_at)  # outside of a transaction it is stored at once
+        transaction.set_autocommit(False)
+        try:  # Django has no on_commit for a transaction that it does not manage
+            with self.assertRaises(transaction.TransactionManagementError):
+                echo.enqueue(4)
+        finally:
+            transaction.set_autocommit(True)
         app_of("after").sync.close()
 
     def test_elsewhere(self):
@@ -255,6 +314,17 @@ class Commits(TransactionTestCase):
         sent.refresh()  # it is in the outbox, and not delivered yet
         self.assertEqual((sent.status, sent.args), ("READY", [2]))
         self.assertEqual([row.id for row in app.sync.call(app.outbox.list())], [sent.id])
+        with transaction.atomic():
+            with self.assertRaises(ZeroDivisionError), transaction.atomic():
+                echo.enqueue(3)
+                raise ZeroDivisionError
+            last = echo.enqueue(4)
+        relay = app.outbox._relay(app._core.opened)
+        app.sync.call(relay.everything())
+        self.assertEqual(app.sync.call(app.outbox.list()), [])
+        self.assertEqual({row.job.id for row in app.sync.jobs.list().records}, {sent.id, last.id})
+        sent.refresh()
+        self.assertEqual((sent.status, sent.args), ("READY", [2]))
         app.sync.close()
 
     def test_same_without_a_transaction(self):
@@ -273,7 +343,7 @@ class Invalid(SimpleTestCase):
 
         for function in (local, Shop().method, len, lambda: None):
             with self.subTest(function), self.assertRaises(InvalidTask):
-                TreadleTask(func=function)
+                TreadleTask(func=function, **odd_tasks.REQUIRED)
         for change in (
             {"priority": 101},
             {"priority": -101},
@@ -298,4 +368,4 @@ class Invalid(SimpleTestCase):
             odd_tasks.echo.using(delay=3)
 
     def test_a_task_of_another_class(self):
-        self.assertIsInstance(Task(func=odd_tasks.echo.func, backend="default"), Task)
+        self.assertIsInstance(Task(func=odd_tasks.echo.func, **odd_tasks.REQUIRED), Task)

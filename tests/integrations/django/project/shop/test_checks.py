@@ -1,9 +1,11 @@
 """Settings that are wrong: `manage.py check`, and errors that name the setting."""
 
 from io import StringIO
+from unittest.mock import patch
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.db import connection, connections
 from django.test import SimpleTestCase, override_settings
 
 from treadle.integrations.django import app_of, checks, options, schedules
@@ -32,6 +34,27 @@ class Settings(SimpleTestCase):
         self.assertEqual(found({"commit": "outbox"}), ["treadle.E003"])
         self.assertEqual(found({"url": "redis://localhost", "commit": "outbox"}), [])
         self.assertEqual(found({"url": "redis://localhost", "commit": "outbox", "database": "gone"}), ["treadle.E002"])
+        self.assertEqual(found({"url": "redis://localhost", "database": "gone"}), ["treadle.E002"])
+        for url in ("nonsense", "redis://localhost:port/0", "mysql://localhost/shop"):
+            self.assertEqual(found({"url": url}), ["treadle.E006"])
+
+    def test_checks_of_databases(self):
+        with self.modify_settings(INSTALLED_APPS={"remove": "treadle.integrations.django"}):
+            self.assertEqual(found({}), ["treadle.E001"])
+        options = {
+            "sqlite": ({"transaction_mode": None}, ["treadle.W001"]),
+            "postgresql": ({"isolation_level": 3}, ["treadle.W002"]),
+        }[connection.vendor]
+        with patch.dict(connection.settings_dict, OPTIONS=options[0]):
+            self.assertEqual(found({}), options[1])
+        with patch.object(type(connections["default"]), "vendor", "oracle"):
+            self.assertEqual(found({}), ["treadle.E002"])
+        if connection.vendor == "postgresql":
+            self.assertEqual(found({"schema": "x" * 100}), ["treadle.E002"])
+            unmade = {"BACKEND": BACKEND, "OPTIONS": {"schema": "unmade", "migrate": False}}
+            with override_settings(TASKS={"default": unmade}):
+                errors = list(checks.of_tables(databases=["default"]))
+            self.assertEqual([each.id for each in errors], ["treadle.E004"])
 
     def test_options(self):
         for given, text in (
@@ -41,6 +64,14 @@ class Settings(SimpleTestCase):
             ({"modules": "shop.jobs"}, "expected a list of module names"),
             ({"migrate": 1}, "expected True or False"),
             ({"database": ""}, "expected a text"),
+            ({"schema": None}, "expected a text, found None"),
+            ({"modules": 5}, "expected a list of module names, found 5"),
+            ({"modules": ["shop.jobs", 5]}, "expected a list of module names"),
+            ({"commit": ""}, "expected one of same, after, now, outbox, found ''"),
+            ({"commit": False}, "found False"),
+            ({"url": ""}, "expected a storage URL or None, found ''"),
+            ({5: 5}, "TASKS['default']['OPTIONS'][5]: unknown option"),
+            (None, "TASKS['default']['OPTIONS']: expected a dict, found None."),
         ):
             with self.subTest(given), self.assertRaisesMessage(ImproperlyConfigured, text):
                 options.read("default", given)
@@ -55,11 +86,35 @@ class Settings(SimpleTestCase):
             ({"a b": {"task": "shop.tasks.report", "every": 60}}, "found 'a b'"),
             ({"a": {"task": "shop.tasks.report", "cron": "never"}}, "TREADLE_SCHEDULES['a']"),
             ({"a": {"task": "shop.tasks.report", "every": 60, "overlap": "maybe"}}, "maybe"),
+            ({"a": {"task": "shop.tasks.report", "every": 60, 5: 5}}, "unknown key 5"),
+            ({"a": {"task": "report", "every": 60}}, "expected the path of a task"),
+            ({"a": {"task": "shop.tasks.report", "every": 60, "args": "xy"}}, "expected a list, found 'xy'"),
+            ({"a": {"task": "shop.tasks.report", "every": 60, "kwargs": [1]}}, "expected a dict with names"),
+            ({"a": {"task": "shop.tasks.report", "every": 60, "kwargs": {1: 1}}}, "expected a dict with names"),
+            ({"a": {"task": "shop.tasks.report", "every": 60, "backend": "gone"}}, "found 'gone'"),
+            ({"a": {"task": "shop.tasks.report", "every": 60, "backend": ["default"]}}, "found ['default']"),
         ):
             with self.subTest(given), override_settings(TREADLE_SCHEDULES=given or [1]):
                 with self.assertRaisesMessage(ImproperlyConfigured, text):
                     schedules.read()
                 self.assertEqual([each.id for each in checks.of_schedules()], ["treadle.E005"])
+
+    def test_backends_that_share_their_jobs(self):
+        from treadle.integrations.django.job_store import JobStore
+
+        both = {
+            "default": {"BACKEND": BACKEND, "OPTIONS": {"modules": ["shop.a"]}},
+            "now": {"BACKEND": BACKEND, "OPTIONS": {"commit": "now", "modules": ["shop.b"], "migrate": False}},
+            "other": {"BACKEND": BACKEND, "OPTIONS": {"url": "memory://", "modules": ["shop.c"]}},
+        }
+        with override_settings(TASKS=both):
+            store = JobStore(options.read("default", {"modules": ["shop.a"]}))
+            self.assertEqual((store.modules, store.migrates), (["shop.a", "shop.b"], False))
+
+    def test_a_schedule_belongs_to_one_backend(self):
+        from treadle.integrations.django.job_store import store_of
+
+        self.assertEqual(schedules.declare(store_of("elsewhere"), ["elsewhere"]), [])
 
     def test_schedules_of_wrong_tasks(self):
         from treadle.integrations.django.job_store import store_of
