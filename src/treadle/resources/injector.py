@@ -17,6 +17,7 @@ from treadle.concurrency import forks
 from treadle.core import ids
 from treadle.core.injected import injected_names
 from treadle.errors import BadDependency
+from treadle.resources.exits import contained, result_of
 from treadle.resources.generators import begin, begin_here, end, end_here
 from treadle.resources.hosted import Hosted
 from treadle.resources.life import Life
@@ -236,12 +237,12 @@ class _RunHere:
             return self._wait(call(**given))
         if provided.kind == "async generator":
             hosted = Hosted(provided.name, call(**given), problem, None)
-            self._open.append((provided.name, lambda error: self._on_loop(hosted.leave(error)).result()))
+            self._open.append((provided.name, lambda error: result_of(self._on_loop(hosted.leave(error)))))
             return self._wait(hosted.enter())
         return provided.checked(call(**given))
 
     def _on_loop(self, work: Coroutine[Any, Any, Any]) -> futures.Future[Any]:
-        return asyncio.run_coroutine_threadsafe(work, self._home.loop)
+        return asyncio.run_coroutine_threadsafe(contained(work), self._home.loop)
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of the coroutine, which is cancelled when the run should stop."""
@@ -251,7 +252,7 @@ class _RunHere:
             if pending.why is not None:
                 future.cancel()
         try:
-            return future.result()
+            return result_of(future)
         except futures.CancelledError:
             raise asyncio.CancelledError from None
         finally:
