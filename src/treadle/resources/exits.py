@@ -15,7 +15,7 @@ from treadle.core import interrupts
 T = TypeVar("T")
 
 RAISED = (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup)
-"""What a provider may raise: all but the exceptions that end a coroutine from outside."""
+"""The exceptions of providers: all but those that end a coroutine from outside."""
 
 
 class Exit(Exception):

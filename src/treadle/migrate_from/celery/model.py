@@ -93,6 +93,15 @@ class Module:
             above = self.parent(above)
         return above
 
+    def always(self, node: cst.CSTNode) -> bool:
+        """Whether a node is part of a statement that runs whenever the module is imported."""
+        above = self.parent(node)
+        while above is not None:
+            if isinstance(above, cst.If | cst.Try | cst.For | cst.While | cst.FunctionDef | cst.Lambda | cst.IfExp):
+                return False
+            above = self.parent(above)
+        return True
+
     def is_async(self, node: cst.CSTNode) -> bool:
         """Whether `await` may stand here, and must, because a blocking call would stop the event loop."""
         function = self.function_of(node)
