@@ -552,6 +552,63 @@ async def test_an_exit_of_what_a_start_needs_names_the_reason(plain: App) -> Non
         await Worker(plain).start()
 
 
+@shows("a timeout ends what a dependency waits for on the event loop, also for a function in a thread")
+@pytest.mark.parametrize("runs", ["async", "thread", "batch", "async batch"])
+@pytest.mark.parametrize("where", ["before", "behind"])
+async def test_a_timeout_of_a_dependency(plain: App, runs: str, where: str, caplog: pytest.LogCaptureFixture) -> None:
+    ended: Log = []
+
+    async def session() -> AsyncIterator[int]:
+        try:
+            if where == "before":
+                await asyncio.Event().wait()
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            ended.append(where)
+
+    async def function(one: int = depends(session)) -> None: ...
+
+    def plain_function(one: int = depends(session)) -> None: ...
+
+    async def many(items: list[int], one: int = depends(session)) -> list[int]:
+        return items
+
+    def many_plain(items: list[int], one: int = depends(session)) -> list[int]:
+        return items
+
+    if "batch" in runs:
+        batch: Any = many if runs == "async batch" else many_plain
+        task: Any = plain.batch(size=2, max_wait=0.01, timeout=0.05)(batch)
+        args = [1]
+    else:
+        task, args = plain.task(timeout=0.05)(function if runs == "async" else plain_function), []
+    async with Worker(plain):
+        record = await (await task.enqueue(*args)).ended(timeout=60)
+    assert (record.state, ended) == (State.FAILED, [where])
+    assert "ran longer than its timeout" in (record.error or "")
+    assert "after another error" not in caplog.text
+
+
+@pytest.mark.parametrize("runs", ["async", "thread"])
+async def test_a_generator_that_fails_before_its_yield_is_not_closed_too(
+    plain: App, runs: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def session() -> AsyncIterator[int]:
+        raise ValueError("no session")
+        yield 1
+
+    async def function(one: int = depends(session)) -> None: ...
+
+    def plain_function(one: int = depends(session)) -> None: ...
+
+    task: Any = plain.task(function if runs == "async" else plain_function)
+    async with Worker(plain):
+        record = await (await task.enqueue()).ended(timeout=60)
+    assert (record.error or "").startswith("ValueError: no session")
+    assert not [each for each in caplog.records if each.name == "treadle"]
+
+
 @shows("a commit that is cancelled behind the yield is a failed attempt")
 @pytest.mark.parametrize("runs", ["async", "thread"])
 async def test_a_commit_that_is_cancelled(plain: App, runs: str) -> None:

@@ -33,6 +33,7 @@ class Hosted:
         self._error: BaseException | None = None  # to raise at the yield
         self._entered, self._leaving = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._cancelled = False  # by this object
 
     async def enter(self) -> Any:
         """The value that the generator yields. Raises what it raises. If this call is cancelled, so is the
@@ -55,7 +56,8 @@ class Hosted:
 
     async def leave(self, error: BaseException | None = None) -> None:
         """Run the code behind the yield, with `error` raised there if it is given. Raises what the generator raises. If
-        this call is cancelled, so is the generator."""
+        this call is cancelled, so is the generator. If the generator did not reach its yield, it only waits for its
+        end: `enter` has raised its error."""
         task, self._error = self._task, error
         if task is None:
             return
@@ -66,9 +68,13 @@ class Hosted:
         except asyncio.CancelledError:
             await self.cancel()
             raise
+        if not self._entered.is_set():
+            return
         if not task.cancelled():
             result_of(task)
-        elif not had_ended:  # such as a commit that was cancelled: it is not known whether it was done
+        elif (
+            not had_ended and not self._cancelled
+        ):  # such as a commit that was cancelled: it is not known whether it was done
             raise self._problem("cancelled itself behind its yield")
 
     async def cancel(self) -> None:
@@ -76,6 +82,7 @@ class Hosted:
         task = self._task
         if task is None:
             return
+        self._cancelled = True
         task.cancel()
         await asyncio.wait([task], timeout=CANCELLED)
         if not task.done():
