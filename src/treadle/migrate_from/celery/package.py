@@ -82,8 +82,8 @@ class Package:
                     self._alias(module, given, f"{source}.{alias.evaluated_name}")
             elif (given_here := assigned(statement)) is not None:
                 name, value = given_here
-                source = module.canonical(value) if isinstance(value, cst.Name | cst.Attribute) else None
-                self._alias(module, name, "" if source is None or source.startswith("builtins.") else source)
+                named = module.canonical(value) if isinstance(value, cst.Name | cst.Attribute) else None
+                self._alias(module, name, "" if named is None or named.startswith("builtins.") else named)
 
     def _alias(self, module: Module, name: str, source: str) -> None:
         full = f"{module.name}.{name}" if module.name else name

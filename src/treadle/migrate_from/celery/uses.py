@@ -167,8 +167,8 @@ def _bare(use: Use, task: TaskDef, above: Any, called: bool) -> None:
             )
         return
     line = module.parent(above) if isinstance(above, cst.Assign) and above.value is use.node else None
-    names = line is not None and all(isinstance(each.target, cst.Name) for each in above.targets)
-    alias = names and isinstance(module.parent(line), cst.Module)
+    alias = line is not None and isinstance(module.parent(line), cst.Module)
+    alias = alias and all(isinstance(each.target, cst.Name) for each in above.targets)
     if not alias:
         use.problem(use.node, "the task is used as a value, so what happens to it is not certain", "calls")
 
