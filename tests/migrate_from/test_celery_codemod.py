@@ -305,6 +305,12 @@ def test_a_function_inside_async_code_keeps_its_tasks(make: Make) -> None:
     assert make(f"{TASK}{view}").stayed == ["shop.base.send"]
 
 
+def test_two_numbers_of_retries_keep_the_task(make: Make) -> None:
+    given = "bind=True, autoretry_for=(OSError,), retry_kwargs={'max_retries': 5}"
+    found = make(f"@c.task({given})\ndef send(self):\n    print(self.max_retries)\n")
+    assert found.stayed == ["shop.base.send"]
+
+
 def test_an_app_with_an_annotation_is_found(make: Make, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(
         "from celery import Celery\n\nc: Celery = Celery('shop')\nc.conf.task_time_limit = 30 * 60\n\n\n"
