@@ -7,7 +7,7 @@ from typing import Final
 
 import libcst as cst
 
-from treadle.migrate_from.celery.model import Finding, Module, TaskDef, Use
+from treadle.migrate_from.celery.model import Finding, Module, TaskDef, Use, begins_with
 from treadle.migrate_from.celery.package import Package, statements
 from treadle.migrate_from.celery.settings import Settings, advice
 from treadle.migrate_from.celery.uses import Found, Reference
@@ -150,9 +150,9 @@ class _Strings(cst.CSTVisitor):
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         value = node.evaluated_value
         if isinstance(value, str) and node not in self._ours:
-            full = next((full for name, full in self._names.items() if f"{value}.".startswith(f"{name}.")), None)
-            if full is not None:
-                self.found.append((node, full))
+            name = begins_with(value, self._names)
+            if name is not None:
+                self.found.append((node, self._names[name]))
 
 
 def named_in_strings(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -127,6 +127,14 @@ def is_dotted(node: cst.CSTNode) -> bool:
     while isinstance(node, cst.Attribute):
         node = node.value
     return isinstance(node, cst.Name)
+
+
+def begins_with(name: str, known: Container[str]) -> str | None:
+    """The dotted name among `known` that this one is or begins with; None: there is none. Its time does not depend on
+    how many are known."""
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
 def absolute(name: str, module: Module) -> str:
