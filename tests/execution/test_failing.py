@@ -164,15 +164,20 @@ async def test_on_error_decides(storage: Storage, clock: HandClock, verdict: Any
 
 
 @shows("an `on_error=` that raises is logged and ignored")
-@pytest.mark.parametrize("answer", ["raises", "exits", "nonsense", "coroutine"])
+@pytest.mark.parametrize("answer", ["raises", "exits", "interrupts", "cancels", "groups", "nonsense", "coroutine"])
 async def test_an_on_error_that_is_broken_is_reported_and_ignored(
     app: App, told: Told, caplog: pytest.LogCaptureFixture, answer: str
 ) -> None:
     def on_error(error: BaseException, info: Any) -> Any:
-        if answer == "raises":
-            raise RuntimeError("broken")
-        if answer == "exits":
-            raise SystemExit(3)
+        broken = {
+            "raises": RuntimeError("broken"),
+            "exits": SystemExit(3),
+            "interrupts": KeyboardInterrupt(),
+            "cancels": asyncio.CancelledError(),
+            "groups": BaseExceptionGroup("two", [SystemExit(3)]),
+        }
+        if answer in broken:
+            raise broken[answer]
         return asyncio.sleep(0) if answer == "coroutine" else "abort"
 
     @app.task(on_error=on_error)

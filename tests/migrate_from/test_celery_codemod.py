@@ -122,6 +122,8 @@ STAYS = [
     "chain(group(send.s(1)), send.s())()",
     "getattr(send, x)()",
     "class View:\n        task = send",
+    "async def view():\n        return list(send.delay(i).id for i in x)",
+    "async def view():\n        run(lambda: send.delay(1).id)",
     "send.apply_async(  # to everybody\n        countdown=1\n    )",
 ]
 
@@ -224,6 +226,7 @@ def test_aliases_and_re_exports_are_followed(make: Make) -> None:
     [
         "from shop.base import *\n",
         "from shop.base import send\n\nmail = send\nmail = other.mail\n",
+        "from shop.base import send\n\nTASKS = {}\nTASKS['send'] = send\n",
         "try:\n    from shop.base import send\nexcept ImportError:\n    send = None\n\n\ndef f():\n    send.delay(1)\n",
     ],
 )
@@ -281,6 +284,50 @@ def test_arguments_and_the_time_zone_of_a_schedule(make: Make) -> None:
     assert wanted in text(found, "base"), reasons(found)
 
 
+@pytest.mark.parametrize("line", ["raise Ignore()", "print(celery.current_task.name)", "print(c.current_task.name)"])
+def test_what_only_a_worker_of_celery_gives_keeps_the_task(make: Make, line: str) -> None:
+    found = make(f"import celery\nfrom celery.exceptions import Ignore\n\n\n@c.task\ndef send(to):\n    {line}\n")
+    assert found.stayed == ["shop.base.send"]
+
+
+def test_a_decorator_around_the_task_keeps_it(make: Make) -> None:
+    found = make(f"@once\n{TASK}@c.task\n@once\ndef mail(): ...\n")
+    assert (found.moved, found.stayed) == (["shop.base.mail"], ["shop.base.send"])
+
+
+def test_a_method_that_async_code_calls_keeps_its_tasks(make: Make) -> None:
+    view = "class View:\n    async def get(self):\n        self.tell()\n\n    def tell(self):\n        send.delay(1)\n"
+    assert make(f"{TASK}{view}").stayed == ["shop.base.send"]
+
+
+def test_a_function_inside_async_code_keeps_its_tasks(make: Make) -> None:
+    view = "async def view():\n    def inner():\n        send.delay(1)\n\n    inner()\n"
+    assert make(f"{TASK}{view}").stayed == ["shop.base.send"]
+
+
+def test_two_numbers_of_retries_keep_the_task(make: Make) -> None:
+    given = "bind=True, autoretry_for=(OSError,), retry_kwargs={'max_retries': 5}"
+    found = make(f"@c.task({given})\ndef send(self):\n    print(self.max_retries)\n")
+    assert found.stayed == ["shop.base.send"]
+
+
+def test_an_app_with_an_annotation_is_found(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(
+        "from celery import Celery\n\nc: Celery = Celery('shop')\nc.conf.task_time_limit = 30 * 60\n\n\n"
+        "@c.task\ndef send(): ...\n"
+    )
+    found = plan(Path("one.py"))
+    assert "@app.task(timeout=1800, max_lost=1)" in found.files[Path("one.py")].decode(), reasons(found)
+
+
+def test_tasks_of_an_app_that_is_not_known_are_named(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(
+        "try:\n    from celery import Celery\nexcept ImportError:\n    Celery = None\n\nc = Celery('shop')\n\n\n"
+        "@c.task\ndef send(): ...\n"
+    )
+    assert {2, 9} <= {each.line for each in plan(Path("one.py")).findings}
+
+
 @pytest.mark.parametrize(
     "setting",
     [
@@ -291,6 +338,8 @@ def test_arguments_and_the_time_zone_of_a_schedule(make: Make) -> None:
         "c.conf.task_serializer = 'pickle'",
         "d = Celery('second')",
         "c.conf.timezone = 'UTC'\nc.conf.timezone = 'Asia/Tokyo'",
+        "if DEBUG:\n    c.conf.task_time_limit = 9",
+        "def configure():\n    c.conf.update(task_acks_late=True)",
     ],
 )
 def test_settings_that_cannot_be_known_stop_the_move(make: Make, setting: str) -> None:

@@ -13,7 +13,18 @@ import fastapi
 import pytest
 
 from tests.kit import Told, nothing_left
-from treadle import App, BadDependency, DependencyFailed, JobFailed, Retry, State, Worker, current, depends
+from treadle import (
+    App,
+    BadDependency,
+    DependencyFailed,
+    JobFailed,
+    LifespanFailed,
+    Retry,
+    State,
+    Worker,
+    current,
+    depends,
+)
 from treadle.testing.shows import shows
 
 Log = list[str]
@@ -493,3 +504,147 @@ async def test_a_value_of_the_process_that_breaks_stops_the_worker(plain: App) -
         breaks.set()
         await told.until("worker.stopped")
     assert any("watched failed while it was in use" in str(event.error) for event in told.of("worker.error"))
+
+
+@shows("a provider that raises SystemExit or KeyboardInterrupt fails the attempt and ends no worker")
+@pytest.mark.parametrize("runs", ["async", "thread"])
+@pytest.mark.parametrize("kind", ["async", "async generator", "late async generator", "generator"])
+@pytest.mark.parametrize("scope", ["run", "process"])
+async def test_exits(plain: App, runs: str, kind: str, scope: Any) -> None:
+    async def coroutine() -> None:
+        raise SystemExit("no settings")
+
+    async def early() -> AsyncIterator[int]:
+        raise KeyboardInterrupt("no settings")
+        yield 1
+
+    async def late() -> AsyncIterator[int]:
+        yield 1
+        raise SystemExit("no settings")
+
+    def generator() -> Iterator[int]:
+        raise SystemExit("no settings")
+        yield 1
+
+    provider: Any = {
+        "async": coroutine,
+        "async generator": early,
+        "late async generator": late,
+        "generator": generator,
+    }[kind]
+
+    async def function(one: Any = depends(provider, scope=scope)) -> int:
+        return 7
+
+    def plain_function(one: Any = depends(provider, scope=scope)) -> int:
+        return 7
+
+    @plain.task
+    async def other() -> int:
+        return 8
+
+    async with Worker(plain):  # a value of the process is made late, for a task that is declared late
+        task: Any = plain.task(function if runs == "async" else plain_function)
+        failing = await task.enqueue()
+        record = await failing.ended(timeout=60)
+        assert await (await other.enqueue()).result(60) == 8
+    if kind == "late async generator" and scope == "process":
+        assert record.state is State.SUCCEEDED  # closed after its outcome was stored; the error is logged
+    else:
+        assert record.state is State.FAILED
+        assert "Exit" in (record.error or "") or "KeyboardInterrupt" in (record.error or "")
+
+
+async def test_an_exit_of_what_a_start_needs_names_the_reason(plain: App) -> None:
+    async def settings() -> None:
+        raise SystemExit("no settings")
+
+    @plain.task
+    async def use(one: None = depends(settings, scope="process")) -> None: ...
+
+    with pytest.raises(DependencyFailed, match="failed before the first claim: SystemExit: no settings"):
+        await Worker(plain).start()
+
+    @plain.lifespan
+    async def resources() -> AsyncIterator[None]:
+        raise SystemExit("no database")
+        yield
+
+    with pytest.raises(LifespanFailed, match="failed before its yield: SystemExit: no database"):
+        await Worker(plain).start()
+
+
+@shows("a timeout ends what a dependency waits for on the event loop, also for a function in a thread")
+@pytest.mark.parametrize("runs", ["async", "thread", "batch", "async batch"])
+@pytest.mark.parametrize("where", ["before", "behind"])
+async def test_a_timeout_of_a_dependency(plain: App, runs: str, where: str, caplog: pytest.LogCaptureFixture) -> None:
+    ended: Log = []
+
+    async def session() -> AsyncIterator[int]:
+        try:
+            if where == "before":
+                await asyncio.Event().wait()
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            ended.append(where)
+
+    async def function(one: int = depends(session)) -> None: ...
+
+    def plain_function(one: int = depends(session)) -> None: ...
+
+    async def many(items: list[int], one: int = depends(session)) -> list[int]:
+        return items
+
+    def many_plain(items: list[int], one: int = depends(session)) -> list[int]:
+        return items
+
+    if "batch" in runs:
+        batch: Any = many if runs == "async batch" else many_plain
+        task: Any = plain.batch(size=2, max_wait=0.01, timeout=0.05)(batch)
+        args = [1]
+    else:
+        task, args = plain.task(timeout=0.05)(function if runs == "async" else plain_function), []
+    async with Worker(plain):
+        record = await (await task.enqueue(*args)).ended(timeout=60)
+    assert (record.state, ended) == (State.FAILED, [where])
+    assert "ran longer than its timeout" in (record.error or "")
+    assert "after another error" not in caplog.text
+
+
+@pytest.mark.parametrize("runs", ["async", "thread"])
+async def test_a_generator_that_fails_before_its_yield_is_not_closed_too(
+    plain: App, runs: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def session() -> AsyncIterator[int]:
+        raise ValueError("no session")
+        yield 1
+
+    async def function(one: int = depends(session)) -> None: ...
+
+    def plain_function(one: int = depends(session)) -> None: ...
+
+    task: Any = plain.task(function if runs == "async" else plain_function)
+    async with Worker(plain):
+        record = await (await task.enqueue()).ended(timeout=60)
+    assert (record.error or "").startswith("ValueError: no session")
+    assert not [each for each in caplog.records if each.name == "treadle"]
+
+
+@shows("a commit that is cancelled behind the yield is a failed attempt")
+@pytest.mark.parametrize("runs", ["async", "thread"])
+async def test_a_commit_that_is_cancelled(plain: App, runs: str) -> None:
+    async def session() -> AsyncIterator[int]:
+        yield 1
+        raise asyncio.CancelledError  # as a driver whose connection was closed by another task
+
+    async def function(one: int = depends(session)) -> int:
+        return one
+
+    def plain_function(one: int = depends(session)) -> int:
+        return one
+
+    task: Any = plain.task(function if runs == "async" else plain_function)
+    async with Worker(plain):
+        job = await task.enqueue()
+        assert (await job.ended(timeout=60)).state is State.FAILED

@@ -774,7 +774,7 @@ async def test_middleware_that_raises_in_enqueue_stores_nothing(app: App, spy: S
 
 
 @shows("`accept=` declines a job without counting an attempt")
-@pytest.mark.parametrize("answer", ["no", "async no", "raises"])
+@pytest.mark.parametrize("answer", ["no", "async no", "raises", "exits"])
 async def test_accept_declines_uncounted(app: App, told: Told, clock: HandClock, answer: str) -> None:
     asked: list[Record] = []
 
@@ -784,6 +784,8 @@ async def test_accept_declines_uncounted(app: App, told: Told, clock: HandClock,
             return True
         if answer == "raises":
             raise RuntimeError("accept is broken")
+        if answer == "exits":
+            raise SystemExit("accept is broken")
         return asyncio.sleep(0, False) if answer == "async no" else False
 
     @app.task

@@ -343,7 +343,8 @@ class Runner:
             raise TypeError(
                 f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, found {said!r}"
             )
-        except (Exception, SystemExit):
+        except BaseException as broken:  # a plain function: also a CancelledError is its own
+            interrupts.pass_on(broken)
             log.exception("on_error failed for %s %s; using the default", record.job.task, record.job.id)
             return None
 

@@ -13,6 +13,7 @@ from contextvars import Context
 from typing import Any
 
 from treadle.concurrency.spawn import started
+from treadle.resources.exits import contained, result_of
 from treadle.resources.generators import Problem, begin, end
 
 log = logging.getLogger("treadle")
@@ -32,11 +33,12 @@ class Hosted:
         self._error: BaseException | None = None  # to raise at the yield
         self._entered, self._leaving = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._cancelled = False  # by this object
 
     async def enter(self) -> Any:
         """The value that the generator yields. Raises what it raises. If this call is cancelled, so is the
         generator."""
-        self._task = task = started(self._run(), context=self._context)
+        self._task = task = started(contained(self._run()), context=self._context)
         entered = asyncio.ensure_future(self._entered.wait())
         try:
             await asyncio.wait([task, entered], return_when=asyncio.FIRST_COMPLETED)
@@ -49,29 +51,38 @@ class Hosted:
             return self._value
         if task.cancelled():
             raise self._problem("cancelled itself")
-        task.result()
+        result_of(task)
         raise AssertionError("the task of a generator ended before its yield, without an error")
 
     async def leave(self, error: BaseException | None = None) -> None:
         """Run the code behind the yield, with `error` raised there if it is given. Raises what the generator raises. If
-        this call is cancelled, so is the generator."""
+        this call is cancelled, so is the generator. If the generator did not reach its yield, it only waits for its
+        end: `enter` has raised its error."""
         task, self._error = self._task, error
         if task is None:
             return
         self._leaving.set()
+        had_ended = task.done()
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             await self.cancel()
             raise
+        if not self._entered.is_set():
+            return
         if not task.cancelled():
-            task.result()
+            result_of(task)
+        elif (
+            not had_ended and not self._cancelled
+        ):  # such as a commit that was cancelled: it is not known whether it was done
+            raise self._problem("cancelled itself behind its yield")
 
     async def cancel(self) -> None:
         """Cancel the generator, and wait until it has ended, at most `CANCELLED` seconds."""
         task = self._task
         if task is None:
             return
+        self._cancelled = True
         task.cancel()
         await asyncio.wait([task], timeout=CANCELLED)
         if not task.done():

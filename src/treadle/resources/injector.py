@@ -17,6 +17,7 @@ from treadle.concurrency import forks
 from treadle.core import ids
 from treadle.core.injected import injected_names
 from treadle.errors import BadDependency
+from treadle.resources.exits import contained, result_of
 from treadle.resources.generators import begin, begin_here, end, end_here
 from treadle.resources.hosted import Hosted
 from treadle.resources.life import Life
@@ -120,13 +121,15 @@ class Injector:
         life.remember(self, found)
         return found
 
-    def bound_to(self, home: Home, function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
+    def bound_to(
+        self, home: Home, function: Callable[..., Any], is_async: bool, pending: Pending
+    ) -> Callable[..., Any]:
         """The function of a batch with its values. Each call makes those of scope "run" again."""
 
         async def call(*args: Any) -> Any:
             return await self.call(home, function, args, {})
 
-        return call if is_async else lambda *args: self.call_here(home, None, function, args, {})
+        return call if is_async else lambda *args: self.call_here(home, pending, function, args, {})
 
     # --- plain functions, in their thread
 
@@ -184,8 +187,9 @@ class _Run:
             return await call(**given)
         if provided.kind == "async generator":
             generator: AsyncGenerator[Any, None] = call(**given)
+            value = await begin(generator, problem)  # if it raises, the generator has ended
             self._open.append((provided.name, lambda error: end(generator, error, problem)))
-            return await begin(generator, problem)
+            return value
         if provided.kind == "class":
             return call(**given)
         threads = self._threads()
@@ -236,22 +240,23 @@ class _RunHere:
             return self._wait(call(**given))
         if provided.kind == "async generator":
             hosted = Hosted(provided.name, call(**given), problem, None)
-            self._open.append((provided.name, lambda error: self._on_loop(hosted.leave(error)).result()))
+            self._open.append((provided.name, lambda error: self._wait(hosted.leave(error), closes=True)))
             return self._wait(hosted.enter())
         return provided.checked(call(**given))
 
     def _on_loop(self, work: Coroutine[Any, Any, Any]) -> futures.Future[Any]:
-        return asyncio.run_coroutine_threadsafe(work, self._home.loop)
+        return asyncio.run_coroutine_threadsafe(contained(work), self._home.loop)
 
-    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """The result of the coroutine, which is cancelled when the run should stop."""
+    def _wait(self, work: Coroutine[Any, Any, Any], closes: bool = False) -> Any:
+        """The result of the coroutine, which is cancelled when the run should stop. `closes`: not if it should stop
+        already, because what is open must be closed then."""
         future, pending = self._on_loop(work), self._pending
         if pending is not None:
             pending.waits_for = future
-            if pending.why is not None:
+            if pending.why is not None and not closes:
                 future.cancel()
         try:
-            return future.result()
+            return result_of(future)
         except futures.CancelledError:
             raise asyncio.CancelledError from None
         finally:

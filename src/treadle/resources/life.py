@@ -16,6 +16,7 @@ from treadle.concurrency.spawn import started
 from treadle.core import ids
 from treadle.errors import BadDependency, DependencyFailed, ResourceFailed
 from treadle.resources.dependency import Dependency
+from treadle.resources.exits import RAISED, Exit, contained, result_of
 from treadle.resources.failure import described
 from treadle.resources.generators import begin_here, end_here
 from treadle.resources.hosted import CANCELLED, Hosted
@@ -81,7 +82,7 @@ class Life:
         provided = Planner(self.overrides).one(Dependency(lifespan, "process"))
         try:
             self.state = await self._telling(lifespan.name, self._make(provided, lifespan.failed))
-        except Exception as error:
+        except RAISED as error:
             raise lifespan.failed(error, "before its yield") from error
 
     async def prepare(self, needs: Iterable[Provided]) -> None:
@@ -89,7 +90,7 @@ class Life:
         for each in needs:
             try:
                 await self._telling(each.name, self.value(each))
-            except Exception as error:
+            except RAISED as error:
                 raise _failed(each, error, "before the first claim") from error
 
     async def _telling(self, name: str, work: Coroutine[Any, Any, Any]) -> Any:
@@ -118,12 +119,12 @@ class Life:
             return known[0]
         making = self._making.get(key)
         if making is None:
-            making = self._making[key] = started(self._keep(provided), context=self._context.copy())
+            making = self._making[key] = started(contained(self._keep(provided)), context=self._context.copy())
             making.add_done_callback(_seen)
         await asyncio.wait([making])
         if making.cancelled():
             raise provided.problem("was cancelled, because the worker stops")
-        return making.result()
+        return result_of(making)
 
     async def _keep(self, provided: Provided) -> Any:
         try:
@@ -159,7 +160,8 @@ class Life:
         """A generator has ended. If no `leave` was called and the event loop does not end, that is an error."""
         if hosted.is_leaving or task.cancelled():
             return
-        self.broken = broken = failed(task.exception() or RuntimeError("it ended"), "while it was in use")
+        error = task.exception() or RuntimeError("it ended")
+        self.broken = broken = failed(error.error if isinstance(error, Exit) else error, "while it was in use")
         for tell in list(self.when_broken):
             tell(broken)
 
@@ -209,7 +211,7 @@ class Life:
             except asyncio.CancelledError:
                 late = f"{provided.name} was cancelled: it did not end in {LEAVING:g} s, or a signal came"
                 error = failed(TimeoutError(late), "behind its yield")
-            except Exception as raised:
+            except RAISED as raised:
                 error = failed(raised, "behind its yield")
             else:
                 continue

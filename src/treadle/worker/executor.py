@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.core import defaults
+from treadle.core import defaults, interrupts
 from treadle.core.events import Event, was_lost
 from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
 from treadle.durable.steps import DurableBackend
@@ -234,7 +234,8 @@ class Executor:
         try:
             answer = self._accept(run.record)
             return bool(await answer if inspect.isawaitable(answer) else answer)
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup) as error:
+            interrupts.pass_on(error)
             # The job is not the cause: release it without counting an attempt, like a declined job.
             log.exception("accept failed for %s %s; releasing the job", run.task.name, run.record.job.id)
             if self._emitter.wants("worker.error"):

@@ -74,6 +74,8 @@ def _task(settings: Settings, module: Module, node: cst.FunctionDef, decorator: 
         return task
     if module.is_package:
         task.problem(decorator, "is in an __init__.py, which app.autodiscover() does not import by itself", "tasks")
+    if decorator is not node.decorators[0]:
+        task.problem(decorator, "has a decorator above it, which gets the task as a value", "calls")
     if node.asynchronous is not None:
         task.problem(decorator, "is an async function, which Celery does not run", "tasks")
     given = dict(_options(task, decorator.decorator))

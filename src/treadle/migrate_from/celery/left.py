@@ -7,7 +7,7 @@ from typing import Final
 
 import libcst as cst
 
-from treadle.migrate_from.celery.model import Finding, Module, TaskDef, Use
+from treadle.migrate_from.celery.model import Finding, Module, TaskDef, Use, begins_with
 from treadle.migrate_from.celery.package import Package, statements
 from treadle.migrate_from.celery.settings import Settings, advice
 from treadle.migrate_from.celery.uses import Found, Reference
@@ -19,6 +19,7 @@ CELERY: Final = {  # prefix of a name of Celery -> what becomes of it, and the s
     "celery.schedules": ("@app.cron and @app.every", "schedules"),
     "celery.Task": ("a task class has no counterpart: use middleware, on_error= or a lifespan", "task-classes"),
     "celery.current_task": ("current() is the running job", "task-context"),
+    "celery._state": ("current() is the running job", "task-context"),
     "celery.Celery": ("stays until the old workers are empty; delete it then", "side-by-side"),
     "celery.shared_task": ("its task stays with Celery", "what-stays"),
     "celery.utils": ("logging.getLogger(__name__) does the same", "monitoring"),
@@ -33,6 +34,7 @@ APP: Final = {
     "autodiscover_tasks": ("app.autodiscover(...) in the module of the app", "the-app"),
     "control": ("`treadle jobs cancel`, `treadle queues pause` and app.jobs", "monitoring"),
     "AsyncResult": ("app.jobs.handle(id) is the handle of a job", "results"),
+    "current_task": ("current() is the running job", "task-context"),
     "on_after_configure": ("declare schedules with @app.cron and @app.every", "schedules"),
     "add_periodic_task": ("declare schedules with @app.cron and @app.every", "schedules"),
     "Task": ("a task class has no counterpart: use middleware, on_error= or a lifespan", "task-classes"),
@@ -59,7 +61,23 @@ def references(
             names = set(of_celery(package, settings, module, statement)) - leaves.get(module.name, set())
             if names:
                 yield module.finding(statement, "left", f"imports {', '.join(sorted(names))} of Celery", "what-stays")
-    yield from _unknown_calls(package, found)
+    yield from _unknown_calls(package, found, settings.app is None)
+
+
+def inside_tasks(settings: Settings, tasks: dict[str, TaskDef], found: Found) -> None:
+    """Add a problem to each task whose function raises or catches exceptions of Celery, or reads `current_task`: they
+    mean something in a worker of Celery only."""
+    functions = {task.function: task for task in tasks.values()}
+    within = ("celery.exceptions.", "celery.current_task.", "celery._state.", f"{settings.app}.current_task.")
+    for each in found.references:
+        if not f"{each.name}.".startswith(within):
+            continue
+        above: cst.CSTNode | None = each.node
+        while above is not None and above not in functions:
+            above = each.module.parent(above)
+        known = _reason(settings, each)
+        if isinstance(above, cst.FunctionDef) and known is not None:
+            functions[above].problem(_statement(each.module, each.node), *known)
 
 
 def nodes(node: cst.CSTNode) -> set[cst.CSTNode]:
@@ -93,10 +111,11 @@ def _reason(settings: Settings, each: Reference) -> tuple[str, str] | None:
 
 
 class _Calls(cst.CSTVisitor):
-    """Calls of `.delay` and `.apply_async` on something that is not known to be a task."""
+    """Calls of `.delay` and `.apply_async` on something that is not known to be a task. `decorators`: also those of
+    `@....task`, because it is not known which ones are Celery's."""
 
-    def __init__(self, module: Module, known: set[cst.CSTNode]) -> None:
-        self._module, self._known = module, known
+    def __init__(self, module: Module, known: set[cst.CSTNode], decorators: bool) -> None:
+        self._module, self._known, self._decorators = module, known, decorators
         self.found: list[Finding] = []
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -105,14 +124,20 @@ class _Calls(cst.CSTVisitor):
             reason = "is not known to be a call of a task, so it is not changed"
             self.found.append(self._module.finding(node, "left", reason, "calls"))
 
+    def visit_Decorator(self, node: cst.Decorator) -> None:
+        name = node.decorator.func if isinstance(node.decorator, cst.Call) else node.decorator
+        if self._decorators and isinstance(name, cst.Attribute) and name.attr.value == "task":
+            reason = "may make a task of Celery; the app is not known"
+            self.found.append(self._module.finding(node, "left", reason, "tasks"))
 
-def _unknown_calls(package: Package, found: Found) -> Iterator[Finding]:
+
+def _unknown_calls(package: Package, found: Found, decorators: bool) -> Iterator[Finding]:
     known: set[cst.CSTNode] = set()
     for use in found.uses:
         above = use.module.parent(use.node)
         known |= {use.node, *([above] if above is not None else [])}
     for module in package.modules.values():
-        visitor = _Calls(module, known)
+        visitor = _Calls(module, known, decorators)
         module.tree.visit(visitor)
         yield from visitor.found
 
@@ -125,9 +150,9 @@ class _Strings(cst.CSTVisitor):
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         value = node.evaluated_value
         if isinstance(value, str) and node not in self._ours:
-            full = next((full for name, full in self._names.items() if f"{value}.".startswith(f"{name}.")), None)
-            if full is not None:
-                self.found.append((node, full))
+            name = begins_with(value, self._names)
+            if name is not None:
+                self.found.append((node, self._names[name]))
 
 
 def named_in_strings(

@@ -37,11 +37,47 @@ def refuse(package: Package, uses: list[Use]) -> None:
     found = functions_on_loops(package)
     for use in uses:
         function = use.module.function_of(use.node)
-        if isinstance(function, cst.FunctionDef) and use.edits and not use.module.is_async(use.node):
+        if not use.edits:
+            continue
+        if use.module.is_async(use.node) and _in_generator(use):
+            use.problem(use.whole_node, "is in a generator, which cannot be awaited as such", "calls")
+        if function is not None and not use.module.is_async(use.node) and _is_inside_async(use.module, function):
+            reason = "may run on the event loop of the function around it, where enqueue_sync() refuses to block"
+            use.problem(use.whole_node, reason, "calls")
+        elif isinstance(function, cst.FunctionDef) and not use.module.is_async(use.node):
             caller = found.get(full_name(use.module, function))
             if caller is not None:
                 reason = f"runs on the event loop of {caller}, where enqueue_sync() refuses to block"
                 use.problem(use.whole_node, reason, "calls")
+
+
+def _is_inside_async(module: Module, function: cst.CSTNode) -> bool:
+    above = module.function_of(function)
+    while above is not None:
+        if isinstance(above, cst.FunctionDef) and above.asynchronous is not None:
+            return True
+        above = module.function_of(above)
+    return False
+
+
+def _in_generator(use: Use) -> bool:
+    """Whether the use is in the part of a generator expression that an `await` would make asynchronous."""
+    below, above = use.node, use.module.parent(use.node)
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.Lambda):
+        if isinstance(above, cst.GeneratorExp):
+            return not (isinstance(below, cst.CompFor) and _is_first(use, below))
+        below, above = above, use.module.parent(above)
+    return False
+
+
+def _is_first(use: Use, loop: cst.CompFor) -> bool:
+    """Whether the use is in what the first `for` iterates over, which is computed outside of the generator."""
+    node: cst.CSTNode | None = use.node
+    while node is not None and node is not loop:
+        if node is loop.iter:
+            return True
+        node = use.module.parent(node)
+    return False
 
 
 def full_name(module: Module, function: cst.FunctionDef) -> str:
@@ -62,6 +98,9 @@ class _Calls(cst.CSTVisitor):
 
     def visit_Call(self, node: cst.Call) -> None:
         function = self._module.function_of(node)
-        called = self._package.resolve(self._module.canonical(node.func))
+        func = node.func
+        called = self._package.resolve(self._module.canonical(func))
+        if isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and func.value.value == "self":
+            called = f"{self._module.name}.{func.attr.value}".lstrip(".")
         if called is not None and isinstance(function, cst.FunctionDef):
             self.calls.setdefault(full_name(self._module, function), set()).add(called)

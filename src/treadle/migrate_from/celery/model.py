@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -93,6 +93,15 @@ class Module:
             above = self.parent(above)
         return above
 
+    def always(self, node: cst.CSTNode) -> bool:
+        """Whether a node is part of a statement that runs whenever the module is imported."""
+        above = self.parent(node)
+        while above is not None:
+            if isinstance(above, cst.If | cst.Try | cst.For | cst.While | cst.FunctionDef | cst.Lambda | cst.IfExp):
+                return False
+            above = self.parent(above)
+        return True
+
     def is_async(self, node: cst.CSTNode) -> bool:
         """Whether `await` may stand here, and must, because a blocking call would stop the event loop."""
         function = self.function_of(node)
@@ -118,6 +127,14 @@ def is_dotted(node: cst.CSTNode) -> bool:
     while isinstance(node, cst.Attribute):
         node = node.value
     return isinstance(node, cst.Name)
+
+
+def begins_with(name: str, known: Container[str]) -> str | None:
+    """The dotted name among `known` that this one is or begins with; None: there is none. Its time does not depend on
+    how many are known."""
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
 def absolute(name: str, module: Module) -> str:

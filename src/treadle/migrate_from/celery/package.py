@@ -80,11 +80,10 @@ class Package:
                 for alias in statement.names:
                     given = alias.evaluated_alias or alias.evaluated_name
                     self._alias(module, given, f"{source}.{alias.evaluated_name}")
-            elif isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-                target, value = statement.targets[0].target, statement.value
-                if isinstance(target, cst.Name):
-                    named = isinstance(value, cst.Name | cst.Attribute)
-                    self._alias(module, target.value, module.canonical(value) or "" if named else "")
+            elif (given_here := assigned(statement)) is not None:
+                name, value = given_here
+                named = module.canonical(value) if isinstance(value, cst.Name | cst.Attribute) else None
+                self._alias(module, name, "" if named is None or named.startswith("builtins.") else named)
 
     def _alias(self, module: Module, name: str, source: str) -> None:
         full = f"{module.name}.{name}" if module.name else name
@@ -139,6 +138,19 @@ def statements(tree: cst.Module) -> Iterator[cst.BaseSmallStatement]:
                     yield from inside(handler.body)
 
     return inside(tree)
+
+
+def assigned(statement: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
+    """The name and the value of `name = value` or `name: type = value`; None for any other statement."""
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        target: cst.BaseExpression = statement.targets[0].target
+    elif isinstance(statement, cst.AnnAssign):
+        target = statement.target
+    else:
+        return None
+    if not isinstance(target, cst.Name) or statement.value is None:
+        return None
+    return target.value, statement.value
 
 
 def _dotted(node: cst.BaseExpression | None) -> str:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from treadle.migrate_from.celery import beat, decorators, imports, left, loops, settings, uses
 from treadle.migrate_from.celery.model import Finding, Module, TaskDef, Use
-from treadle.migrate_from.celery.package import Package, statements
+from treadle.migrate_from.celery.package import Package, assigned, statements
 from treadle.migrate_from.celery.rewrite import rewritten
 
 APP: Final = '''"""The Treadle app of {package}. Its jobs are stored where TREADLE_URL says."""
@@ -54,6 +54,7 @@ def plan(path: Path) -> Plan:
     found.uses = [use for use in found.uses if use.node not in beats or isinstance(use.node, cst.DictElement)]
     found.uses += left.named_in_strings(package, config, tasks, beats)
     found.uses += left.star_imports(package, tasks)
+    left.inside_tasks(config, tasks, found)
     loops.refuse(package, found.uses)
     for full in left.clashes(package, tasks):
         task = tasks[full]
@@ -93,9 +94,9 @@ def _check_app(package: Package, config: settings.Settings) -> None:
 
 def _assigned(module: Module) -> set[str]:
     return {
-        f"{module.name}.{statement.targets[0].target.value}"
+        f"{module.name}.{found[0]}"
         for statement in statements(module.tree)
-        if isinstance(statement, cst.Assign) and isinstance(statement.targets[0].target, cst.Name)
+        if (found := assigned(statement)) is not None
     }
 
 

@@ -33,7 +33,12 @@ def retry_options(task: TaskDef, given: dict[str, cst.BaseExpression], asks: boo
     if not isinstance(more, dict) or set(more) - {"max_retries", "countdown"}:
         task.problem(given["retry_kwargs"], "retry_kwargs has more than max_retries and countdown", "retries")
         return
-    retries = values.get("max_retries", RETRIES) if more.get("max_retries") is None else more["max_retries"]
+    own = values.get("max_retries", RETRIES)
+    retries = own if more.get("max_retries") is None else more["max_retries"]
+    if retries != own and task.bound is not None and _reads_own(task, asks):
+        reason = "max_retries of retry_kwargs differs from that of the task, which its function reads"
+        task.problem(given["retry_kwargs"], reason, "retries")
+        return
     if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int)):
         task.problem(task.decorator, f"max_retries={retries!r:.40} is not a number", "retries")
         return
@@ -52,6 +57,11 @@ def retry_options(task: TaskDef, given: dict[str, cst.BaseExpression], asks: boo
         task.options["retry"] = _policy(task.attempts, delay, backoff, values) if kinds else plain
         task.options["on_error"] = f"Retry.only({', '.join(kinds)})"
         task.imports.add("Retry")
+
+
+def _reads_own(task: TaskDef, asks: bool) -> bool:
+    """Whether the function depends on the task's own max_retries: it calls `self.retry`, or reads the number."""
+    return asks or f"{task.bound}.max_retries" in task.module.text(task.function.body)
 
 
 def _kinds(task: TaskDef, node: cst.BaseExpression | None) -> list[str] | None:

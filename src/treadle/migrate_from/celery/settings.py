@@ -14,7 +14,7 @@ import libcst as cst
 from msgspec import Struct, field
 
 from treadle.migrate_from.celery.model import Finding, Module
-from treadle.migrate_from.celery.package import Package, statements
+from treadle.migrate_from.celery.package import Package, assigned, statements
 
 CELERY: Final = {"celery.Celery", "celery.app.Celery", "celery.app.base.Celery"}
 OLD: Final = {
@@ -73,9 +73,19 @@ class NotLiteral(Exception):
 def literal(node: cst.CSTNode, module: Module) -> Any:
     """The value of a literal. Raises NotLiteral."""
     try:
-        return ast.literal_eval(module.text(node).strip())
+        return _value(ast.parse(module.text(node).strip(), mode="eval").body)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise NotLiteral(module.code(node)) from None
+
+
+def _value(node: ast.expr) -> Any:
+    """The value of a literal, or of a product such as `30 * 60`. Raises ValueError."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = _value(node.left), _value(node.right)
+        if type(left) not in (int, float) or type(right) not in (int, float):
+            raise ValueError("not a product of numbers")
+        return left * right
+    return ast.literal_eval(node)
 
 
 class Setting(Struct):
@@ -94,7 +104,7 @@ class Settings(Struct):
 
     app    its dotted name; None: there is none
     stops  reasons for which no task can be moved
-    twice  settings that are given more than once, so it is not certain which one holds
+    twice  settings that are given more than once, or under a condition, so it is not certain which one holds
     """
 
     app: str | None = None
@@ -166,10 +176,9 @@ def read(package: Package) -> Settings:
 def _apps(package: Package) -> Iterator[tuple[Module, str, cst.Call]]:
     for module in package.modules.values():
         for statement in statements(module.tree):
-            if isinstance(statement, cst.Assign) and isinstance(statement.value, cst.Call):
-                target = statement.targets[0].target
-                if module.canonical(statement.value.func) in CELERY and isinstance(target, cst.Name):
-                    yield module, f"{module.name}.{target.value}".lstrip("."), statement.value
+            name, value = assigned(statement) or ("", None)
+            if isinstance(value, cst.Call) and module.canonical(value.func) in CELERY:
+                yield module, f"{module.name}.{name}".lstrip("."), value
 
 
 class _Conf(cst.CSTVisitor):
@@ -186,6 +195,8 @@ class _Conf(cst.CSTVisitor):
 
     def _set(self, name: str, value: cst.CSTNode) -> None:
         self._settings.add(Setting(self._module, value, name))
+        if not self._module.always(value):
+            self._settings.twice.add(name)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for target in node.targets:
@@ -255,6 +266,8 @@ def _configured(package: Package, settings: Settings, module: Module, value: cst
             name = _setting(target, prefix)
             if name is not None:
                 settings.add(Setting(source, given, name))
+                if not source.always(given):
+                    settings.twice.add(name)
 
 
 def _setting(target: str, prefix: str) -> str | None:
@@ -271,8 +284,8 @@ def _setting(target: str, prefix: str) -> str | None:
 
 def _assigned(module: Module) -> Iterator[tuple[str, cst.BaseExpression]]:
     for statement in statements(module.tree):
-        if isinstance(statement, cst.Assign) and isinstance(statement.targets[0].target, cst.Name):
-            yield statement.targets[0].target.value, statement.value
+        if (found := assigned(statement)) is not None:
+            yield found
 
 
 def _has_names(module: Module, prefix: str) -> bool:

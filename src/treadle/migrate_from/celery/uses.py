@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from treadle.migrate_from.celery.calls import checked, parts
 from treadle.migrate_from.celery.canvas import SECTION as CANVAS_SECTION
 from treadle.migrate_from.celery.canvas import SIGNATURES, Canvas
-from treadle.migrate_from.celery.model import Build, Module, TaskDef, Use, absolute, is_dotted
+from treadle.migrate_from.celery.model import Build, Module, TaskDef, Use, absolute, begins_with, is_dotted
 from treadle.migrate_from.celery.package import Package
 from treadle.migrate_from.celery.results import passed_to_on_commit, plain, renamed, result_of
 from treadle.migrate_from.celery.settings import Settings
@@ -117,18 +117,17 @@ class _References(cst.CSTVisitor):
             or name.startswith(("celery.", "kombu."))
             or (app is not None and f"{name}.".startswith(f"{app}."))
         )
-        if known or any(f"{name}.".startswith(f"{task}.") for task in self._tasks):
+        if known or begins_with(name, self._tasks):
             self.found.append(Reference(self._module, node, name))
 
     def _unclear(self, node: cst.CSTNode) -> None:
         """A name that may be that of a task or of something else, such as after `try: ... except ImportError:`."""
         for each in self._module.names.get(node, ()) if is_dotted(node) else ():
             name = self._package.resolve(absolute(each.name, self._module)) or ""
-            for full in self._tasks:
-                if f"{name}.".startswith(f"{full}."):
-                    use = Use(self._module, node, {full})
-                    use.problem(node, "may be a task or something else", "calls")
-                    self.unclear.append(use)
+            if (full := begins_with(name, self._tasks)) is not None:
+                use = Use(self._module, node, {full})
+                use.problem(node, "may be a task or something else", "calls")
+                self.unclear.append(use)
 
 
 def _use(settings: Settings, tasks: dict[str, TaskDef], reference: Reference, full: str, rest: str) -> Use:
@@ -168,6 +167,7 @@ def _bare(use: Use, task: TaskDef, above: Any, called: bool) -> None:
         return
     line = module.parent(above) if isinstance(above, cst.Assign) and above.value is use.node else None
     alias = line is not None and isinstance(module.parent(line), cst.Module)
+    alias = alias and all(isinstance(each.target, cst.Name) for each in above.targets)
     if not alias:
         use.problem(use.node, "the task is used as a value, so what happens to it is not certain", "calls")
 

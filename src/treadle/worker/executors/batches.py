@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Hashable, Sequence
+from concurrent import futures
 from typing import Any
 
 from treadle.concurrency import forks
@@ -37,7 +38,7 @@ class Seat:
 class BatchGathering:
     """Items for one call of a batch task."""
 
-    __slots__ = ("begun", "call", "left", "seats", "since", "task", "timer")
+    __slots__ = ("begun", "call", "left", "seats", "since", "task", "timer", "waits_for", "why")
 
     def __init__(self, task: BatchCore, since: float) -> None:
         self.task, self.since = task, since
@@ -45,7 +46,19 @@ class BatchGathering:
         self.left = 0  # items whose runs were cancelled while the call ran
         self.timer: asyncio.TimerHandle | None = None
         self.call: asyncio.Task[None] | None = None
+        self.why: str | None = None  # why a call in a thread should stop
+        self.waits_for: futures.Future[Any] | None = None  # what a call in a thread waits for on the event loop
         self.begun = False  # the first step of `call` has run; if it is cancelled before, no line of it runs
+
+    def stop(self, why: str | None) -> None:
+        """Cancel the call. A function in a thread continues; what it waits for on the event loop is cancelled."""
+        if self.task.runs == "async":
+            assert self.call is not None
+            self.call.cancel()
+            return
+        self.why = why or "stop"
+        if self.waits_for is not None:
+            self.waits_for.cancel()
 
 
 class Batches:
@@ -125,8 +138,8 @@ class Batches:
                 self._leave(key, gathering, seat)
                 raise
             gathering.left += 1
-            if gathering.left == len(gathering.seats) and gathering.begun and task.runs == "async":
-                gathering.call.cancel()
+            if gathering.left == len(gathering.seats) and gathering.begun:
+                gathering.stop(run.why)
             await asyncio.wait([seat.future])
             value, error = seat.future.result()
             if error is not None or run.why != "stop":
@@ -171,7 +184,7 @@ class Batches:
         try:
             if gathering.left == len(seats):
                 raise asyncio.CancelledError
-            answer = await self._run(task, contexts, seats)
+            answer = await self._run(gathering, contexts)
             if forks.tag is not process_tag:
                 forks.end()
             results = answers(task.name, answer, len(seats))
@@ -187,11 +200,12 @@ class Batches:
             self._state.slots.release()
             self._state.wake.set()
 
-    async def _run(self, task: BatchCore, contexts: Sequence[Context], seats: Sequence[Seat]) -> Any:
+    async def _run(self, gathering: BatchGathering, contexts: Sequence[Context]) -> Any:
+        task, seats = gathering.task, gathering.seats
         function, items, is_async = task.function, [seat.item for seat in seats], task.runs == "async"
         site = seats[0].run.site
         if task.injector is not None and site is not None:
-            function = task.injector.bound_to(site, function, is_async)
+            function = task.injector.bound_to(site, function, is_async, gathering)
         if self._layers:
             function = inside_calls(self._layers, contexts, function, is_async)
         if is_async:
