@@ -143,9 +143,27 @@ class AiosqliteSession(NamedTuple):
 # --- PostgreSQL
 
 
-class PsycopgSession(NamedTuple):
+class LibpqConnection(NamedTuple):
+    """A connection of psycopg or psycopg2, both of which show what libpq knows in `info`."""
+
     raw: Any
     dialect: Dialect = "postgresql"
+
+    @property
+    def encoding(self) -> str:
+        return self.raw.info.parameter_status("client_encoding") or "UTF8"
+
+    @property
+    def place(self) -> Place | None:
+        return Place(self.raw.info.host, self.raw.info.port, self.raw.info.dbname)
+
+    @property
+    def identity(self) -> object:
+        return self.raw
+
+
+class PsycopgSession(LibpqConnection):
+    __slots__ = ()
 
     async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         from psycopg import RawCursor
@@ -155,22 +173,9 @@ class PsycopgSession(NamedTuple):
             cursor.execute(statement, values or None)
             return cursor.fetchall() if cursor.description is not None else []
 
-    @property
-    def encoding(self) -> str:
-        return self.raw.info.parameter_status("client_encoding") or "UTF8"
 
-    @property
-    def place(self) -> Place | None:
-        return Place(self.raw.info.host, self.raw.info.port, self.raw.info.dbname)
-
-    @property
-    def identity(self) -> object:
-        return self.raw
-
-
-class AsyncPsycopgSession(NamedTuple):
-    raw: Any
-    dialect: Dialect = "postgresql"
+class AsyncPsycopgSession(LibpqConnection):
+    __slots__ = ()
 
     async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         from psycopg import AsyncRawCursor
@@ -180,25 +185,12 @@ class AsyncPsycopgSession(NamedTuple):
             await cursor.execute(statement, values or None)
             return await cursor.fetchall() if cursor.description is not None else []
 
-    @property
-    def encoding(self) -> str:
-        return self.raw.info.parameter_status("client_encoding") or "UTF8"
 
-    @property
-    def place(self) -> Place | None:
-        return Place(self.raw.info.host, self.raw.info.port, self.raw.info.dbname)
-
-    @property
-    def identity(self) -> object:
-        return self.raw
-
-
-class Psycopg2Session(NamedTuple):
+class Psycopg2Session(LibpqConnection):
     """psycopg2 has no parameters of the server: statements are sent with literals, in UTF-8. Its codec stays that of
     the connection, so texts come back as bytes."""
 
-    raw: Any
-    dialect: Dialect = "postgresql"
+    __slots__ = ()
 
     async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         from psycopg2 import extensions as pg  # type: ignore[import-untyped]
@@ -212,18 +204,6 @@ class Psycopg2Session(NamedTuple):
             cursor.execute(with_literals(statement, values))
             rows = cursor.fetchall() if cursor.description is not None else []
         return [tuple([each.decode() if isinstance(each, bytes) else each for each in row]) for row in rows]
-
-    @property
-    def encoding(self) -> str:
-        return self.raw.get_parameter_status("client_encoding") or "UTF8"
-
-    @property
-    def place(self) -> Place | None:
-        return Place(self.raw.info.host, self.raw.info.port, self.raw.info.dbname)
-
-    @property
-    def identity(self) -> object:
-        return self.raw
 
 
 class AsyncpgSession(NamedTuple):
