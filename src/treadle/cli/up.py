@@ -17,6 +17,7 @@ from treadle.cli import delivery_options
 from treadle.cli.app_loader import find_any
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.output import FAILED, USAGE, Stop, note, plural, seconds
+from treadle.cli.recording_options import recording
 from treadle.cli.reload import again
 from treadle.cli.server import Company, Stopping, run_server, server
 from treadle.cli.target import Target
@@ -39,12 +40,7 @@ if TYPE_CHECKING:
     help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]",
 )
 @click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
-@click.option(
-    "--capture-logs",
-    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
-)
-@click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
+@recording
 @click.option(
     "--grace",
     type=seconds,

@@ -16,6 +16,7 @@ from treadle.cli.delivery_options import ROLES, delivering, delivery_of, prepare
 from treadle.cli.delivery_options import role as role_known
 from treadle.cli.event_loop import LOOPS, check
 from treadle.cli.output import USAGE, Stop, note, seconds
+from treadle.cli.recording_options import recording
 from treadle.cli.reload import GRACE, supervise, watching
 from treadle.cli.reload import check as check_reload
 from treadle.cli.target import Target
@@ -97,12 +98,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
-@click.option(
-    "--capture-logs",
-    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    help="Lowest level of the log lines that are kept for the history of each job. [default: none are kept]",
-)
-@click.option("--no-metrics", is_flag=True, help="Store no counts and times of jobs.")
+@recording
 @click.option("--no-relay", is_flag=True, help="Do not deliver the jobs of the app's outbox; `treadle relay` does it.")
 @watching
 @delivering
