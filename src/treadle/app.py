@@ -196,7 +196,9 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
 
     def middleware(self, layer: Any) -> Any:
         """Add a Middleware (class or instance) inside those added before. Returns its argument."""
-        self._core.layers.append(middleware.check(layer))
+        found = middleware.check(layer)
+        found.added(self)
+        self._core.layers.append(found)
         return layer
 
     # --- sending

@@ -11,7 +11,7 @@ from typing import Any
 from treadle.concurrency import forks
 from treadle.core import interrupts
 from treadle.core.job import Job, JobSpec, Sender
-from treadle.core.model import NewJob
+from treadle.core.model import NewJob, Record
 from treadle.errors import BadTask
 from treadle.execution.context import Context
 from treadle.execution.run_outcome import RunOutcome
@@ -30,6 +30,16 @@ class Middleware:
 
     An exception raised in `run` is a failed attempt and is retried like one.
     """
+
+    @property
+    def enabled(self) -> bool:
+        """Whether to use it. False: as if it had not been added, at no cost. Read when a worker starts, after the
+        lifespan of the app was entered, and at each call that sends jobs."""
+        return True
+
+    def added(self, app: Any) -> None:
+        """Called with the App when it is added to one, before it is used. An exception is raised to the caller of
+        `app.middleware`, and then it is not added."""
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
         """Wraps one enqueue call. Pass the specs to `proceed`, unchanged or changed (`spec.with_headers(...)`).
@@ -54,6 +64,29 @@ class Middleware:
         An exception that it raises fails the run. One that it suppresses is raised again: there is no result.
         """
         return nullcontext()
+
+    def step(self, context: Context, name: str) -> AbstractContextManager[object]:
+        """A context manager around the function of a durable step, entered before the function is called and left
+        before its result is stored. A step whose stored result is returned does not enter it. In a function in a
+        thread, `current().sync.step` enters it in that thread; otherwise it is entered on the event loop.
+
+        name  the name of the step; "name#2" for the second one of that name
+        An exception that it raises fails the step. One that it suppresses is raised again.
+        """
+        return nullcontext()
+
+    def close_process(self) -> None:
+        """Called in a process that ran functions of `kind="process"`, before it ends: flush here what it has buffered.
+        Only in processes whose module declares the task, and not in one that is killed. Closing the resources of the
+        app, and this, may take 10 seconds in all."""
+
+    def reported(self, record: Record, outcome: RunOutcome, error: str | None) -> None:
+        """Called in a server when the storage has applied the outcome of a run that a runner in another language
+        reported. It can change nothing: its result is ignored, and what it raises is logged. It must not block.
+
+        record  the row as the runner claimed it
+        error   the text of the failure; None: there was none
+        """
 
     def judged(self, context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
         """Called once for each run, when it has ended and Treadle has decided what follows, before that is stored. It
@@ -82,9 +115,9 @@ def check(found: object) -> Middleware:
 
 
 def overrides(layers: Sequence[Middleware], method: str) -> list[Middleware]:
-    """The layers that override the method, so the others cost nothing."""
+    """The enabled layers that override the method, so the others cost nothing."""
     own = getattr(Middleware, method)
-    return [layer for layer in layers if getattr(type(layer), method) is not own]
+    return [layer for layer in layers if getattr(type(layer), method) is not own and layer.enabled]
 
 
 def around_enqueue(layers: Sequence[Middleware], send: Send) -> Send:
@@ -127,23 +160,29 @@ def inside_calls(
     """The function inside the context managers of all layers, each of which overrides `call`."""
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        with _entered(layers, contexts):
+        with _entered([lambda layer=layer: layer.call(contexts) for layer in layers]):  # type: ignore[misc]
             return await function(*args, **kwargs)
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        with _entered(layers, contexts):
+        with _entered([lambda layer=layer: layer.call(contexts) for layer in layers]):  # type: ignore[misc]
             # A process that the function forks ends before it could leave the context managers a second time.
             return forks.contained(function, *args, **kwargs)
 
     return awaited if is_async else called
 
 
+def around_step(layers: Sequence[Middleware], context: Context, name: str) -> AbstractContextManager[object]:
+    """The context managers of all layers, each of which overrides `step`."""
+    return _entered([lambda layer=layer: layer.step(context, name) for layer in layers])  # type: ignore[misc]
+
+
 @contextmanager
-def _entered(layers: Sequence[Middleware], contexts: Sequence[Context]) -> Iterator[None]:
+def _entered(makers: Sequence[Callable[[], AbstractContextManager[object]]]) -> Iterator[None]:
+    """Enter context managers, the first one outermost. An exception of the block that one suppresses is raised."""
     raised: BaseException | None = None
     with ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(layer.call(contexts))
+        for make in makers:
+            stack.enter_context(make())
         try:
             yield
         except BaseException as error:
@@ -156,10 +195,30 @@ def _entered(layers: Sequence[Middleware], contexts: Sequence[Context]) -> Itera
 def report(layers: Sequence[Middleware], context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
     """Tell all layers, each of which overrides `judged`, how a run ended. Raises nothing."""
     for layer in reversed(layers):
-        try:
+        with _observing(layer, "judged", context.task, context.id):
             layer.judged(context, outcome, error)
-        except BaseException as broken:  # also SystemExit and CancelledError, which would end the run
-            log.exception(
-                "%s.judged failed for %s %s; the job is not affected", type(layer).__name__, context.task, context.id
-            )
-            interrupts.pass_on(broken)
+
+
+def report_remote(layers: Sequence[Middleware], record: Record, outcome: RunOutcome, error: str | None) -> None:
+    """Tell all layers, each of which overrides `reported`, how the run of another program ended. Raises nothing."""
+    for layer in reversed(layers):
+        with _observing(layer, "reported", record.job.task, record.job.id):
+            layer.reported(record, outcome, error)
+
+
+def close_process(layers: Sequence[Middleware]) -> None:
+    """Call `close_process` of all layers. Raises nothing."""
+    for layer in reversed(layers):
+        try:
+            layer.close_process()
+        except Exception:
+            log.exception("%s.close_process failed", type(layer).__name__)
+
+
+@contextmanager
+def _observing(layer: Middleware, method: str, task: str, id: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as broken:  # also SystemExit and CancelledError, which would end the run
+        log.exception("%s.%s failed for %s %s; the job is not affected", type(layer).__name__, method, task, id)
+        interrupts.pass_on(broken)
