@@ -22,7 +22,7 @@ from treadle.core.job import Continuation, Job
 from treadle.core.must_await import Awaited, check_awaited
 from treadle.declare import Declarations
 from treadle.errors import BadOption
-from treadle.execution import middleware
+from treadle.execution import every_app, middleware
 from treadle.policy import judge
 from treadle.policy.retry import Retry
 from treadle.ports import name_of_space, three
@@ -103,6 +103,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             codecs.probe(codec)
         self._core = AppCore(choice, retry=retry, on_error=on_error, codec=codec, sizes=sizes, ids=ids, random=random)
         self._sync = Portal(self._core)
+        every_app.joined(self, self._core.layers)
 
     # --- its parts
 

@@ -94,7 +94,7 @@ from treadle.errors.storage import (
     StorageUnavailable,
     Unsupported,
 )
-from treadle.errors.text import error_line, traceback_of
+from treadle.errors.text import error_line, traceback_of, users_part
 
 __all__ = [
     "UNREADABLE",
@@ -147,6 +147,7 @@ __all__ = [
     "WorkflowFailed",
     "error_line",
     "traceback_of",
+    "users_part",
 ]
 
 for _name in __all__:

@@ -1,6 +1,12 @@
-"""Reads the stored text of an error: its first line, and its traceback."""
+"""Reads the stored text of an error: its first line, and its traceback. Also the user's part of a live traceback."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+_LIBRARY: Final = str(Path(__file__).parents[1])
 
 
 def error_line(text: str | None) -> str:
@@ -21,3 +27,10 @@ def traceback_of(text: str | None) -> str | None:
     """The traceback in a stored error; None if it has none."""
     start = (text or "").find("Traceback (most recent call last)")
     return None if start < 0 or text is None else text[text.rfind("\n", 0, start) + 1 :]
+
+
+def users_part(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of Treadle that it begins with; None if it has no others."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LIBRARY):
+        trace = trace.tb_next
+    return trace

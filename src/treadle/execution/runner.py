@@ -280,7 +280,10 @@ class Runner:
             return None
         if why == "timeout":
             timed_out = TimeoutError(f"{task.name} ran longer than its timeout of {rules.timeout:g} s")
-            timed_out.__cause__ = error if isinstance(error, Exception) else None
+            if isinstance(error, Exception):
+                timed_out.__cause__ = error
+            elif error is not None:
+                timed_out.__traceback__ = error.__traceback__  # where the function was when it was cancelled
             return self._failed(task, run, rules, timed_out, began)
         if why == "deadline":
             self._troubles[run] = None

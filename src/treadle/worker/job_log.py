@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from treadle.core.events import Emitter, Event
 from treadle.core.redaction import visible
-from treadle.errors import RemoteFailure, error_line, traceback_of
+from treadle.errors import RemoteFailure, error_line, traceback_of, users_part
 from treadle.policy.retry import Abort
 
 log = logging.getLogger("treadle.jobs")
@@ -32,7 +30,6 @@ LEVELS: Final = {
 }
 TEMPLATES: Final = {name: f"%s {name}" for name in LEVELS}
 RAISED: Final = frozenset({"retrying", "failed", "expired"})  # an exception of the function can cause these
-_LIBRARY: Final = str(Path(__file__).parents[1])
 
 
 def wanted(name: str, task: str) -> bool:
@@ -71,10 +68,7 @@ def write(event: Event, error: BaseException | None = None) -> None:
 def _exc_info(error: BaseException | None) -> Any:
     if error is None or (isinstance(error, Abort) and error.__cause__ is None):
         return None  # an Abort with its own message has no traceback
-    trace: TracebackType | None = None if isinstance(error, RemoteFailure) else error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LIBRARY):
-        trace = trace.tb_next
-    return type(error), error, trace
+    return type(error), error, None if isinstance(error, RemoteFailure) else users_part(error.__traceback__)
 
 
 def follow(emitter: Emitter, worker: str) -> Callable[[], None]:

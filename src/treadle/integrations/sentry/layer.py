@@ -1,0 +1,111 @@
+"""The middleware that reports failures to Sentry and carries its traces from the sender of a job to its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import sentry_sdk
+
+from treadle.app import App
+from treadle.core.model import Record
+from treadle.execution.context import Context
+from treadle.execution.middleware import Middleware, Run, Send, Specs
+from treadle.execution.run_outcome import RunOutcome
+from treadle.integrations.sentry import failures, scopes, traces
+from treadle.integrations.sentry.check_ins import CheckIns
+
+if TYPE_CHECKING:
+    from treadle.integrations.sentry.integration import TreadleIntegration
+
+DEAD: Final = ("failed", "expired")
+
+
+class SentryMiddleware(Middleware):
+    """Does nothing while `active` returns None: then no client has the integration."""
+
+    def __init__(self, active: Callable[[], TreadleIntegration | None]) -> None:
+        self._active, self._check_ins = active, CheckIns()
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the current client has the integration."""
+        return self._active() is not None
+
+    def added(self, app: App) -> None:
+        """Called by Treadle."""
+        self._check_ins.use(app)
+
+    async def enqueue(self, specs: Specs, proceed: Send) -> Any:
+        """Adds the headers of the current trace."""
+        with traces.publishing(specs):
+            headers = traces.outgoing()
+            return await proceed([traces.with_trace(spec, headers) for spec in specs] if headers else specs)
+
+    async def run(self, context: Context, proceed: Run) -> Any:
+        """Gives the run a scope, a transaction, and for a schedule's job a check-in."""
+        integration = self._active()
+        if integration is None:  # the client was closed since the worker started
+            return await proceed()
+        if integration.monitor_schedules:
+            await self._check_ins.begun(context)
+        with scopes.of_run(context, integration.send_arguments):
+            if context.kind == "batch":  # its one call has the transaction
+                return await proceed()
+            with traces.running(context) as raised:
+                context.child_headers.update(traces.outgoing())
+                try:
+                    return await proceed()
+                except BaseException as error:
+                    raised.append(error)
+                    raise
+
+    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
+        """A scope and a transaction for calls that run elsewhere than `run`."""
+        return self._elsewhere(contexts)
+
+    @contextmanager
+    def _elsewhere(self, contexts: Sequence[Context]) -> Iterator[None]:
+        integration = self._active()
+        if integration is None or contexts[0].kind not in ("batch", "process"):
+            yield
+            return
+        with scopes.of_call(contexts, integration.send_arguments), traces.running(*contexts) as raised:
+            try:
+                yield
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+    def close_process(self) -> None:
+        """Sends what a process that ran functions has buffered."""
+        sentry_sdk.flush(timeout=2)
+
+    def judged(self, context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
+        """Reports a job that is dead, and ends its check-in."""
+        integration = self._active()
+        if integration is None:
+            return
+        if integration.monitor_schedules and outcome.final:
+            self._check_ins.ended(context, outcome)
+        every = integration.report == "every" and outcome.name == "retrying"
+        if error is None or not (every or outcome.name in DEAD):
+            return
+        with scopes.after_run(context, integration.send_arguments) as scope:
+            scope.set_context("treadle.outcome", _facts(outcome))
+            failures.send(error, context.task, outcome.reason, "warning" if every else "error")
+
+    def reported(self, record: Record, outcome: RunOutcome, error: str | None) -> None:
+        """Reports a dead job of a runner in another language, in the server that it reported to."""
+        integration = self._active()
+        if integration is None or outcome.name not in DEAD:
+            return
+        with scopes.of_row(record, integration.send_arguments) as scope:
+            scope.set_context("treadle.outcome", _facts(outcome))
+            failures.send_text(error or outcome.reason or outcome.name, record.job.task)
+
+
+def _facts(outcome: RunOutcome) -> dict[str, Any]:
+    facts = {"outcome": outcome.name, "reason": outcome.reason, "next_in": outcome.delay, "seconds": outcome.seconds}
+    return {name: value for name, value in facts.items() if value is not None}
