@@ -103,6 +103,8 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             codecs.probe(codec)
         self._core = AppCore(choice, retry=retry, on_error=on_error, codec=codec, sizes=sizes, ids=ids, random=random)
         self._sync = Portal(self._core)
+        for make in middleware.automatic:
+            self.middleware(make())
 
     # --- its parts
 

@@ -23,6 +23,11 @@ Send = Callable[[Specs], Awaitable[Any]]
 Run = Callable[[], Awaitable[Any]]
 
 
+automatic: list[Callable[[], Middleware]] = []
+"""Each makes a middleware that every new App gets. For instrumentation that is switched on before the program runs, as
+`opentelemetry-instrument` does: the program itself adds no middleware then."""
+
+
 class Middleware:
     """Override one method or several; a method that is not overridden costs nothing.
 
