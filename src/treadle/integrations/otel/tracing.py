@@ -32,6 +32,7 @@ log = logging.getLogger("treadle")
 
 T = TypeVar("T")
 
+OF_API: Final = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry.metrics._internal")  # modules
 FLUSH: Final = 5_000  # ms that the exporters of a process may take before it ends
 NOTHING: Final = nullcontext()
 
@@ -318,4 +319,4 @@ def _attached(context: TraceContext) -> Iterator[None]:
 
 def _is_of_api(provider: object) -> bool:
     """Whether this provider records nothing, because it is a proxy or an empty one of the API."""
-    return type(provider).__module__ in ("opentelemetry.trace", "opentelemetry.metrics._internal")
+    return type(provider).__module__ in OF_API
