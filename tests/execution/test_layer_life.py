@@ -1,4 +1,4 @@
-"""Middleware that knows its app and its process: `added`, `enabled`, `close_process`; and texts for later runs: `memo`."""
+"""Middleware that knows its app and process: `added`, `enabled`, `close_process`; and texts for later runs: `memo`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from treadle.execution import middleware
 from treadle.execution.middleware import Middleware
 
-Make = Callable[[], Middleware]
+Make = Callable[[Any], Middleware | None]
 
 _lock = threading.Lock()
 _makers: list[Make] = []
@@ -21,14 +21,15 @@ _apps: WeakKeyDictionary[Any, list[Middleware]] = WeakKeyDictionary()  # an app 
 def add(make: Make) -> Callable[[], None]:
     """Add a middleware to every app, outside of its own. A worker that runs already keeps the ones it has.
 
-    make  called once for each app
+    make  called once for each app, with the App; it returns None for an app that needs none
     Returns a function that undoes it, for new workers. Raises what `make` and `Middleware.added` raise.
     """
     made: list[Middleware] = []
 
-    def make_one() -> Middleware:
-        layer = make()
-        made.append(layer)
+    def make_one(app: Any) -> Middleware | None:
+        layer = make(app)
+        if layer is not None:
+            made.append(layer)
         return layer
 
     with _lock:
@@ -57,6 +58,7 @@ def joined(app: Any, layers: list[Middleware]) -> None:
 
 
 def _put(app: Any, layers: list[Middleware], make: Make) -> None:
-    layer = middleware.check(make())
-    layer.added(app)
-    layers.insert(0, layer)
+    if (made := make(app)) is not None:
+        layer = middleware.check(made)
+        layer.added(app)
+        layers.insert(0, layer)

@@ -45,7 +45,7 @@ class TreadleIntegration(Integration):
     def setup_once() -> None:
         """Called by `sentry_sdk.init`, once in a process."""
         ignore_logger(JOB_LOG)
-        every_app.add(lambda: SentryMiddleware(_active))
+        every_app.add(lambda app: SentryMiddleware(_active))
 
 
 def _active() -> TreadleIntegration | None:
