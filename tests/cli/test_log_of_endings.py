@@ -10,8 +10,9 @@ import pytest
 
 from tests.execution.run_endings import CASES, RETRY, SIZES
 from tests.kit import work
-from treadle import App
+from treadle import App, Retry
 from treadle.cli.logs import Json, Named, Plain
+from treadle.testing.shows import shows
 
 RAISED = {"failed": "ERROR", "expired": "ERROR", "retrying": "WARNING"}
 WITHOUT_EXCEPTION = ("JobFailed", "JobExpired", "Abort")  # no code raised these, or on purpose with its own message
@@ -63,3 +64,23 @@ async def test_a_failure_has_its_template_and_its_exception(lines: Lines, name: 
         assert record.exc_info[0].__name__ == kind
         assert kind in line["error"].splitlines()[-1]
         assert line["error"] in text
+
+
+@shows("a JSON log line has the queue, the workflow and the trace of its job, and the `extra` of the program's records")
+async def test_a_json_line_has_the_trace_of_its_job_and_what_the_program_adds(lines: Lines) -> None:
+    async with App("memory://") as app:
+
+        @app.task(name="bad", retry=Retry(attempts=1), queue="mail")
+        async def bad() -> None:
+            raise ValueError("no")
+
+        async with work(app):
+            trace = f"00-{'a' * 32}-{'b' * 16}-01"
+            await (await bad.options(headers={"traceparent": trace}).enqueue()).ended(30)
+    [(record, _, line)] = lines.found
+    assert (line["queue"], line["workflow"], line["trace_id"]) == ("mail", record.__dict__["job"], "a" * 32)
+    assert "span_id" not in line
+    own = logging.getLogger("shop").makeRecord("shop", 30, "", 0, "paid", (), None, extra={"order": 7, "tags": {"a"}})
+    found = json.loads(Json().format(own))
+    assert (found["order"], found["tags"], found["text"]) == (7, "{'a'}", "paid")
+    assert set(found) == {"at", "level", "logger", "text", "order", "tags"}

@@ -412,7 +412,10 @@ async def test_what_the_row_carries_and_the_task_cannot_read_is_a_failure_that_n
             await (await app.stub("t").enqueue("five")).result(timeout=30)
 
 
-@shows("`JobFilter` adds the job, its task, its attempt and its worker to log records", area="Results, events and logs")
+@shows(
+    "`JobFilter` adds the job, its task, queue, workflow, attempt and worker to log records",
+    area="Results, events and logs",
+)
 async def test_the_log_says_which_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
     from treadle import JobFilter
 
@@ -431,5 +434,6 @@ async def test_the_log_says_which_job(app: App, caplog: pytest.LogCaptureFixture
     finally:
         caplog.handler.removeFilter(job_filter)
     [inside, outside] = [record for record in caplog.records if record.name == "of.the.user"]
-    assert vars(inside).items() >= {"job": job.id, "task": "t", "attempt": 1, "worker": "w1"}.items()
-    assert vars(outside).items() >= {"job": "-", "task": "-", "attempt": "-", "worker": "-"}.items()
+    here = {"job": job.id, "task": "t", "attempt": 1, "worker": "w1", "queue": "default", "workflow": job.id}
+    assert vars(inside).items() >= {**here, "trace_id": "-", "span_id": "-"}.items()
+    assert vars(outside).items() >= {**dict.fromkeys(here, "-"), "trace_id": "-"}.items()

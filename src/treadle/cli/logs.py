@@ -14,7 +14,8 @@ from treadle.core.redaction import in_json, in_line, visible
 from treadle.execution.context import JobFilter
 
 log = logging.getLogger("treadle")
-FIELDS = ("job", "task", "attempt", "worker")
+FIELDS = ("job", "task", "attempt", "worker", "queue", "workflow", "trace_id", "span_id")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", *FIELDS}
 
 
 class Named(JobFilter):
@@ -84,6 +85,8 @@ class Json(logging.Formatter):
         line |= {name: value for name in FIELDS if (value := record.__dict__.get(name, "-")) != "-"}
         if trace := _trace(self, record):
             line["error"] = trace
+        # Last: `extra=` of the user's own records.
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
         return in_json(json.dumps(line, ensure_ascii=False, default=str))
 
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from treadle.core import defaults
+from treadle.core import defaults, trace_ids
 from treadle.core.clock import moment
 from treadle.core.model import Record
 from treadle.durable.once import Once
@@ -323,15 +323,31 @@ def current_batch() -> tuple[Context, ...]:
 
 
 class JobFilter(logging.Filter):
-    """Adds job, task, attempt and worker to log records; "-" outside a job. Attributes that a record already has are
-    kept. Use: `handler.addFilter(JobFilter())`."""
+    """Adds job, task, attempt, worker, queue and workflow to log records, and trace_id and span_id of the OpenTelemetry
+    span in which they were made; "-" outside a job, or outside a span. Attributes that a record already has are kept.
+    Use: `handler.addFilter(JobFilter())`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        here = running_here()
-        values: dict[str, Any] = {"job": "-", "task": "-", "attempt": "-", "worker": "-"}
-        if here is not None:
-            job = here.record.job
-            values = {"job": job.id, "task": job.task, "attempt": here.record.attempt + 1, "worker": here.worker}
+        values = OUTSIDE if (here := running_here()) is None else log_fields(here)
         for name, value in values.items():
             record.__dict__.setdefault(name, value)
+        found = trace_ids.active()
+        record.__dict__.setdefault("trace_id", found.trace_id if found else "-")
+        record.__dict__.setdefault("span_id", found.span_id if found else "-")
         return True
+
+
+OUTSIDE: Final = dict.fromkeys(("job", "task", "attempt", "worker", "queue", "workflow"), "-")
+
+
+def log_fields(run: JobRun) -> dict[str, Any]:
+    """The attributes of a log record that is made in this run."""
+    job = run.record.job
+    return {
+        "job": job.id,
+        "task": job.task,
+        "attempt": run.record.attempt + 1,
+        "worker": run.worker,
+        "queue": job.queue,
+        "workflow": job.root or job.id,
+    }

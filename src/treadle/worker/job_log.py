@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from treadle.core import trace_ids
 from treadle.core.events import Emitter, Event
 from treadle.core.redaction import visible
 from treadle.errors import RemoteFailure, error_line, traceback_of, users_part
@@ -39,7 +40,7 @@ def wanted(name: str, task: str) -> bool:
 
 
 def write(event: Event, error: BaseException | None = None) -> None:
-    """Log one record with the attributes `job`, `task`, `attempt` and `worker`.
+    """Log one record with the attributes that `JobFilter` adds.
 
     `exc_info` is the exception that the function raised, if it is known. `exc_text`, which standard formatters print
     instead, is the stored traceback: without lines of Treadle, and for a process task the one of the child process.
@@ -58,11 +59,27 @@ def write(event: Event, error: BaseException | None = None) -> None:
         text,
         tuple(arguments),
         _exc_info(error) if event.name in RAISED else None,
-        extra={"job": event.id, "task": event.task, "attempt": event.attempt, "worker": event.worker},
+        extra=_fields(event),
     )
     if event.name in RAISED and (trace := traceback_of(error_text)) is not None:
         record.exc_text = visible(trace)
     log.handle(record)
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    """The attributes of the record: those of `JobFilter`. The trace is the one in the headers of the job."""
+    job = None if event.record is None else event.record.job
+    trace = None if job is None else trace_ids.of_traceparent(dict(job.headers).get("traceparent"))
+    return {
+        "job": event.id,
+        "task": event.task,
+        "attempt": event.attempt,
+        "worker": event.worker,
+        "queue": event.queue,
+        "workflow": event.id if job is None else job.root or job.id,
+        "trace_id": "-" if trace is None else trace.trace_id,
+        "span_id": "-",
+    }
 
 
 def _exc_info(error: BaseException | None) -> Any:
