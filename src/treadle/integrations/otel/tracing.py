@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,7 +20,7 @@ from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
 from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.otel import attributes as names
-from treadle.integrations.otel import headers, spans
+from treadle.integrations.otel import headers, providers, spans
 from treadle.integrations.otel.instruments import Instruments
 from treadle.integrations.otel.queue_gauges import QueueGauges
 from treadle.integrations.otel.sending import Sending
@@ -32,9 +32,7 @@ log = logging.getLogger("treadle")
 
 T = TypeVar("T")
 
-OF_API: Final = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry.metrics._internal")  # modules
 FLUSH: Final = 5_000  # ms that the exporters of a process may take before it ends
-NOTHING: Final = nullcontext()
 
 _run_here: ContextVar[spans.RunSpan | None] = ContextVar("treadle_otel_run", default=None)
 
@@ -96,24 +94,24 @@ class Tracing(Middleware):
     @property
     def enabled(self) -> bool:
         """Whether the program has set up an SDK, for traces or for metrics."""
-        tracer, instruments = self._tracer(), self._instruments()
-        return tracer is not None or instruments is not None
+        return self._tracer() is not None or self._instruments() is not None
 
     def _tracer(self) -> Tracer | None:
-        provider = self._providers[0] or trace.get_tracer_provider()
+        provider = self._providers[0] or providers.of_traces()
         known, tracer = self._tracers
         if known is not provider:
-            is_real = not _is_of_api(provider)
-            tracer = provider.get_tracer(names.SCOPE, schema_url=names.SCHEMA) if is_real else None
+            tracer = None
+            if provider is not None and not providers.records_nothing(provider):
+                tracer = provider.get_tracer(names.SCOPE, schema_url=names.SCHEMA)
             self._tracers = provider, tracer
         return tracer
 
     def _instruments(self) -> Instruments | None:
-        provider = self._providers[1] or metrics.get_meter_provider()
+        provider = self._providers[1] or providers.of_metrics()
         known, instruments = self._meters
         if known is not provider:
             instruments = None
-            if not _is_of_api(provider):
+            if provider is not None and not providers.records_nothing(provider):
                 meter = provider.get_meter(names.SCOPE, schema_url=names.SCHEMA)
                 instruments = Instruments(meter)
                 if self._queue_metrics and self._app is not None:
@@ -184,14 +182,14 @@ class Tracing(Middleware):
         finally:
             run.function_ended()
 
-    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
+    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object] | None:
         """One span for the call of a batch. In a process, the span of the run, which the worker has started."""
         first = contexts[0]
         if first.kind == "batch":
             return self._batch(tuple(contexts))
         if first.kind == "process":
             return _attached(headers.extracted(first.child_headers))
-        return NOTHING
+        return None
 
     @contextmanager
     def _batch(self, contexts: tuple[Context, ...]) -> Iterator[None]:
@@ -212,10 +210,10 @@ class Tracing(Middleware):
             finally:
                 run.function_ended()
 
-    def step(self, context: Context, name: str) -> AbstractContextManager[object]:
+    def step(self, context: Context, name: str) -> AbstractContextManager[object] | None:
         tracer = self._tracer()
         if tracer is None:
-            return NOTHING
+            return None
         return self._step(tracer, context, name)
 
     @contextmanager
@@ -238,7 +236,7 @@ class Tracing(Middleware):
     def close_process(self) -> None:
         """Export the spans and metrics of a process of `kind="process"`, which ends without the handlers of atexit."""
         given = self._providers
-        for provider in (given[0] or trace.get_tracer_provider(), given[1] or metrics.get_meter_provider()):
+        for provider in (given[0] or providers.of_traces(), given[1] or providers.of_metrics()):
             flush: Callable[[int], object] | None = getattr(provider, "force_flush", None)
             if flush is not None:
                 flush(FLUSH)
@@ -315,8 +313,3 @@ def _attached(context: TraceContext) -> Iterator[None]:
         yield
     finally:
         otel_context.detach(token)
-
-
-def _is_of_api(provider: object) -> bool:
-    """Whether this provider records nothing, because it is a proxy or an empty one of the API."""
-    return type(provider).__module__ in OF_API
