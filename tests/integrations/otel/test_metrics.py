@@ -102,7 +102,7 @@ async def test_sends_and_runs(metered: Metered, clock: HandClock) -> None:
     }
 
 
-@shows("OpenTelemetry: the number of stored jobs and the age of the oldest come from the one process that is asked to")
+@shows("OpenTelemetry: the number of stored jobs and the age of the oldest come from one process")
 async def test_the_stored_jobs(metered: Metered, clock: HandClock) -> None:
     spy = Spy(MemoryStorage(clock))
     app = metered.on(App(storage=spy, clock=clock), queue_metrics=True)
