@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -274,6 +275,44 @@ async def test_the_ids_of_the_active_span() -> None:
         assert ran is not None
         assert await job.result() == [f"{ran.trace_id:032x}", f"{ran.span_id:016x}"]
     assert not trace.get_current_span().get_span_context().is_valid, "the span is not active after its job"
+
+
+class Ids(logging.Filter):
+    """Keeps the ids of the active trace with each line of a logger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, str | None]] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        found = trace_ids()
+        self.lines.append((record.getMessage(), None if found is None else found.span_id))
+        return True
+
+
+@shows("OpenTelemetry: the worker's own log line of a job that failed carries the trace of its run")
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_the_log_line_of_the_worker(kind: str) -> None:
+    recorded, app, ids = Recorded(), App("memory://", retry=Retry(attempts=1)), Ids()
+    recorded.on(app)
+
+    async def fails() -> None:
+        raise ValueError("no")
+
+    def fails_in_thread() -> None:
+        raise ValueError("no")
+
+    task = app.task(name="fails")(fails if kind == "async" else fails_in_thread)
+    logging.getLogger("treadle.jobs").addFilter(ids)
+    try:
+        async with app:
+            await task.enqueue()
+            await drain(app)
+    finally:
+        logging.getLogger("treadle.jobs").removeFilter(ids)
+    ran = recorded.named("run fails").context
+    assert ran is not None
+    assert ids.lines == [("fails failed: ValueError: no", f"{ran.span_id:016x}")]
 
 
 @pytest.mark.parametrize("wrong", [{"traces": "both"}, {"continue_within": -1}, {"continue_within": "soon"}])

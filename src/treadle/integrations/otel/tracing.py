@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +22,7 @@ from treadle.execution.middleware import Middleware, Run, Send, Specs
 from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.otel import attributes as names
 from treadle.integrations.otel import headers, providers, spans
-from treadle.integrations.otel.instruments import Instruments
+from treadle.integrations.otel.instruments import Instruments, shared_instruments
 from treadle.integrations.otel.queue_gauges import QueueGauges
 from treadle.integrations.otel.sending import Sending
 
@@ -90,6 +91,8 @@ class Tracing(Middleware):
         self._app = app
         layers = app._core.layers
         layers[:] = [layer for layer in layers if not isinstance(layer, AutomaticTracing)]
+        if self._queue_metrics:
+            self._instruments()  # a server may send and run nothing
 
     @property
     def enabled(self) -> bool:
@@ -113,7 +116,7 @@ class Tracing(Middleware):
             instruments = None
             if provider is not None and not providers.records_nothing(provider):
                 meter = provider.get_meter(names.SCOPE, schema_url=names.SCHEMA)
-                instruments = Instruments(meter)
+                instruments = shared_instruments(provider, meter)
                 if self._queue_metrics and self._app is not None:
                     self._gauges = QueueGauges(self._app, meter)
             self._meters = provider, instruments
@@ -172,7 +175,7 @@ class Tracing(Middleware):
         run = self._guarded("run", lambda: spans.start_run(tracer, context, self._places, self._server()))
         if run is None:
             return await proceed()
-        # Neither is reset: the jobs that the run returns belong to its span, and so does `judged`, which resets them.
+        # Neither is reset: the jobs that the run returns and the log line of its outcome belong to its span.
         _run_here.set(run)
         otel_context.attach(run.within)
         if context.kind == "process":
@@ -257,7 +260,8 @@ class Tracing(Middleware):
         elif run is not None and run.key == key:
             self._guarded("run", lambda: spans.end_run(run, outcome, error))
             _run_here.set(None)
-            otel_context.attach(run.before)
+            if not _in_event_loop():  # in a test of a Django project the run has no context variables of its own
+                otel_context.attach(run.before)
         elif error is not None and outcome.name in spans.FAILURES:
             self._guarded("run", lambda: self._never_ran(context, outcome, error))
 
@@ -304,6 +308,14 @@ class Tracing(Middleware):
 
 class AutomaticTracing(Tracing):
     """The one that `TreadleInstrumentor` adds. A Tracing that the program adds replaces it."""
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @contextmanager
