@@ -74,6 +74,7 @@ class Tracing(Middleware):
         self._places = spans.Places(traces, float(continue_within))
         self._create_spans, self._runner_spans, self._queue_metrics = create_spans, runner_spans, queue_metrics
         self._providers = tracer_provider, meter_provider
+        self._is_global = self._providers == (None, None) and providers.READABLE
         self._app: App | None = None
         self._tracers: tuple[object, Tracer | None] = (None, None)  # a provider and its tracer; None: it is the API's
         self._meters: tuple[object, Instruments | None] = (None, None)
@@ -97,6 +98,8 @@ class Tracing(Middleware):
     @property
     def enabled(self) -> bool:
         """Whether the program has set up an SDK, for traces or for metrics."""
+        if self._is_global and providers.TRACE._TRACER_PROVIDER is None and providers.METRICS._METER_PROVIDER is None:
+            return False  # inline, because each call that sends a job reads this
         return self._tracer() is not None or self._instruments() is not None
 
     def _tracer(self) -> Tracer | None:
