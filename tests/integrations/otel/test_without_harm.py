@@ -69,20 +69,27 @@ async def test_an_sdk_that_is_set_up_in_the_lifespan_is_found() -> None:
 
 
 class Broken(SpanProcessor):
-    """Raises wherever the SDK calls it."""
+    """Raises when a span begins, or when it ends."""
+
+    def __init__(self, when: str) -> None:
+        self.when = when
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
-        raise RuntimeError("a broken processor")
+        if self.when == "start":
+            raise RuntimeError("a broken processor")
 
     def on_end(self, span: ReadableSpan) -> None:
-        raise RuntimeError("a broken processor")
+        if self.when == "end":
+            raise RuntimeError("a broken processor")
 
 
 @shows("OpenTelemetry: a span processor that raises fails no call and no job, and is logged once")
-async def test_a_processor_that_raises(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("when", ["start", "end"])
+@pytest.mark.parametrize("create_spans", [False, True])
+async def test_a_processor_that_raises(when: str, create_spans: bool, caplog: pytest.LogCaptureFixture) -> None:
     app, provider = an_app(), TracerProvider()
-    provider.add_span_processor(Broken())
-    app.middleware(Tracing(tracer_provider=provider))
+    provider.add_span_processor(Broken(when))
+    app.middleware(Tracing(tracer_provider=provider, create_spans=create_spans))
 
     @app.batch(name="many", size=2)
     async def many(items: list[int]) -> list[int]:
@@ -97,8 +104,9 @@ async def test_a_processor_that_raises(caplog: pytest.LogCaptureFixture) -> None
 
     async with app:
         jobs = [await app.find_task("leaf").enqueue(), await many.enqueue(1), await order.enqueue()]
+        await app.stub("order").enqueue("too many arguments")
         await drain(app)
-        assert [await job.result() for job in jobs] == [{}, 1, 1]
+        assert [(await job.ended(0)).state for job in jobs] == ["succeeded"] * 3
     said = [each for each in caplog.records if "tracing failed" in each.getMessage()]
     assert len(said) == 1
 

@@ -44,7 +44,7 @@ class Tracing(Middleware):
     traces           "continued": a run belongs to the trace of its sender; "linked": it begins a trace, with a link
     continue_within  "continued" only, in seconds: a run that is due later than this after its enqueue begins a trace of
                      its own, with links to the sender and to the previous run of the job
-    create_spans     a span for each job of a call, in addition to the one of the call
+    create_spans     a span for each job or flow of a call, in addition to the one of the call
     runner_spans     in a server: a span for each run that a runner in another language reports
     queue_metrics    `treadle.queue.jobs` and `treadle.queue.oldest`. In one process of the fleet only: each would
                      report the same jobs
@@ -182,7 +182,7 @@ class Tracing(Middleware):
         _run_here.set(run)
         otel_context.attach(run.within)
         if context.kind == "process":
-            context.child_headers.update(headers.injected(run.within))
+            context.child_headers.update(self._guarded("run", lambda: headers.injected(run.within)) or {})
         try:
             return await proceed()
         finally:
@@ -194,7 +194,8 @@ class Tracing(Middleware):
         if first.kind == "batch":
             return self._batch(tuple(contexts))
         if first.kind == "process":
-            return _attached(headers.extracted(first.child_headers))
+            within = self._guarded("process", lambda: headers.extracted(first.child_headers))
+            return None if within is None else _attached(within)
         return None
 
     @contextmanager
@@ -211,7 +212,8 @@ class Tracing(Middleware):
             try:
                 yield
             except BaseException as error:
-                names.Failure(error).mark(run.span)
+                failure = error  # a closure cannot keep the name of an `except`
+                self._guarded("batch", lambda: names.Failure(failure).mark(run.span))
                 raise
             finally:
                 run.function_ended()
@@ -232,12 +234,12 @@ class Tracing(Middleware):
         with _attached(trace.set_span_in_context(span)):
             try:
                 yield
-            except BaseException as error:
-                if isinstance(error, Exception):
-                    names.Failure(error).mark(span)
+            except Exception as error:
+                failure = error
+                self._guarded("step", lambda: names.Failure(failure).mark(span))
                 raise
             finally:
-                span.end()
+                self._guarded("step", span.end)
 
     def close_process(self) -> None:
         """Export the spans and metrics of a process of `kind="process"`, which ends without the handlers of atexit."""
