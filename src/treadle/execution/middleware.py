@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from treadle.concurrency import forks
@@ -53,9 +53,10 @@ class Middleware:
         """Wraps one attempt. The value that it returns is the task's result: usually that of `proceed`."""
         return await proceed()
 
-    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
+    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object] | None:
         """A context manager around the call of the function, entered where the function runs: on the event loop, in
-        its thread, or in its process. Usually a generator function with `@contextlib.contextmanager`.
+        its thread, or in its process. Usually a generator function with `@contextlib.contextmanager`. None: this call
+        needs none.
 
         A batch function has one call for all its jobs, whose own `run` does not see it. A process enters it only if
         the module of the function declares the task, because it knows the app only then.
@@ -63,17 +64,18 @@ class Middleware:
         contexts  the job, or the jobs of a batch in the order of its items
         An exception that it raises fails the run. One that it suppresses is raised again: there is no result.
         """
-        return nullcontext()
+        return None
 
-    def step(self, context: Context, name: str) -> AbstractContextManager[object]:
+    def step(self, context: Context, name: str) -> AbstractContextManager[object] | None:
         """A context manager around the function of a durable step, entered before the function is called and left
         before its result is stored. A step whose stored result is returned does not enter it. In a function in a
-        thread, `current().sync.step` enters it in that thread; otherwise it is entered on the event loop.
+        thread, `current().sync.step` enters it in that thread; otherwise it is entered on the event loop. None: this
+        step needs none.
 
         name  the name of the step; "name#2" for the second one of that name
         An exception that it raises fails the step. One that it suppresses is raised again.
         """
-        return nullcontext()
+        return None
 
     def close_process(self) -> None:
         """Called in a process that ran functions of `kind="process"`, before it ends: flush here what it has buffered.
@@ -122,8 +124,10 @@ def overrides(layers: Sequence[Middleware], method: str) -> list[Middleware]:
 
 def around_enqueue(layers: Sequence[Middleware], send: Send) -> Send:
     """A `send` that passes through all layers."""
-    for layer in reversed(overrides(layers, "enqueue")):
-        send = _bind_send(layer, send)
+    own = Middleware.enqueue
+    for layer in reversed(layers):
+        if type(layer).enqueue is not own and layer.enabled:
+            send = _bind_send(layer, send)
     return send
 
 
@@ -160,11 +164,17 @@ def inside_calls(
     """The function inside the context managers of all layers, each of which overrides `call`."""
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        with _entered([lambda layer=layer: layer.call(contexts) for layer in layers]):  # type: ignore[misc]
+        managers = [found for layer in layers if (found := layer.call(contexts)) is not None]
+        if not managers:
+            return await function(*args, **kwargs)
+        with _entered(managers):
             return await function(*args, **kwargs)
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        with _entered([lambda layer=layer: layer.call(contexts) for layer in layers]):  # type: ignore[misc]
+        managers = [found for layer in layers if (found := layer.call(contexts)) is not None]
+        if not managers:
+            return function(*args, **kwargs)
+        with _entered(managers):
             # A process that the function forks ends before it could leave the context managers a second time.
             return forks.contained(function, *args, **kwargs)
 
@@ -173,16 +183,16 @@ def inside_calls(
 
 def around_step(layers: Sequence[Middleware], context: Context, name: str) -> AbstractContextManager[object]:
     """The context managers of all layers, each of which overrides `step`."""
-    return _entered([lambda layer=layer: layer.step(context, name) for layer in layers])  # type: ignore[misc]
+    return _entered([found for layer in layers if (found := layer.step(context, name)) is not None])
 
 
 @contextmanager
-def _entered(makers: Sequence[Callable[[], AbstractContextManager[object]]]) -> Iterator[None]:
+def _entered(managers: Sequence[AbstractContextManager[object]]) -> Iterator[None]:
     """Enter context managers, the first one outermost. An exception of the block that one suppresses is raised."""
     raised: BaseException | None = None
     with ExitStack() as stack:
-        for make in makers:
-            stack.enter_context(make())
+        for manager in managers:
+            stack.enter_context(manager)
         try:
             yield
         except BaseException as error:
@@ -195,15 +205,19 @@ def _entered(makers: Sequence[Callable[[], AbstractContextManager[object]]]) -> 
 def report(layers: Sequence[Middleware], context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
     """Tell all layers, each of which overrides `judged`, how a run ended. Raises nothing."""
     for layer in reversed(layers):
-        with _observing(layer, "judged", context.task, context.id):
+        try:
             layer.judged(context, outcome, error)
+        except BaseException as broken:  # also SystemExit and CancelledError, which would end the run
+            _failed(layer, "judged", context.task, context.id, broken)
 
 
 def report_remote(layers: Sequence[Middleware], record: Record, outcome: RunOutcome, error: str | None) -> None:
     """Tell all layers, each of which overrides `reported`, how the run of another program ended. Raises nothing."""
     for layer in reversed(layers):
-        with _observing(layer, "reported", record.job.task, record.job.id):
+        try:
             layer.reported(record, outcome, error)
+        except BaseException as broken:
+            _failed(layer, "reported", record.job.task, record.job.id, broken)
 
 
 def close_process(layers: Sequence[Middleware]) -> None:
@@ -215,10 +229,8 @@ def close_process(layers: Sequence[Middleware]) -> None:
             log.exception("%s.close_process failed", type(layer).__name__)
 
 
-@contextmanager
-def _observing(layer: Middleware, method: str, task: str, id: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as broken:  # also SystemExit and CancelledError, which would end the run
-        log.exception("%s.%s failed for %s %s; the job is not affected", type(layer).__name__, method, task, id)
-        interrupts.pass_on(broken)
+def _failed(layer: Middleware, method: str, task: str, id: str, broken: BaseException) -> None:
+    log.error(
+        "%s.%s failed for %s %s; the job is not affected", type(layer).__name__, method, task, id, exc_info=broken
+    )
+    interrupts.pass_on(broken)

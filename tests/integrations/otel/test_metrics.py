@@ -102,7 +102,7 @@ async def test_sends_and_runs(metered: Metered, clock: HandClock) -> None:
     }
 
 
-@shows("OpenTelemetry: the number of stored jobs and the age of the oldest come from the one process that is asked to")
+@shows("OpenTelemetry: the number of stored jobs and the age of the oldest come from one process")
 async def test_the_stored_jobs(metered: Metered, clock: HandClock) -> None:
     spy = Spy(MemoryStorage(clock))
     app = metered.on(App(storage=spy, clock=clock), queue_metrics=True)
@@ -142,3 +142,17 @@ def test_the_names_are_those_of_the_conventions() -> None:
         "messaging.client.consumed.messages",
         "messaging.process.duration",
     } <= metrics
+
+
+async def test_two_apps_share_their_instruments(metered: Metered, caplog: pytest.LogCaptureFixture) -> None:
+    """The SDK would warn of a second instrument of the same name."""
+    for _ in range(2):
+        app = metered.on(App("memory://"))
+
+        @app.task(name="leaf")
+        async def leaf() -> None: ...
+
+        async with app:
+            await leaf.enqueue()
+    assert at(metered.read()["messaging.client.sent.messages"], treadle_task="leaf") == 2
+    assert not caplog.records

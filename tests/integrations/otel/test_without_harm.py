@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -68,20 +69,27 @@ async def test_an_sdk_that_is_set_up_in_the_lifespan_is_found() -> None:
 
 
 class Broken(SpanProcessor):
-    """Raises wherever the SDK calls it."""
+    """Raises when a span begins, or when it ends."""
+
+    def __init__(self, when: str) -> None:
+        self.when = when
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
-        raise RuntimeError("a broken processor")
+        if self.when == "start":
+            raise RuntimeError("a broken processor")
 
     def on_end(self, span: ReadableSpan) -> None:
-        raise RuntimeError("a broken processor")
+        if self.when == "end":
+            raise RuntimeError("a broken processor")
 
 
 @shows("OpenTelemetry: a span processor that raises fails no call and no job, and is logged once")
-async def test_a_processor_that_raises(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("when", ["start", "end"])
+@pytest.mark.parametrize("create_spans", [False, True])
+async def test_a_processor_that_raises(when: str, create_spans: bool, caplog: pytest.LogCaptureFixture) -> None:
     app, provider = an_app(), TracerProvider()
-    provider.add_span_processor(Broken())
-    app.middleware(Tracing(tracer_provider=provider))
+    provider.add_span_processor(Broken(when))
+    app.middleware(Tracing(tracer_provider=provider, create_spans=create_spans))
 
     @app.batch(name="many", size=2)
     async def many(items: list[int]) -> list[int]:
@@ -96,8 +104,9 @@ async def test_a_processor_that_raises(caplog: pytest.LogCaptureFixture) -> None
 
     async with app:
         jobs = [await app.find_task("leaf").enqueue(), await many.enqueue(1), await order.enqueue()]
+        await app.stub("order").enqueue("too many arguments")
         await drain(app)
-        assert [await job.result() for job in jobs] == [{}, 1, 1]
+        assert [(await job.ended(0)).state for job in jobs] == ["succeeded"] * 3
     said = [each for each in caplog.records if "tracing failed" in each.getMessage()]
     assert len(said) == 1
 
@@ -274,6 +283,44 @@ async def test_the_ids_of_the_active_span() -> None:
         assert ran is not None
         assert await job.result() == [f"{ran.trace_id:032x}", f"{ran.span_id:016x}"]
     assert not trace.get_current_span().get_span_context().is_valid, "the span is not active after its job"
+
+
+class Ids(logging.Filter):
+    """Keeps the ids of the active trace with each line of a logger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, str | None]] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        found = trace_ids()
+        self.lines.append((record.getMessage(), None if found is None else found.span_id))
+        return True
+
+
+@shows("OpenTelemetry: the worker's own log line of a job that failed carries the trace of its run")
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_the_log_line_of_the_worker(kind: str) -> None:
+    recorded, app, ids = Recorded(), App("memory://", retry=Retry(attempts=1)), Ids()
+    recorded.on(app)
+
+    async def fails() -> None:
+        raise ValueError("no")
+
+    def fails_in_thread() -> None:
+        raise ValueError("no")
+
+    task = app.task(name="fails")(fails if kind == "async" else fails_in_thread)
+    logging.getLogger("treadle.jobs").addFilter(ids)
+    try:
+        async with app:
+            await task.enqueue()
+            await drain(app)
+    finally:
+        logging.getLogger("treadle.jobs").removeFilter(ids)
+    ran = recorded.named("run fails").context
+    assert ran is not None
+    assert ids.lines == [("fails failed: ValueError: no", f"{ran.span_id:016x}")]
 
 
 @pytest.mark.parametrize("wrong", [{"traces": "both"}, {"continue_within": -1}, {"continue_within": "soon"}])

@@ -23,7 +23,7 @@ class Recorded:
             run send > ValueError
         run send <- enqueue mail, previous run send
 
-    A root begins at the margin, and roots are in the order in which they began. `> ERROR` ends the line of a failed
+    A root begins at the margin, and roots are in the order in which they began. `> ERROR` follows a failed
     span, `<- NAME` names the spans that it links to.
     """
 

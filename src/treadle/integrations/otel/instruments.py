@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Final
+from weakref import WeakKeyDictionary
 
-from opentelemetry.metrics import Meter
+from opentelemetry.metrics import Meter, MeterProvider
 
 from treadle.core.model import NewJob, Record
 from treadle.integrations.otel.attributes import DESTINATION, ERROR_TYPE, OPERATION, OUTCOME, SYSTEM, TASK, Attributes
@@ -70,3 +71,14 @@ def _attributes(operation: str, queue: str, task: str) -> Attributes:
 
 def _with_error(attributes: Attributes, error: str | None) -> Attributes:
     return attributes if error is None else attributes | {ERROR_TYPE: error}
+
+
+_shared: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
+
+
+def shared_instruments(provider: MeterProvider, meter: Meter) -> Instruments:
+    """One set for all apps of a process that use this provider: the SDK warns of a second instrument of one name."""
+    found = _shared.get(provider)
+    if found is None:
+        found = _shared[provider] = Instruments(meter)
+    return found

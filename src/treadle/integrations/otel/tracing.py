@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,8 +21,8 @@ from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
 from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.otel import attributes as names
-from treadle.integrations.otel import headers, spans
-from treadle.integrations.otel.instruments import Instruments
+from treadle.integrations.otel import headers, providers, spans
+from treadle.integrations.otel.instruments import Instruments, shared_instruments
 from treadle.integrations.otel.queue_gauges import QueueGauges
 from treadle.integrations.otel.sending import Sending
 
@@ -32,9 +33,7 @@ log = logging.getLogger("treadle")
 
 T = TypeVar("T")
 
-OF_API: Final = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry.metrics._internal")  # modules
 FLUSH: Final = 5_000  # ms that the exporters of a process may take before it ends
-NOTHING: Final = nullcontext()
 
 _run_here: ContextVar[spans.RunSpan | None] = ContextVar("treadle_otel_run", default=None)
 
@@ -45,7 +44,7 @@ class Tracing(Middleware):
     traces           "continued": a run belongs to the trace of its sender; "linked": it begins a trace, with a link
     continue_within  "continued" only, in seconds: a run that is due later than this after its enqueue begins a trace of
                      its own, with links to the sender and to the previous run of the job
-    create_spans     a span for each job of a call, in addition to the one of the call
+    create_spans     a span for each job or flow of a call, in addition to the one of the call
     runner_spans     in a server: a span for each run that a runner in another language reports
     queue_metrics    `treadle.queue.jobs` and `treadle.queue.oldest`. In one process of the fleet only: each would
                      report the same jobs
@@ -75,6 +74,7 @@ class Tracing(Middleware):
         self._places = spans.Places(traces, float(continue_within))
         self._create_spans, self._runner_spans, self._queue_metrics = create_spans, runner_spans, queue_metrics
         self._providers = tracer_provider, meter_provider
+        self._is_global = self._providers == (None, None) and providers.READABLE
         self._app: App | None = None
         self._tracers: tuple[object, Tracer | None] = (None, None)  # a provider and its tracer; None: it is the API's
         self._meters: tuple[object, Instruments | None] = (None, None)
@@ -92,30 +92,34 @@ class Tracing(Middleware):
         self._app = app
         layers = app._core.layers
         layers[:] = [layer for layer in layers if not isinstance(layer, AutomaticTracing)]
+        if self._queue_metrics:
+            self._instruments()  # a server may send and run nothing
 
     @property
     def enabled(self) -> bool:
         """Whether the program has set up an SDK, for traces or for metrics."""
-        tracer, instruments = self._tracer(), self._instruments()
-        return tracer is not None or instruments is not None
+        if self._is_global and providers.TRACE._TRACER_PROVIDER is None and providers.METRICS._METER_PROVIDER is None:
+            return False  # inline, because each call that sends a job reads this
+        return self._tracer() is not None or self._instruments() is not None
 
     def _tracer(self) -> Tracer | None:
-        provider = self._providers[0] or trace.get_tracer_provider()
+        provider = self._providers[0] or providers.of_traces()
         known, tracer = self._tracers
         if known is not provider:
-            is_real = not _is_of_api(provider)
-            tracer = provider.get_tracer(names.SCOPE, schema_url=names.SCHEMA) if is_real else None
+            tracer = None
+            if provider is not None and not providers.records_nothing(provider):
+                tracer = provider.get_tracer(names.SCOPE, schema_url=names.SCHEMA)
             self._tracers = provider, tracer
         return tracer
 
     def _instruments(self) -> Instruments | None:
-        provider = self._providers[1] or metrics.get_meter_provider()
+        provider = self._providers[1] or providers.of_metrics()
         known, instruments = self._meters
         if known is not provider:
             instruments = None
-            if not _is_of_api(provider):
+            if provider is not None and not providers.records_nothing(provider):
                 meter = provider.get_meter(names.SCOPE, schema_url=names.SCHEMA)
-                instruments = Instruments(meter)
+                instruments = shared_instruments(provider, meter)
                 if self._queue_metrics and self._app is not None:
                     self._gauges = QueueGauges(self._app, meter)
             self._meters = provider, instruments
@@ -174,24 +178,25 @@ class Tracing(Middleware):
         run = self._guarded("run", lambda: spans.start_run(tracer, context, self._places, self._server()))
         if run is None:
             return await proceed()
-        # Neither is reset: the jobs that the run returns belong to its span, and so does `judged`, which resets them.
+        # Neither is reset: the jobs that the run returns and the log line of its outcome belong to its span.
         _run_here.set(run)
         otel_context.attach(run.within)
         if context.kind == "process":
-            context.child_headers.update(headers.injected(run.within))
+            context.child_headers.update(self._guarded("run", lambda: headers.injected(run.within)) or {})
         try:
             return await proceed()
         finally:
             run.function_ended()
 
-    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
+    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object] | None:
         """One span for the call of a batch. In a process, the span of the run, which the worker has started."""
         first = contexts[0]
         if first.kind == "batch":
             return self._batch(tuple(contexts))
         if first.kind == "process":
-            return _attached(headers.extracted(first.child_headers))
-        return NOTHING
+            within = self._guarded("process", lambda: headers.extracted(first.child_headers))
+            return None if within is None else _attached(within)
+        return None
 
     @contextmanager
     def _batch(self, contexts: tuple[Context, ...]) -> Iterator[None]:
@@ -207,15 +212,16 @@ class Tracing(Middleware):
             try:
                 yield
             except BaseException as error:
-                names.Failure(error).mark(run.span)
+                failure = error  # a closure cannot keep the name of an `except`
+                self._guarded("batch", lambda: names.Failure(failure).mark(run.span))
                 raise
             finally:
                 run.function_ended()
 
-    def step(self, context: Context, name: str) -> AbstractContextManager[object]:
+    def step(self, context: Context, name: str) -> AbstractContextManager[object] | None:
         tracer = self._tracer()
         if tracer is None:
-            return NOTHING
+            return None
         return self._step(tracer, context, name)
 
     @contextmanager
@@ -228,17 +234,17 @@ class Tracing(Middleware):
         with _attached(trace.set_span_in_context(span)):
             try:
                 yield
-            except BaseException as error:
-                if isinstance(error, Exception):
-                    names.Failure(error).mark(span)
+            except Exception as error:
+                failure = error
+                self._guarded("step", lambda: names.Failure(failure).mark(span))
                 raise
             finally:
-                span.end()
+                self._guarded("step", span.end)
 
     def close_process(self) -> None:
         """Export the spans and metrics of a process of `kind="process"`, which ends without the handlers of atexit."""
         given = self._providers
-        for provider in (given[0] or trace.get_tracer_provider(), given[1] or metrics.get_meter_provider()):
+        for provider in (given[0] or providers.of_traces(), given[1] or providers.of_metrics()):
             flush: Callable[[int], object] | None = getattr(provider, "force_flush", None)
             if flush is not None:
                 flush(FLUSH)
@@ -259,7 +265,8 @@ class Tracing(Middleware):
         elif run is not None and run.key == key:
             self._guarded("run", lambda: spans.end_run(run, outcome, error))
             _run_here.set(None)
-            otel_context.attach(run.before)
+            if not _in_event_loop():  # in a test of a Django project the run has no context variables of its own
+                otel_context.attach(run.before)
         elif error is not None and outcome.name in spans.FAILURES:
             self._guarded("run", lambda: self._never_ran(context, outcome, error))
 
@@ -308,6 +315,14 @@ class AutomaticTracing(Tracing):
     """The one that `TreadleInstrumentor` adds. A Tracing that the program adds replaces it."""
 
 
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 @contextmanager
 def _attached(context: TraceContext) -> Iterator[None]:
     token = otel_context.attach(context)
@@ -315,8 +330,3 @@ def _attached(context: TraceContext) -> Iterator[None]:
         yield
     finally:
         otel_context.detach(token)
-
-
-def _is_of_api(provider: object) -> bool:
-    """Whether this provider records nothing, because it is a proxy or an empty one of the API."""
-    return type(provider).__module__ in OF_API
