@@ -39,7 +39,8 @@ class TreadleIntegration(Integration):
     ) -> None:
         if report not in get_args(Report):
             raise BadOption("report", f'expected "final" or "every", found {report!r}')
-        self.report, self.send_arguments, self.monitor_schedules = report, send_arguments, monitor_schedules
+        self.report: str = report
+        self.send_arguments, self.monitor_schedules = send_arguments, monitor_schedules
 
     @staticmethod
     def setup_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import sentry_sdk
 
@@ -16,16 +16,21 @@ from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.sentry import failures, scopes, traces
 from treadle.integrations.sentry.check_ins import CheckIns
 
-if TYPE_CHECKING:
-    from treadle.integrations.sentry.integration import TreadleIntegration
-
 DEAD: Final = ("failed", "expired")
+
+
+class Options(Protocol):
+    """The options of `TreadleIntegration`."""
+
+    report: str
+    send_arguments: bool
+    monitor_schedules: bool
 
 
 class SentryMiddleware(Middleware):
     """Does nothing while `active` returns None: then no client has the integration."""
 
-    def __init__(self, active: Callable[[], TreadleIntegration | None]) -> None:
+    def __init__(self, active: Callable[[], Options | None]) -> None:
         self._active, self._check_ins = active, CheckIns()
 
     @property
