@@ -203,7 +203,10 @@ def secret_of_a_token(shop: Path) -> str:
         return command.stdout.split()[-1]
 
 
-@shows("the manifests of `deploy/kubernetes` start a migration, a server and workers that are probed and scaled")
+@shows(
+    "the manifests of `deploy/kubernetes` start a migration, a server and workers that are probed and scaled",
+    area="Workers",
+)
 def test_the_commands_of_the_manifests_start(shop: Path) -> None:
     args = dict(COMMANDS)
     for where in ("treadle-migrate/migrate", "treadle-workers/wait-for-migration", "treadle-server/wait-for-migration"):
@@ -245,7 +248,7 @@ def answers(url: str) -> bool:
 
 
 @pytest.mark.parametrize("name", UNITS)
-@shows("the units of `deploy/systemd` notify systemd when they are ready, and stop in time")
+@shows("the units of `deploy/systemd` notify systemd when they are ready, and stop in time", area="Workers")
 def test_a_unit_starts_and_notifies_the_service_manager(name: str, shop: Path) -> None:
     unit = Unit(UNITS[name])
     service = unit["Service"]
