@@ -40,6 +40,7 @@ from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
 from treadle.server.routes.overview import OverviewRoutes
+from treadle.server.routes.prometheus import PrometheusRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
@@ -68,6 +69,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         *SessionRoutes(core, settings).operations(),
         *OverviewRoutes(looks).operations(),
         *MetricsRoutes(core).operations(),
+        *PrometheusRoutes(core).operations(),
         *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
         *HistoryRoutes(core).operations(),
