@@ -1,18 +1,19 @@
 """One worker process of `treadle worker`: reads its orders, imports the app, sends Hello, runs a worker until stopped.
 
 The orders arrive over a socket. When the supervisor dies the socket closes, and the process stops within its grace.
+The event loop of the worker answers the requests of the supervisor, so that no answer means a stuck loop.
 """
 
 from __future__ import annotations
 
-import asyncio
+import faulthandler
 import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,11 +26,16 @@ from treadle.cli.output import USAGE, Stop, place
 from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
 from treadle.errors import StorageError
+from treadle.health import Probes
 from treadle.worker import Worker
+
+if TYPE_CHECKING:
+    from treadle.cli.supervisor_link import SupervisorLink
 
 
 def main() -> int:
     """Run `python -m treadle.cli.child FD APP` -> one of the exit codes of the command line."""
+    show_stacks()
     channel = socket.socket(fileno=int(sys.argv[1]))
     orders = msgspec.json.decode(_line(channel), type=Orders)
     code = guarded(lambda: _reporting(orders, channel))
@@ -37,13 +43,22 @@ def main() -> int:
     return code
 
 
+def show_stacks() -> None:
+    """Print the stack of the main thread to stderr at SIGURG, which the system ignores otherwise and nothing else
+    uses, and those of all threads before the process dies of a crash or of SIGABRT."""
+    faulthandler.enable()
+    if hasattr(signal, "SIGURG"):
+        faulthandler.register(signal.SIGURG, all_threads=False)
+
+
 def _reporting(orders: Orders, channel: socket.socket) -> None:
     with reported():
         serve(orders, channel)
 
 
-def serve(orders: Orders, channel: socket.socket | None) -> None:
-    """Run one worker until a signal stops it. Raises Stop and the library's errors."""
+def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None = None) -> None:
+    """Run one worker until a signal stops it. `probes`: without a supervisor, which reports its health otherwise.
+    Raises Stop and the library's errors."""
     app, orders = _app_of(orders)
     if orders.delayed:
         prepare(app, orders.app or None, orders.delivery)
@@ -71,13 +86,21 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
             **given,
         )
         logs.set_up(worker.name, orders.log_level, orders.log_json)
-        app.on("worker.started")(lambda _: _greeter(app, worker, known, orders.found, channel))
-        if channel is not None:
-            channel.setblocking(False)
-            asyncio.get_running_loop().add_reader(channel, _listen, channel)
-        await worker.run()
+        supervisor = None if channel is None else await _link(channel, worker)
+        app.on("worker.started")(lambda _: _greeter(app, worker, known, orders.found, supervisor))
+        try:
+            await worker.run(probes)
+        finally:
+            if supervisor is not None:
+                supervisor.close()
 
     event_loop.run(run(), orders.loop)
+
+
+async def _link(channel: socket.socket, worker: Worker) -> SupervisorLink:
+    from treadle.cli.supervisor_link import SupervisorLink  # it needs what Windows does not have
+
+    return await SupervisorLink.over(channel, worker._core)
 
 
 def _app_of(orders: Orders) -> tuple[App, Orders]:
@@ -88,7 +111,7 @@ def _app_of(orders: Orders) -> tuple[App, Orders]:
     return app, msgspec.structs.replace(orders, app=found.named, found=", ".join((found.named, *found.modules)))
 
 
-async def _greeter(app: App, worker: Worker, known: list[str], found: str, channel: socket.socket | None) -> None:
+async def _greeter(app: App, worker: Worker, known: list[str], found: str, supervisor: SupervisorLink | None) -> None:
     queues = worker._core.queues()
     hello = Hello(
         worker=worker.name,
@@ -100,11 +123,8 @@ async def _greeter(app: App, worker: Worker, known: list[str], found: str, chann
         found=found,
         strangers=await _strangers(app, queues),
     )
-    if channel is not None:
-        try:
-            channel.sendall(msgspec.json.encode(hello) + b"\n")
-        except OSError:
-            return  # the supervisor is gone; `_listen` stops the process
+    if supervisor is not None:
+        supervisor.send(hello)
     else:
         from treadle.cli.fleet import greet
 
@@ -123,26 +143,15 @@ async def _strangers(app: App, queues: dict[str, int]) -> dict[str, int]:
     return found
 
 
-def _listen(channel: socket.socket) -> None:
-    """Stop the process when the socket closes: the supervisor sends nothing after the orders."""
-    try:
-        gone = not channel.recv(4096)
-    except BlockingIOError:
-        return
-    except OSError:
-        gone = True
-    if gone:
-        asyncio.get_running_loop().remove_reader(channel)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _line(channel: socket.socket) -> bytes:
+    """Read one line and nothing behind it: requests may follow."""
     found = bytearray()
     while not found.endswith(b"\n"):
-        piece = channel.recv(65_536)
+        piece = channel.recv(65_536, socket.MSG_PEEK)
         if not piece:
             os._exit(USAGE)
-        found += piece
+        end = piece.find(b"\n")
+        found += channel.recv(len(piece) if end < 0 else end + 1)
     return bytes(found)
 
 

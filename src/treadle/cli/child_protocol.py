@@ -1,6 +1,7 @@
-"""The messages between a supervisor and a worker process: one line of JSON each way.
+"""The messages between a supervisor and a worker process: lines of JSON.
 
-They go through a socket, because URLs in argv would be visible in `ps`.
+They go through a socket, because URLs in argv would be visible in `ps`. The first line is the Orders. After that the
+supervisor sends requests, and the worker process sends its Hello and one reply to each Probe, from its event loop.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from treadle.compat.delayed.delivery import Delivery
+from treadle.worker import WorkerHealth
 
 
 class Orders(Struct, kw_only=True):
@@ -37,7 +39,25 @@ class Orders(Struct, kw_only=True):
     capture_logs: str | None = None  # a level; None: log lines are not kept
 
 
-class Hello(Struct, kw_only=True):
+class Probe(Struct, tag="probe"):
+    """Asks for the Vitals. Sent when the last one has been answered, so that at most one waits."""
+
+
+class Drain(Struct, tag="drain"):
+    """Claim no more, let the running jobs end, then exit: the process is replaced."""
+
+    reason: str
+    grace: float  # s
+
+
+class Vitals(Struct, tag="vitals"):
+    """The reply to a Probe."""
+
+    health: WorkerHealth
+    memory: int  # bytes, resident
+
+
+class Hello(Struct, kw_only=True, tag="hello"):
     """Sent by the worker process when it starts to claim: its name, storage, queues and tasks."""
 
     worker: str
@@ -48,3 +68,7 @@ class Hello(Struct, kw_only=True):
     grace: float
     found: str = ""  # the app that was searched for, and its modules
     strangers: dict[str, int] = {}  # unfinished jobs in those queues per task that this app does not have
+
+
+Request = Probe | Drain
+Message = Hello | Vitals

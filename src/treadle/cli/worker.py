@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from treadle.cli.child_protocol import Hello, Orders
+from treadle.cli.child_protocol import Orders
 from treadle.cli.delivery_options import ROLES, delivering, delivery_of, prepare, redis_url
 from treadle.cli.delivery_options import role as role_known
 from treadle.cli.event_loop import LOOPS, check
-from treadle.cli.output import USAGE, Stop, note, seconds
+from treadle.cli.output import USAGE, Stop, seconds
+from treadle.cli.probe_options import probed, probes_of
 from treadle.cli.recording_options import recording
-from treadle.cli.reload import GRACE, supervise, watching
+from treadle.cli.recycling_options import recycled, recycling_of, refuse_with
+from treadle.cli.reload import GRACE, watching
 from treadle.cli.reload import check as check_reload
+from treadle.cli.reload import supervise as run_reloading
 from treadle.cli.target import Target
-
-if TYPE_CHECKING:
-    from treadle.cli.reload.supervisor import Make
 
 
 def _queues(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, int] | None:
@@ -100,6 +98,8 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
 @recording
 @click.option("--no-relay", is_flag=True, help="Do not deliver the jobs of the app's outbox; `treadle relay` does it.")
+@probed
+@recycled
 @watching
 @delivering
 def worker(
@@ -121,6 +121,8 @@ def worker(
     capture_logs: str | None,
     no_metrics: bool,
     no_relay: bool,
+    health: str | None,
+    health_file: Path | None,
     reload: bool,
     watch: tuple[Path, ...],
     **options: Any,
@@ -138,6 +140,9 @@ def worker(
     """
     delivery = delivery_of(options)
     check_reload(reload, watch)
+    if reload:
+        refuse_with("--reload", {**options, "health": health, "health_file": health_file})
+    probes = probes_of(health, health_file)
     if reload and protocol is not None:
         raise Stop(USAGE, "with --protocol, --reload is an option of `treadle up`")
     if protocol is not None:
@@ -177,56 +182,11 @@ def worker(
             raise Stop(USAGE, "--processes needs signals that Windows does not have: start the command several times")
         from treadle.cli.child import serve
 
-        serve(orders, None)
+        refuse_with("Windows", {**options, "health": None, "health_file": None})
+        serve(orders, None, probes)
         return 0
+    from treadle.cli.supervise import starts, supervise
+
     if reload:
-        return supervise(_starts(orders, processes), watch, GRACE if grace is None else grace)
-    return asyncio.run(_supervise(orders, processes))
-
-
-def _starts(orders: Orders, processes: int) -> Make:
-    """Makes the fleet of each start. The first one that works prints the whole greeting, the later ones what is new."""
-    from treadle.cli.fleet import Fleet, greet, greet_again
-
-    last: list[Hello] = []
-
-    def make(environment: Mapping[str, str], descriptor: int) -> Fleet:
-        ready = 0
-
-        def hello(said: Hello, _: int) -> None:
-            nonlocal ready
-            ready += 1
-            if ready == 1:
-                greet_again(said, last[0]) if last else greet(said, processes)
-                last[:] = [said]
-
-        return Fleet(orders, processes, greeted=hello, environment=environment, inherited=[descriptor])
-
-    return make
-
-
-async def _supervise(orders: Orders, processes: int) -> int:
-    from treadle.cli.fleet import Fleet, greet
-
-    greeted = False
-
-    def hello(said: Hello, _: int) -> None:
-        nonlocal greeted
-        if not greeted:
-            greeted = True
-            greet(said, processes)
-
-    fleet, loop, signals = Fleet(orders, processes, greeted=hello), asyncio.get_running_loop(), 0
-
-    def on_signal() -> None:
-        nonlocal signals
-        signals += 1
-        note("treadle: stopping" if signals == 1 else "treadle: stopping at once")
-        fleet.stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    code = await fleet.run()
-    if signals and not code:
-        note("treadle: stopped")
-    return code
+        return run_reloading(starts(orders, processes), watch, GRACE if grace is None else grace)
+    return asyncio.run(supervise(orders, processes, recycling_of(options), probes))

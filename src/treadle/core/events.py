@@ -34,6 +34,7 @@ NAMES: Final = (
     "workflow.ended",
     "workflow.orphaned",
     "worker.started",
+    "worker.recycling",
     "worker.stopping",
     "worker.stopped",
     "worker.error",
@@ -54,6 +55,7 @@ class Event(Struct, frozen=True, kw_only=True):
     error: str | BaseException | None = None
     delay: float | None = None  # s until the next try: retrying, deferred
     record: Record | None = None
+    reason: str | None = None  # worker.recycling: why its process is replaced
     states: dict[str, int] | None = None  # workflow.orphaned: number of its jobs by final state
 
 

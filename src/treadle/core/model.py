@@ -274,4 +274,5 @@ class Presence(Struct, frozen=True, gc=False, kw_only=True):
     gone: bool = False
     paused: float = 0.0  # s from this heartbeat on during which its throttle claims nothing
     gathering: tuple[tuple[str, float, float], ...] = ()  # (batch task, s since its first item, s until its call)
+    draining: str = ""  # why its process is replaced: it claims no more, and ends its running jobs
     age: float = 0.0  # s since this heartbeat, set by the storage; a worker sends 0

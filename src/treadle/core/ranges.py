@@ -293,6 +293,8 @@ def check_presence(worker: Presence) -> None:
     a_name("worker", worker.worker)
     if worker.host:
         a_name("host", worker.host)
+    if worker.draining:
+        a_name("draining", worker.draining)
     at_most("queues", worker.queues, MOST_QUEUES)
     at_most("tasks", worker.tasks, MOST_CALL)
     at_most("gathering", worker.gathering, MOST_CALL)

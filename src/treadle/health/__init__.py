@@ -4,6 +4,20 @@ It needs nothing but asyncio, so that a process that only supervises stays small
 """
 
 from treadle.health.address import Address
-from treadle.health.listener import PageListener, PageRequest, Reply, text_reply
+from treadle.health.listener import Page, PageListener, PageRequest, Reply, text_reply
+from treadle.health.notify import Notifier
+from treadle.health.reporter import HealthReporter, Probes
+from treadle.health.verdict import Verdict
 
-__all__ = ["Address", "PageListener", "PageRequest", "Reply", "text_reply"]
+__all__ = [
+    "Address",
+    "HealthReporter",
+    "Notifier",
+    "Page",
+    "PageListener",
+    "PageRequest",
+    "Probes",
+    "Reply",
+    "Verdict",
+    "text_reply",
+]

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treadle.worker.backlog import Backlog
+    from treadle.worker.health import WorkerHealth
     from treadle.worker.redrive import Redrive
     from treadle.worker.worker import Worker
 else:
@@ -14,9 +15,10 @@ else:
         globals(),
         {
             "treadle.worker.backlog": ("Backlog",),
+            "treadle.worker.health": ("WorkerHealth",),
             "treadle.worker.redrive": ("Redrive",),
             "treadle.worker.worker": ("Worker",),
         },
     )
 
-__all__ = ["Backlog", "Redrive", "Worker"]
+__all__ = ["Backlog", "Redrive", "Worker", "WorkerHealth"]

@@ -14,14 +14,17 @@ from datetime import timedelta
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.core import defaults, ids
+from treadle.core.events import Event
 from treadle.core.model import Record
 from treadle.errors import BadOption, ResourceFailed, StorageFull, StorageUnavailable, UnknownTask
+from treadle.health import HealthReporter, Probes
 from treadle.policy.retry import seconds
 from treadle.resources import Injector
 from treadle.storage.contract import Storage
 from treadle.worker.claim_builder import Rooms
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.pools import Executors
+from treadle.worker.health import WorkerHealth, WorkerStage
 from treadle.worker.os_signals import Signals
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost
@@ -54,6 +57,8 @@ class WorkerCore:
         self.session: WorkerSession | None = None
         self.failed: ResourceFailed | None = None  # why it stops by itself
         self.on_failure: Callable[[], None] | None = None  # called then; None: it begins to stop
+        self._outage: StorageOutage | None = None  # of this start
+        self._drain: float | None = None  # s that running jobs get when `run` stops because it was drained
         self._stopping: asyncio.Task[None] | None = None
         self._failing: asyncio.Task[None] | None = None
 
@@ -65,12 +70,16 @@ class WorkerCore:
             if name not in self.app.tasks:
                 close = difflib.get_close_matches(name, self.app.tasks, 1)
                 raise UnknownTask(name, tuple(self.app.tasks), close[0] if close else None)
-        outage = StorageOutage(self.config.name, self.config.recovery, self.app.chance, self._tell)
-        storage = await self._open(outage)
+        outage = self._outage = StorageOutage(self.config.name, self.config.recovery, self.app.chance, self._tell)
         try:
-            await self._begin(storage, outage)
+            storage = await self._open(outage)
+            try:
+                await self._begin(storage, outage)
+            except BaseException:
+                await self.app.release()
+                raise
         except BaseException:
-            await self.app.release()
+            self._outage = None
             raise
         self._warn_of_queues()
         self._tell("worker.started")
@@ -159,7 +168,7 @@ class WorkerCore:
         if only and self.config.role == "leader":
             raise BadOption("role", f"the token is bound to {', '.join(only)}, but a leader works for every queue")
 
-    async def run(self) -> None:
+    async def run(self, probes: Probes | None = None) -> None:
         """Run until SIGTERM or SIGINT."""
         calm_collector()
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
@@ -169,29 +178,61 @@ class WorkerCore:
             nonlocal signals
             signals += 1
             asked.set()
-            if signals > 1 and self.session is not None:
+            if self.session is not None and signals > 1:
                 self.session.hurry.set()
+            elif self.session is not None:  # it may be draining, with more time than that
+                self.session.shorten_grace(self.config.grace)
 
         self.on_failure = asked.set
         with Signals(loop, on_signal):
-            starting, stopping = asyncio.create_task(self.start()), asyncio.create_task(asked.wait())
-            try:
-                await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-                if not starting.done():  # it still waits for the storage
-                    starting.cancel()
-                    await asyncio.wait([starting])
-                if not starting.cancelled():
-                    starting.result()
-                    await asked.wait()
-                    await self.stop()
-                    if self.failed is not None:
-                        raise self.failed
-            finally:
-                self.on_failure = None
+            if probes is None:
+                await self._until(asked)
+                return
+            async with HealthReporter(probes, lambda: self.health().verdict) as reporter:
+                stop = asyncio.create_task(self._report_stop(asked, reporter))
+                try:
+                    await self._until(asked)
+                finally:
+                    stop.cancel()
+
+    async def _report_stop(self, asked: asyncio.Event, reporter: HealthReporter) -> None:
+        await asked.wait()
+        reporter.stopping(self.config.grace + self.config.lease)
+
+    async def _until(self, asked: asyncio.Event) -> None:
+        """Start, and stop when asked to."""
+        starting, stopping = asyncio.create_task(self.start()), asyncio.create_task(asked.wait())
+        try:
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():  # it still waits for the storage
                 starting.cancel()
-                stopping.cancel()
-                if self.session is not None:  # it was cancelled
-                    await self.stop(0)
+                await asyncio.wait([starting])
+            if not starting.cancelled():
+                starting.result()
+                await asked.wait()
+                await self.stop(self._drain)
+                if self.failed is not None:
+                    raise self.failed
+        finally:
+            self.on_failure = None
+            starting.cancel()
+            stopping.cancel()
+            if self.session is not None:  # it was cancelled
+                await self.stop(0)
+
+    def drain(self, reason: str, grace: float) -> None:
+        """Let `run` stop, with this many seconds for the running jobs; another process has taken over. A signal ends
+        the jobs within the usual grace. Nothing happens if it stops already."""
+        if self._drain is not None or self.on_failure is None:
+            return
+        self._drain = grace
+        log.info("worker %s is replaced: %s; its running jobs get %g s to end", self.config.name, reason, grace)
+        if self.session is not None:
+            self.session.state.draining = reason
+            self.session.state.heartbeat_now.set()
+        if self.app.emitter.wants("worker.recycling"):
+            self.app.emitter.emit(Event(name="worker.recycling", worker=self.config.name, reason=reason))
+        self.on_failure()
 
     async def stop(self, grace: float | timedelta | None = None) -> None:
         """See `Worker.stop`."""
@@ -223,7 +264,7 @@ class WorkerCore:
         try:
             await session.stop(grace)
         finally:
-            self.session = self._stopping = None
+            self.session = self._stopping = self._outage = None
             try:
                 await self.pools.close(session.hurry)
                 await self._leave(session)
@@ -239,6 +280,21 @@ class WorkerCore:
         error = await self.app.resources.leave(session.life, session.hurry)
         if error is not None:
             self._tell("worker.error", error)
+
+    def health(self) -> WorkerHealth:
+        """See `Worker.health`."""
+        session = self.session
+        stage: WorkerStage = "stopped" if self._outage is None else "starting"
+        if session is not None:
+            stage = "stopping" if session.state.stopping else "claiming"
+        return WorkerHealth(
+            worker=self.config.name,
+            stage=stage,
+            running=0 if session is None else len(session.state.running),
+            slots=self.config.concurrency,
+            started=0 if session is None else session.state.started,
+            storage_away=None if self._outage is None else self._outage.away,
+        )
 
     @property
     def running(self) -> Sequence[Record]:

@@ -60,6 +60,7 @@ class Executor:
 
     def start_all(self, records: Sequence[Record]) -> None:
         """Run claimed jobs. A job that cannot be started does not hold up the others."""
+        self._state.started += len(records)
         if self._metrics is not None and records:
             self._to_time = self._metrics.starts(records)
         for record in records:

@@ -76,6 +76,7 @@ class Heartbeat:
             gone=gone,
             paused=max(0.0, state.pause_ends - now) if state.pause else 0.0,
             gathering=self._gathering(),
+            draining=state.draining,
         )
 
     def lease_of(self, run: RunningJob) -> float:

@@ -10,6 +10,8 @@ from treadle.policy.retry import Retry
 
 log = logging.getLogger("treadle")
 
+VITAL = ("open", "beat", "dispatcher")  # the loops that a worker needs in order to run jobs; others may fail alone
+
 
 class StorageOutage:
     """The loops of one worker share it. An outage begins with the first call that fails, and ends when every loop that
@@ -20,6 +22,7 @@ class StorageOutage:
     ) -> None:
         self._worker, self._retry, self._chance, self._emit = worker, retry, chance, emit
         self._failing: dict[str, int] = {}  # loop -> failures in a row
+        self._since: dict[str, float] = {}  # vital loop -> the event loop's time of the first of them
         self.over = asyncio.Event()  # set when an outage ends, or the storage may be empty; the waiting loop clears it
         self.give_up_at: float | None = None  # the event loop's time; set when the worker stops
 
@@ -31,12 +34,24 @@ class StorageOutage:
         if not self._failing:
             log.warning("worker %s: storage unavailable (%s); retrying", self._worker, error)
             self._emit("worker.error", error)
+        if loop.startswith(VITAL):
+            self._since.setdefault(loop, asyncio.get_running_loop().time())
         failures = self._failing[loop] = self._failing.get(loop, 0) + 1
         await asyncio.sleep(self._retry.delay(min(failures, 30), self._chance()))
 
     def answered(self, loop: str) -> None:
         """Record that the storage answered this loop."""
-        if self._failing and self._failing.pop(loop, 0) and not self._failing:
+        if not self._failing:
+            return
+        self._since.pop(loop, None)
+        if self._failing.pop(loop, 0) and not self._failing:
             log.warning("worker %s: storage available again", self._worker)
             self._emit("worker.recovered", None)
             self.over.set()
+
+    @property
+    def away(self) -> float | None:
+        """Seconds for which claims or heartbeats have failed; None: they work."""
+        if not self._since:
+            return None
+        return asyncio.get_running_loop().time() - min(self._since.values())

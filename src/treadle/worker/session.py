@@ -126,6 +126,8 @@ class WorkerSession:
         self.loops: list[asyncio.Task[None]] = []
         self.side_loops: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()  # a second signal: no grace
+        self._grace_ends = float("inf")  # the loop's time when running jobs are cancelled
+        self._shortened = asyncio.Event()  # `_grace_ends` has changed
         self.stop_logging: Callable[[], None] = lambda: None
 
     async def restore_declared(self) -> None:
@@ -356,12 +358,26 @@ class WorkerSession:
             log.info("worker %s could not sign off; it stays listed until its lease expires", state.name)
         await self.lost.settled()
 
+    def shorten_grace(self, grace: float) -> None:
+        """Of a stop under way: cancel the running jobs in this many seconds at the latest."""
+        ends = self.loop.time() + grace
+        if ends < self._grace_ends:
+            self._grace_ends = ends
+            self.outage.give_up_at = ends + self.config.lease
+            self._shortened.set()
+
     async def _let_end(self, grace: float) -> None:
         """Wait `grace` seconds for the running jobs; then cancel them, and wait until they are released."""
+        self._grace_ends = self.loop.time() + grace
         hurry, loops = asyncio.Task(self.hurry.wait()), list(self.loops)
+        shortened: asyncio.Task[Any] = asyncio.Task(self._shortened.wait())
         try:
             done = asyncio.Task(asyncio.wait(loops))
-            await asyncio.wait([done, hurry], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            while not done.done() and not hurry.done() and (left := self._grace_ends - self.loop.time()) > 0:
+                self._shortened.clear()
+                await asyncio.wait([done, hurry, shortened], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if shortened.done():
+                    shortened = asyncio.Task(self._shortened.wait())
             if not done.done():
                 self.cancel_runs()
                 # Async functions end now. A function in a thread keeps its slot until it returns.
@@ -369,6 +385,7 @@ class WorkerSession:
             done.cancel()
         finally:
             hurry.cancel()
+            shortened.cancel()
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -60,6 +60,8 @@ class WorkerState:
         # Runs with another outcome than success, until they are settled -> the exception of the function, if any.
         self.troubles: dict[JobRun, BaseException | None] = {}
         self.claims_by_id = 0  # under way
+        self.started = 0  # jobs, since the worker was started
+        self.draining = ""  # why the process is replaced, once it is
         self.heartbeat_in = 0.0  # seconds between this heartbeat and the next
         self.pause = 0.0  # seconds, as returned by the throttle
         self.pause_ends = 0.0  # the loop's time

@@ -12,12 +12,14 @@ from treadle.core import defaults
 from treadle.core.argument_names import spelled
 from treadle.core.model import Record
 from treadle.core.must_await import check_awaited
+from treadle.health import Probes
 from treadle.policy.retry import DEFAULT, Retry, seconds
 from treadle.tasks.task import AnyTask
 from treadle.worker.backlog import Backlog
 from treadle.worker.claim_builder import weights
 from treadle.worker.config import RECOVERY, WorkerConfig, task_names, worker_name
 from treadle.worker.core import WorkerCore
+from treadle.worker.health import WorkerHealth
 from treadle.worker.leader import Role, role_of
 from treadle.worker.log_capture import level_of
 from treadle.worker.parts import WorkerApp
@@ -130,16 +132,23 @@ class Worker:
         """
         await self._core.start()
 
+    def health(self) -> WorkerHealth:
+        """What this worker does now, and whether its storage answers. Reads the memory of this process only. Call it on
+        the event loop of the worker: a loop that is stuck cannot answer, which is what a probe must find out."""
+        return self._core.health()
+
     @answers_coroutine
-    def run(self) -> Coroutine[Any, Any, None]:
+    def run(self, probes: Probes | None = None) -> Coroutine[Any, Any, None]:
         """Run until SIGTERM or SIGINT: the first signal stops with `grace`, the second at once.
+
+        probes  where to report the health of this process meanwhile. Raises BadOption if the port is taken
 
         Takes over the garbage collector of the process. Objects that exist now are exempt (`gc.freeze`), because
         collecting them blocks the event loop for 7-14 ms each time. New objects are collected once every 5,000
         (`gc.set_threshold`), because a job leaves no cycles: this saves 1 us of 6.7 us a job.
         """
         check_awaited("worker.run()", "asyncio.run(worker.run())")
-        return self._core.run()
+        return self._core.run(probes)
 
     async def stop(self, grace: float | timedelta | None = None) -> None:
         """Claim no more, request the running functions to stop, wait `grace` seconds, then cancel them and release

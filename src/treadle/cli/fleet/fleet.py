@@ -1,0 +1,154 @@
+"""A supervisor of worker processes: starts them, restarts those that die, replaces those that are due, stops them.
+
+Each child has its own process group, so that Ctrl-C reaches it once, through the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from treadle.cli.app_loader import refuse_hiding
+from treadle.cli.child_protocol import Hello, Message, Orders
+from treadle.cli.fleet.fleet_health import verdict_of
+from treadle.cli.fleet.keeper import MARGIN, Keeper, Shared
+from treadle.cli.fleet.recycling import Recycling
+from treadle.cli.fleet.stuck_watch import StuckWatch
+from treadle.cli.fleet.worker_process import WorkerProcess
+from treadle.cli.output import FAILED, note, plural
+from treadle.core import defaults
+from treadle.core.clock import monotonic
+from treadle.health import Verdict
+
+AT_ONCE: Final = 5.0  # s from the second stop to SIGKILL
+
+Say = Callable[[str], None]
+
+
+class Fleet:
+    """`processes` workers with the same orders. All calls belong to one event loop.
+
+    A process that is due to be replaced goes on claiming until its replacement claims, and then ends its running jobs.
+    One process is replaced at a time, so `processes` workers claim throughout. Workers that start jobs strictly in
+    order do not overlap: there the old one ends first.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        processes: int,
+        say: Say = lambda text: note(f"treadle: {text}"),
+        greeted: Callable[[Hello, int], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+        roles: Sequence[str] = (),
+        inherited: Sequence[int] = (),
+        recycling: Recycling | None = None,
+    ) -> None:
+        refuse_hiding()
+        self.orders, self.size = orders, processes
+        self._roles = roles  # of each process, in order
+        self._inherited = inherited  # descriptors that each process gets
+        self._say, self._greeted, self._environment = say, greeted, environment
+        self._recycling = recycling or Recycling()
+        self._asked = 0  # calls of `stop`
+        self._killer: asyncio.TimerHandle | None = None
+        self._shared = Shared(orders, self._spawn, self.stop, say, self._recycling)
+        self._keepers = {number: Keeper(number, self._shared) for number in range(1, processes + 1)}
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process ids of the live processes by number; without those that were replaced and end their jobs."""
+        found = {number: keeper.current for number, keeper in self._keepers.items()}
+        return {number: process.pid for number, process in found.items() if process is not None and process.pid}
+
+    @property
+    def verdict(self) -> Verdict:
+        """Its health."""
+        return verdict_of(self._keepers.values(), self._shared.live)
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a stop may take until processes are killed."""
+        grace = defaults.GRACE if self.orders.grace is None else self.orders.grace
+        lease = defaults.LEASE if self.orders.lease is None else self.orders.lease
+        return grace + lease + MARGIN
+
+    async def run(self) -> int:
+        """Run until all processes have ended -> the exit code. Kills them if it is cancelled or fails."""
+        shared = self._shared
+        keepers = [asyncio.create_task(keeper.run()) for keeper in self._keepers.values()]
+        watching = asyncio.create_task(StuckWatch(shared.live, self._recycling.restart_stuck, self._say).run())
+        try:
+            await asyncio.gather(*keepers)
+            while shared.live:  # those that were being replaced
+                await asyncio.wait([process.over for process in shared.live])
+        finally:
+            self._signal(signal.SIGKILL)
+            ending = [*keepers, watching, *(process.over for process in shared.live)]
+            for each in ending:
+                each.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            if self._killer is not None:
+                self._killer.cancel()
+        return shared.code
+
+    async def roll(self, reason: str) -> bool:
+        """Replace all processes, one after the other -> whether all were. The first that cannot be replaced ends
+        it."""
+        for keeper in self._keepers.values():
+            if not await keeper.replace(reason):
+                return False
+        return True
+
+    def stop(self) -> None:
+        """First call: stop within grace. Second: stop at once. Third: kill."""
+        self._asked += 1
+        self._shared.stop.set()
+        if self._asked > 2:
+            self._signal(signal.SIGKILL)
+            return
+        # Different signals, because the system merges two pending signals of one kind.
+        self._signal(signal.SIGTERM if self._asked == 1 else signal.SIGINT)
+        if self._killer is not None:
+            self._killer.cancel()
+        patience = self.patience if self._asked == 1 else AT_ONCE
+        self._killer = asyncio.get_running_loop().call_later(patience, self._kill)
+
+    def _kill(self) -> None:
+        if self._shared.live:
+            self._say(
+                f"{plural(len(self._shared.live), 'process')} did not stop and will be killed; "
+                "their jobs are queued again when the leases expire"
+            )
+            self._shared.code = FAILED
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        for process in self._shared.live:
+            process.signal(number)
+
+    # --- one process
+
+    def _spawn(self, number: int) -> WorkerProcess:
+        orders = msgspec.structs.replace(self.orders, number=number)
+        if self._roles:
+            role = self._roles[number - 1]
+            orders = msgspec.structs.replace(orders, role=role, name=orders.name or role)
+        limits = self._recycling.drawn()
+        return WorkerProcess(orders, limits, self._on_message, self._environment, self._inherited)
+
+    def _on_message(self, process: WorkerProcess, message: Message) -> None:
+        shared, keeper = self._shared, self._keepers[process.number]
+        if isinstance(message, Hello):
+            shared.proven, keeper.unproven = True, 0
+            shared.first.set()
+            if self._greeted is not None:
+                self._greeted(message, process.number)
+        elif process is keeper.current and process.claims.is_set():
+            reason = process.limits.reason(message, monotonic() - process.claims_since)
+            if reason is not None:
+                keeper.recycle(reason)

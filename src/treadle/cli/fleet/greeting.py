@@ -1,0 +1,30 @@
+"""The first output of a fleet of workers."""
+
+from __future__ import annotations
+
+from treadle.cli.child_protocol import Hello
+from treadle.cli.output import note, plural
+
+
+def greet_again(hello: Hello, before: Hello) -> None:
+    """Print which tasks a reload has added and removed."""
+    added, removed = sorted(set(hello.tasks) - set(before.tasks)), sorted(set(before.tasks) - set(hello.tasks))
+    found = [f"new task {name}" for name in added] + [f"task {name} is gone" for name in removed]
+    note("treadle: claiming jobs again" + "".join(f"; {each}" for each in found[:8]))
+
+
+def greet(hello: Hello, processes: int) -> None:
+    """Print the storage, queues, tasks and slots, and how to stop."""
+    queues = ", ".join(name if weight == 1 else f"{name} (weight {weight})" for name, weight in hello.queues.items())
+    tasks = ", ".join(hello.tasks[:8]) + (f" and {len(hello.tasks) - 8} more" if len(hello.tasks) > 8 else "")
+    note(f"treadle: jobs live in {hello.url}")
+    if hello.found:
+        note(f"  app     {hello.found}")
+    note(f"  queues  {queues}")
+    note(f"  tasks   {tasks}")
+    note(f"  slots   {hello.slots} in each of {plural(processes, 'process')}")
+    for task, jobs in hello.strangers.items():
+        wait = "waits" if jobs == 1 else "wait"
+        of = f"{plural(jobs, 'job')} of task {task!r}"
+        note(f"  note    {of} {wait} for another worker: this app does not have the task")
+    note(f"treadle: claiming jobs; press Ctrl-C to stop after at most {hello.grace:g} s, twice to stop at once")

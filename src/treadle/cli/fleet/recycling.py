@@ -1,0 +1,56 @@
+"""When a worker process is replaced by a new one: after a number of jobs, an age, or at a size of its memory.
+
+The limits of jobs and age are drawn up to 10 % lower for each process, so that processes that started together are not
+replaced together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from treadle.cli.child_protocol import Vitals
+from treadle.cli.output import lasts, size
+
+JITTER: Final = 0.1  # share of a limit that is subtracted at most
+DRAIN: Final = 3_600.0  # s that the jobs of a replaced process get to end
+
+
+@dataclass(frozen=True)
+class Recycling:
+    """The limits of each worker process; None: no limit.
+
+    max_jobs       jobs that it starts
+    max_age        seconds since it started to claim
+    max_memory     bytes of its resident memory
+    drain          seconds that its running jobs get to end when it is replaced
+    restart_stuck  seconds without an answer of its event loop after which it is killed
+    """
+
+    max_jobs: int | None = None
+    max_age: float | None = None
+    max_memory: int | None = None
+    drain: float = DRAIN
+    restart_stuck: float | None = None
+
+    def drawn(self, chance: Callable[[], float] = random.random) -> Recycling:
+        """The limits of one process. `chance` returns a number from 0 to 1."""
+        share = 1.0 - JITTER * chance()
+        return replace(
+            self,
+            max_jobs=self.max_jobs and max(1, round(self.max_jobs * share)),
+            max_age=self.max_age and self.max_age * share,
+        )
+
+    def reason(self, vitals: Vitals, age: float) -> str | None:
+        """Why a process with these vitals is due to be replaced; None if it is not."""
+        jobs = vitals.health.started
+        if self.max_jobs is not None and jobs >= self.max_jobs:
+            return f"it has started {jobs:,} jobs"
+        if self.max_age is not None and age >= self.max_age:
+            return f"it is {lasts(age)} old"
+        if self.max_memory is not None and vitals.memory >= self.max_memory:
+            return f"it uses {size(vitals.memory)} of memory"
+        return None

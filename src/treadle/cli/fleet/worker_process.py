@@ -1,0 +1,153 @@
+"""One worker process, seen from its supervisor: its start, its messages, whether its event loop answers, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from treadle.cli.child_protocol import Hello, Message, Orders, Probe, Request, Vitals
+from treadle.cli.fleet.recycling import Recycling
+from treadle.core.clock import monotonic
+
+EVERY: Final = 1.0  # s from an answer to the next probe
+STUCK: Final = 8.0  # s without an answer after which an event loop counts as stuck: with EVERY and one check, under 10
+STARTING: Final = 600.0  # s that importing the app may take: no loop runs until then, and models take minutes to load
+MESSAGE: Final = 16 * 2**20  # bytes of a message at most
+_read = msgspec.json.Decoder(Message).decode
+_line = msgspec.json.Encoder().encode
+
+
+class WorkerProcess:
+    """Starts a process. `over` is its end: a task that returns the exit code, and kills the process if it is cancelled.
+
+    limits      when it is due to be replaced
+    on_message  called with each message, also with the Hello
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        limits: Recycling,
+        on_message: Callable[[WorkerProcess, Message], None],
+        environment: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
+    ) -> None:
+        self.orders, self.number, self.limits = orders, orders.number, limits
+        self._on_message, self._environment, self._inherited = on_message, environment, inherited
+        self._child: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._early: int | None = None  # a signal that came before the process was there
+        self._waiting = False  # for the reply to a Probe
+        self.hello: Hello | None = None
+        self.vitals: Vitals | None = None
+        self.claims = asyncio.Event()  # it has sent its Hello
+        self.claims_since = 0.0  # by the monotonic clock
+        self.unanswered = 0.0  # s that its event loop has not answered
+        self.over: asyncio.Task[int] = asyncio.create_task(self._run())
+
+    @property
+    def pid(self) -> int:
+        """0 before it is started."""
+        return 0 if self._child is None else self._child.pid
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return f"worker {self.number} (pid {self.pid})"
+
+    @property
+    def stuck(self) -> str | None:
+        """That its event loop does not answer, with how long; None if it does."""
+        if self.unanswered < (STARTING if self.vitals is None else STUCK):
+            return None
+        words = "its event loop has not answered" if self.vitals is not None else "it has not started its event loop"
+        return f"{self.label}: {words} for {self.unanswered:.0f} s"
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if the process has not ended; while it is being created, the last one is kept."""
+        if self._child is None:
+            self._early = number
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.send_signal(number)
+
+    def send(self, request: Request) -> None:
+        """Send a request. Nothing happens if the process has ended."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(_line(request) + b"\n")
+
+    async def _run(self) -> int:
+        """Run the process to its end -> its exit code. Kills it if this is cancelled."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                child = self._child = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "treadle.cli.child",
+                    str(theirs.fileno()),
+                    self.orders.app or ("the only app" if self.orders.search else "delayed"),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno(), *self._inherited],
+                    env=self._environment,
+                    **_own_group(),
+                )
+            except BaseException:
+                ours.close()
+                raise
+        if self._early is not None:
+            self.signal(self._early)
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MESSAGE)
+        self._writer = writer
+        writer.write(_line(self.orders) + b"\n")
+        talking = [asyncio.create_task(each) for each in (self._hear(reader), self._probe())]
+        try:
+            return await child.wait()
+        finally:
+            for each in talking:
+                each.cancel()
+            await asyncio.gather(*talking, return_exceptions=True)
+            writer.transport.abort()
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                self._heard(_read(line))
+
+    def _heard(self, message: Message) -> None:
+        if isinstance(message, Hello):
+            self.hello, self.claims_since = message, monotonic()
+            self.claims.set()
+        elif isinstance(message, Vitals):
+            self.vitals, self._waiting, self.unanswered = message, False, 0.0
+        self._on_message(self, message)
+
+    async def _probe(self) -> None:
+        """Send a Probe a second after the last answer, and count the seconds without one."""
+        last = monotonic()
+        while True:
+            if not self._waiting:
+                self._waiting = True
+                self.send(Probe())
+            await asyncio.sleep(EVERY)
+            now = monotonic()
+            if self._waiting:
+                # If this process itself stood still, for example because the machine slept, the other one did too.
+                self.unanswered += min(now - last, 2 * EVERY)
+            last = now
+
+
+def _own_group() -> dict[str, Any]:
+    """A process group of the child's own: Ctrl-C reaches only the supervisor, which forwards it once. uvloop, which a
+    server may run on, can make a group only with a session."""
+    is_uvloop = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+    return {"start_new_session": True} if is_uvloop else {"process_group": 0}

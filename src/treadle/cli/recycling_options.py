@@ -1,0 +1,100 @@
+"""Options of `treadle worker` for replacing worker processes: after jobs, an age or a size, or when they are stuck."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from treadle.cli.output import USAGE, Stop, seconds
+
+if TYPE_CHECKING:
+    from treadle.cli.fleet import Recycling
+
+SIZE: Final = re.compile(r"(?P<count>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
+UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+LEAST: Final = 16 * 2**20  # bytes; an empty process takes more, and would be replaced for ever
+LEAST_STUCK: Final = 10.0  # s; a loop counts as stuck before that
+
+
+def memory(text: str) -> int:
+    """Parse a size: `512M`, `1.5G`, `2GiB`, or a number of bytes. Raises BadParameter."""
+    found = SIZE.fullmatch(str(text).strip())
+    count = 0 if found is None else round(float(found["count"]) * UNITS[found["unit"].upper()])
+    if count < LEAST:
+        raise click.BadParameter(f"expected a size of at least 16M, such as 512M or 1.5G; found {text!r}")
+    return count
+
+
+def _stuck(text: str) -> float:
+    found = seconds(text)
+    if found < LEAST_STUCK:
+        raise click.BadParameter(f"expected at least {LEAST_STUCK:g} seconds; found {text!r}")
+    return found
+
+
+def _age(text: str) -> float:
+    found = seconds(text)
+    if found < 1:
+        raise click.BadParameter(f"expected at least 1 second; found {text!r}")
+    return found
+
+
+def recycled(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command, which passes them to `recycling_of`."""
+    options = [
+        click.option(
+            "--max-jobs",
+            type=click.IntRange(1),
+            metavar="COUNT",
+            help="Jobs after which a worker process is replaced, up to 10 % earlier. [default: no limit]",
+        ),
+        click.option(
+            "--max-age",
+            type=_age,
+            metavar="SECONDS",
+            help="Seconds after which a worker process is replaced, up to 10 % earlier. [default: no limit]",
+        ),
+        click.option(
+            "--max-memory",
+            type=memory,
+            metavar="SIZE",
+            help="Memory at which a worker process is replaced, such as 512M. [default: no limit]",
+        ),
+        click.option(
+            "--drain",
+            type=seconds,
+            metavar="SECONDS",
+            help="Seconds that running jobs get to finish when their process is replaced. [default: 1h]",
+        ),
+        click.option(
+            "--restart-stuck",
+            type=_stuck,
+            metavar="SECONDS",
+            help="Seconds after which a worker process whose event loop does not answer is killed and restarted. "
+            "[default: it is only reported]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+NAMES: Final = ("max_jobs", "max_age", "max_memory", "drain", "restart_stuck")
+
+
+def recycling_of(options: Mapping[str, Any]) -> Recycling | None:
+    """What the options ask for; None without any of them. Takes them out of `options`."""
+    from treadle.cli.fleet import Recycling
+
+    given = {name: options[name] for name in NAMES if options[name] is not None}
+    return Recycling(**given) if given else None
+
+
+def refuse_with(what: str, options: Mapping[str, Any]) -> None:
+    """Raise Stop if one of the options, or one for probes, is given with something that excludes them."""
+    for name in (*NAMES, "health", "health_file"):
+        if options.get(name) is not None:
+            raise Stop(USAGE, f"--{name.replace('_', '-')} does not go with {what}")

@@ -1,0 +1,107 @@
+"""Runs the fleet of `treadle worker`: signals, probes, and what it prints."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from treadle.cli.child_protocol import Hello, Orders
+from treadle.cli.fleet import Fleet, Recycling, greet, greet_again
+from treadle.cli.output import note
+from treadle.health import HealthReporter, Probes
+
+if TYPE_CHECKING:
+    from treadle.cli.reload.supervisor import Make
+
+
+def starts(orders: Orders, processes: int) -> Make:
+    """Makes the fleet of each start. The first one that works prints the whole greeting, the later ones what is new."""
+    last: list[Hello] = []
+
+    def make(environment: Mapping[str, str], descriptor: int) -> Fleet:
+        ready = 0
+
+        def hello(said: Hello, _: int) -> None:
+            nonlocal ready
+            ready += 1
+            if ready == 1:
+                greet_again(said, last[0]) if last else greet(said, processes)
+                last[:] = [said]
+
+        return Fleet(orders, processes, greeted=hello, environment=environment, inherited=[descriptor])
+
+    return make
+
+
+async def supervise(orders: Orders, processes: int, recycling: Recycling | None, probes: Probes) -> int:
+    """Run the processes until a signal stops them -> the exit code. Raises BadOption if the port is taken."""
+    return await Supervision(orders, processes, recycling, probes).run()
+
+
+class Supervision:
+    """One run of `treadle worker`."""
+
+    def __init__(self, orders: Orders, processes: int, recycling: Recycling | None, probes: Probes) -> None:
+        self._processes, self._greeted, self._signals = processes, False, 0
+        self._fleet = Fleet(orders, processes, greeted=self._hello, recycling=recycling)
+        # It takes $NOTIFY_SOCKET out of the environment before the processes inherit it.
+        self._health = HealthReporter(probes, lambda: self._fleet.verdict)
+        self._rolling: asyncio.Task[None] | None = None
+        self._roll_again = False
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop)
+        if _hangup_is_free():
+            loop.add_signal_handler(signal.SIGHUP, self._roll)
+        async with self._health:
+            if self._health.address is not None:
+                note(f"treadle: probes at {self._health.address.url}/livez and /readyz")
+            code = await self._fleet.run()
+            if self._rolling is not None:
+                self._rolling.cancel()
+                await asyncio.gather(self._rolling, return_exceptions=True)
+        if self._signals and not code:
+            note("treadle: stopped")
+        return code
+
+    def _hello(self, said: Hello, _: int) -> None:
+        if not self._greeted:
+            self._greeted = True
+            greet(said, self._processes)
+
+    def _stop(self) -> None:
+        self._signals += 1
+        note("treadle: stopping" if self._signals == 1 else "treadle: stopping at once")
+        self._health.stopping(self._fleet.patience)
+        self._fleet.stop()
+
+    def _roll(self) -> None:
+        """Replace all processes; once more if it is asked for while that is under way."""
+        self._roll_again = True
+        if self._rolling is None or self._rolling.done():
+            self._rolling = asyncio.create_task(self._replace_all())
+
+    async def _replace_all(self) -> None:
+        self._health.reloading()
+        try:
+            while self._roll_again and not self._signals:
+                self._roll_again = False
+                if await self._fleet.roll("SIGHUP"):
+                    note("treadle: all worker processes were replaced")
+                else:
+                    note("treadle: the other worker processes were not replaced")
+        finally:
+            self._health.reloaded()
+
+
+def _hangup_is_free() -> bool:
+    """Whether SIGHUP means a rolling restart: not on a terminal, whose end sends it, and not where it is ignored."""
+    try:
+        return not os.isatty(0) and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    except OSError:
+        return True
