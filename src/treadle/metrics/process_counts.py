@@ -78,14 +78,17 @@ class ProcessCounts:
         bucket = bucket_of(seconds)
         self._lag[bucket] = self._lag.get(bucket, 0) + 1
 
-    def called(self, verb: str, seconds: float, failed: bool) -> None:
+    def called(self, verb: str, seconds: float) -> None:
         """A call to the storage has ended."""
         calls, bucket = self._calls.get(verb), bucket_of(seconds)
         if calls is None:
             calls = self._calls[verb] = {}
         calls[bucket] = calls.get(bucket, 0) + 1
-        if failed:
-            self._errors[verb] = self._errors.get(verb, 0) + 1
+
+    def failed(self, verb: str, seconds: float) -> None:
+        """A call to the storage has failed."""
+        self.called(verb, seconds)
+        self._errors[verb] = self._errors.get(verb, 0) + 1
 
     # --- reading
 
