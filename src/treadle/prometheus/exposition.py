@@ -48,7 +48,7 @@ def exposition(samples: Samples, accept: str = "") -> Exposition:
     """
     once = _Once(list(families(samples)))
     if is_openmetrics(accept):
-        return Exposition(generate_openmetrics(once), OPENMETRICS)
+        return Exposition(generate_openmetrics(once), OPENMETRICS)  # type: ignore[no-untyped-call]
     return Exposition(generate_latest(once), TEXT)
 
 
