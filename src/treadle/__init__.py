@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from treadle.execution.context import Context, JobFilter, current, current_batch
     from treadle.execution.middleware import Middleware
     from treadle.execution.run_outcome import RunOutcome
+    from treadle.health import Probes
     from treadle.outbox import Outbox
     from treadle.pipeline import Pipeline, Step
     from treadle.policy.retry import Abort, Defer, Retry
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from treadle.tasks.options import Key, Sizes
     from treadle.tasks.task import Task
     from treadle.tasks.when import all_done, all_succeeded, at_least
-    from treadle.worker import Backlog, Redrive, Worker
+    from treadle.worker import Backlog, Redrive, Worker, WorkerHealth
     from treadle.workflow.chain import chain
     from treadle.workflow.flow import Conclude, Flow, flow, gather
 else:
@@ -115,6 +116,7 @@ else:
                 "LifespanFailed",
                 "NotADatabase",
                 "OldRows",
+                "Probes",
                 "ProcessDied",
                 "RemoteFailure",
                 "SchemaTooNew",
@@ -144,6 +146,7 @@ else:
             ),
             "treadle.execution.middleware": ("Middleware",),
             "treadle.execution.run_outcome": ("RunOutcome",),
+            "treadle.health": ("Probes",),
             "treadle.outbox": ("Outbox",),
             "treadle.pipeline": (
                 "Pipeline",
@@ -171,6 +174,7 @@ else:
                 "Backlog",
                 "Redrive",
                 "Worker",
+                "WorkerHealth",
             ),
             "treadle.workflow.chain": ("chain",),
             "treadle.workflow.flow": (
@@ -226,6 +230,7 @@ __all__ = [
     "OldRows",
     "Outbox",
     "Pipeline",
+    "Probes",
     "ProcessDied",
     "Record",
     "Redrive",
@@ -254,6 +259,7 @@ __all__ = [
     "UnknownUpstream",
     "Unsupported",
     "Worker",
+    "WorkerHealth",
     "WorkflowFailed",
     "all_done",
     "all_succeeded",

@@ -24,11 +24,11 @@ HERE = "tests/project/test_public_surface.py"
 TREADLE = """
     AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession BadStep
     BadTask BadUrl BatchTask Conclude Context Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
-    JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld LifespanFailed Limit Middleware NotADatabase OldRows
-    Outbox Pipeline ProcessDied Record Redrive RemoteFailure Retry RunOutcome SchemaTooNew Signalled Sizes Stale State
-    Step StepMismatch StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task TooLarge
-    TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream Unsupported Worker WorkflowFailed
-    all_done all_succeeded at_least chain current current_batch depends flow gather
+    JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld LifespanFailed Limit Middleware NotADatabase
+    OldRows Outbox Pipeline Probes ProcessDied Record Redrive RemoteFailure Retry RunOutcome SchemaTooNew Signalled
+    Sizes Stale State Step StepMismatch StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task
+    TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream Unsupported Worker
+    WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current current_batch depends flow gather
 """
 
 SURFACE = {
@@ -37,7 +37,7 @@ SURFACE = {
         metrics middleware on open outbox override queues reducer release schedule schedules storage stub sync task
         tasks testing url workflows
     """,
-    "Worker": "concurrency name run running start stop",
+    "Worker": "concurrency health name run running start stop",
     "current()": """
         after attempt cancelled child_headers deadline error headers id labels lost once parent progress record report
         sleep state step step_key sync task transaction upstream version wait wait_for worker workflow

@@ -63,6 +63,7 @@ export interface Worker {
   gone: boolean;
   paused: number;
   gathering: [string, number, number][];
+  draining: string;
   age: number;
   leader: boolean;
 }

@@ -448,6 +448,7 @@ export interface Presence {
   gone: boolean;
   paused: number;
   gathering: [string, number, number][];
+  draining: string;
   age: number;
 }
 
@@ -534,6 +535,23 @@ export interface RetryAsked {
   factor?: number;
   max?: number;
   jitter?: number;
+}
+
+export interface Scale {
+  load: number;
+  queued: number;
+  running: number;
+  due_soon: number;
+  blocked: number;
+  oldest: number;
+  slots: number;
+  workers: number;
+  capped: boolean;
+  age: number;
+}
+
+export interface ScaleQuery {
+  queue?: string[];
 }
 
 export interface ScheduleAsked {
@@ -654,6 +672,7 @@ export interface WorkerView {
   gone: boolean;
   paused: number;
   gathering: [string, number, number][];
+  draining: string;
   age: number;
   leader: boolean;
 }
@@ -711,6 +730,7 @@ export interface Answers {
   "GET /v1/operations/{id}": Operation;
   "GET /v1/overview": Overview;
   "GET /v1/queues": QueueViews;
+  "GET /v1/scale": Scale;
   "GET /v1/schedules": ScheduleViews;
   "GET /v1/schedules/{name}": ScheduleView;
   "GET /v1/stats": Stats;

@@ -14,6 +14,7 @@ import click
 from treadle.cli.output import note
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
+from treadle.health import Verdict
 
 if TYPE_CHECKING:
     from treadle.server import Serving
@@ -89,6 +90,7 @@ class Page:
     """Prints the address and opens it in a browser; runs no worker."""
 
     code = 0
+    verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, serving: Serving, link: Link | None, open_browser: bool) -> None:
         self._url = f"{serving.url}/dashboard/" + (f"#k={link.secret}" if link is not None else "")

@@ -11,6 +11,7 @@ from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.core.model import Presence
     from treadle.core.query_model import Glance
 
 STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
@@ -42,6 +43,7 @@ def workers(target: Target, json_: bool) -> None:
                     "running": each.running,
                     "uptime": round(each.uptime, 3),
                     "leads": each.worker == leader,
+                    "draining": each.draining or None,
                 }
                 for each in found
             ]
@@ -49,7 +51,7 @@ def workers(target: Target, json_: bool) -> None:
         return
     rows = [
         (
-            f"{each.worker} (leads)" if each.worker == leader else each.worker,
+            _name(each, leader),
             each.host,
             str(each.pid),
             ", ".join(each.queues),
@@ -60,6 +62,12 @@ def workers(target: Target, json_: bool) -> None:
     ]
     columns = ("worker", "host", "pid", "queues", "running", "up for")
     table(columns, rows, "no worker has sent a heartbeat recently", right=("pid", "running"))
+
+
+def _name(worker: Presence, leader: str | None) -> str:
+    facts = ["leads"] if worker.worker == leader else []
+    facts += [f"ends its running jobs: {worker.draining}"] if worker.draining else []
+    return f"{worker.worker} ({'; '.join(facts)})" if facts else worker.worker
 
 
 @click.command()

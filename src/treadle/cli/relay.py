@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from treadle.cli.output import USAGE, Stop, as_json, data, document, lasts, note, plural, table
+from treadle.cli.probe_options import probed, probes_of
+from treadle.health import HealthReporter, Probes
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 COLUMNS = ("id", "task", "queue", "age", "tries", "next", "error")
 RIGHT = ("age", "tries", "next")
+STOPPING: Final = 30.0  # s that the last delivery may take
 
 
 class RelayGroup(click.Group):
@@ -43,19 +47,23 @@ def relay() -> None:
 @click.option("--once", is_flag=True, help="Deliver the jobs that wait now, then exit.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
-def run(app: str, once: bool, log_level: str, log_json: bool) -> None:
+@probed
+def run(app: str, once: bool, log_level: str, log_json: bool, health: str | None, health_file: Path | None) -> None:
     """Deliver the jobs of the outbox of MODULE:APP until SIGTERM or Ctrl-C."""
     from treadle.cli import event_loop, logs
     from treadle.cli.app_loader import find_app
 
+    probes = probes_of(health, health_file)
     found = find_app(app)
     outbox = _outbox_of(found)
     if once:
+        if health is not None or health_file is not None:
+            raise Stop(USAGE, "--health and --health-file are for a relay that stays: leave out --once")
         note(f"treadle: {plural(event_loop.run(_everything(found)), 'job')} delivered")
         return
     logs.set_up("relay", log_level, log_json)
     note(f"treadle: relaying from {outbox.url}; Ctrl-C stops")
-    event_loop.run(_relaying(found))
+    event_loop.run(_relaying(found, probes))
 
 
 async def _everything(app: App) -> int:
@@ -65,40 +73,23 @@ async def _everything(app: App) -> int:
         return await relay.everything()
 
 
-async def _relaying(app: App) -> None:
+async def _relaying(app: App, probes: Probes) -> None:
+    from treadle.cli.relaying import Relaying
     from treadle.worker.os_signals import Signals
 
-    asked = asyncio.Event()
+    relaying, asked = Relaying(app), asyncio.Event()
     with Signals(asyncio.get_running_loop(), asked.set):
-        work, stop = asyncio.create_task(_keep_relaying(app)), asyncio.create_task(asked.wait())
-        await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        work.cancel()
-        await asyncio.wait([work])
-        if not work.cancelled():
-            work.result()
-
-
-async def _keep_relaying(app: App) -> None:
-    """Relay; after an error of the database or of the storage, again after a growing pause."""
-    from treadle.errors import StorageError, StorageFull, StorageUnavailable
-    from treadle.worker.config import RECOVERY
-    from treadle.worker.outage import StorageOutage
-
-    core = app._core
-    outage = StorageOutage("relay", RECOVERY, core.chance, lambda *_: None)
-    while True:
-        try:
-            async with app:
-                relay = core.relay
-                assert relay is not None
-                while True:
-                    try:
-                        await relay.run(lambda: outage.answered("relay"))
-                    except StorageError as error:
-                        await outage.failed("relay", error)
-        except (StorageUnavailable, StorageFull) as error:
-            await outage.failed("open", error)
+        async with HealthReporter(probes, lambda: relaying.verdict) as reporter:
+            if reporter.address is not None:
+                note(f"treadle: probes at {reporter.address.url}/livez and /readyz")
+            work, stop = asyncio.create_task(relaying.run()), asyncio.create_task(asked.wait())
+            await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
+            reporter.stopping(STOPPING)
+            stop.cancel()
+            work.cancel()
+            await asyncio.wait([work])
+            if not work.cancelled():
+                work.result()
 
 
 def _outbox_of(app: App) -> Outbox:

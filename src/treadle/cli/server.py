@@ -7,7 +7,6 @@ import ipaddress
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
@@ -16,9 +15,13 @@ from treadle.cli import event_loop
 from treadle.cli.announce import announced, kinds_of
 from treadle.cli.logs import simple
 from treadle.cli.output import USAGE, Stop, note, place, seconds
+from treadle.cli.probe_options import probes_of
 from treadle.cli.reload import reloading
+from treadle.cli.serving_options import serving
 from treadle.cli.target import Target, move_of, targeted
+from treadle.core import defaults
 from treadle.core.redaction import shown
+from treadle.health import HealthReporter, Verdict
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -26,98 +29,6 @@ if TYPE_CHECKING:
     from treadle.server import ProtocolRoutes, Serving, Settings
 
 TENDERS: Final = 4  # slots of the worker that runs Treadle's own jobs, which are short
-
-
-def serving(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a command that listens for connections."""
-    options = [
-        click.option(
-            "--host",
-            envvar="TREADLE_HOST",
-            help="Address to listen on. [default: 127.0.0.1; with --protocol and --tokens: 0.0.0.0]",
-        ),
-        click.option(
-            "--port",
-            type=click.IntRange(0, 65535),
-            envvar="TREADLE_PORT",
-            help="Port to listen on; 0 picks a free one. [default: 7373; queuey: from 1717; delayed: 8080]",
-        ),
-        click.option(
-            "--tokens",
-            type=click.Path(dir_okay=False, path_type=Path),
-            envvar="TREADLE_TOKENS",
-            metavar="FILE",
-            help="File of tokens, written by `treadle token`.",
-        ),
-        click.option(
-            "--open",
-            "open_",
-            is_flag=True,
-            help="Allow other machines to connect without tokens. With --protocol and without --api, --host alone "
-            "allows it: clients of the systems that these protocols replace send no tokens.",
-        ),
-        click.option(
-            "--allow-host",
-            "hosts",
-            multiple=True,
-            metavar="NAME",
-            envvar="TREADLE_ALLOW_HOST",
-            help="Host name that requests may use; .example.org allows every name below it. May be repeated.",
-        ),
-        click.option(
-            "--origin", "origins", multiple=True, help="Origin whose web pages may call the server; may be repeated."
-        ),
-        click.option(
-            "--rate",
-            type=click.FloatRange(0, min_open=True),
-            help="Requests per second for each token. [default: no limit]",
-        ),
-        click.option("--requests", type=click.IntRange(1), help="Concurrent requests for each token. [default: 512]"),
-        click.option(
-            "--connections",
-            type=click.IntRange(1),
-            help="Concurrent connections. [default: three quarters of ulimit -n, at most 10000]",
-        ),
-        click.option(
-            "--max-body", type=click.IntRange(1_000), help="Bytes of the largest request. [default: 33554432]"
-        ),
-        click.option(
-            "--timeout", type=seconds, metavar="SECONDS", help="Seconds that one response may take. [default: 30]"
-        ),
-        click.option(
-            "--dashboard", is_flag=True, help="Serve the dashboard at /dashboard/, and the API that it needs."
-        ),
-        click.option(
-            "--proxy",
-            "proxies",
-            multiple=True,
-            metavar="ADDRESS",
-            envvar="TREADLE_PROXY",
-            help="Address or network of a proxy whose X-Forwarded-For, -Proto and -Prefix headers are believed; may be "
-            "repeated.",
-        ),
-        click.option(
-            "--redact",
-            multiple=True,
-            metavar="NAME",
-            envvar="TREADLE_REDACT",
-            help="Key whose values answers hide, besides passwords, tokens and the like; may be repeated.",
-        ),
-        click.option(
-            "--reveal",
-            multiple=True,
-            metavar="NAME",
-            envvar="TREADLE_REVEAL",
-            help="Key whose values answers show although it looks like a secret, such as max_tokens; may be repeated.",
-        ),
-        click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="TLS certificate file."),
-        click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="TLS key file."),
-        click.option("--no-docs", is_flag=True, help="Do not serve /docs and /v1/openapi.json."),
-        click.option("--quiet", is_flag=True, help="Do not log each request."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @click.command()
@@ -189,9 +100,12 @@ class Stopping:
 
 
 class Company(AbstractAsyncContextManager[Any], Protocol):
-    """A context manager that runs workers with a server, and their exit code."""
+    """A context manager that runs workers with a server, their exit code, and their health."""
 
     code: int
+
+    @property
+    def verdict(self) -> Verdict: ...
 
 
 Beside = Callable[[Stopping, "Serving"], Company]  # called once the server listens
@@ -209,6 +123,11 @@ class Tending:
         from treadle.worker import Worker
 
         self._worker = Worker(app, concurrency=TENDERS, tasks=(), role="auto")
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the server: the worker says whether the storage answers."""
+        return self._worker.health().verdict._replace(status="the server answers")
 
     async def __aenter__(self) -> None:
         await self._worker.start()
@@ -276,7 +195,7 @@ def _settings(options: dict[str, Any]) -> Settings:
 async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: Beside) -> int:
     from treadle.dashboard import OPEN_PATHS
     from treadle.server import Bounds, Serving, make_site
-    from treadle.server.settings import PORT, PORTS
+    from treadle.server.settings import GRACE, PORT, PORTS
     from treadle.worker.os_signals import Signals
 
     stopping, named, kinds = Stopping(), options.get("protocols", ()), kinds_of(options)
@@ -305,9 +224,13 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
                 if options["dashboard"]:
                     note(f"treadle: the dashboard is at {serving.url}/dashboard/")
                 company = beside(stopping, serving)
-                async with company:
+                site.state.probes.verdict = lambda: company.verdict
+                # It takes $NOTIFY_SOCKET out of the environment before worker processes inherit it.
+                reporter = HealthReporter(probes_of(None, options.get("health_file")), lambda: company.verdict)
+                async with reporter, company:
                     await stopping.asked.wait()
                     note("treadle: stopping")
+                    reporter.stopping(GRACE + defaults.LEASE + (options.get("grace") or defaults.GRACE))
     if blobs is not None:
         await blobs.close()
     note("treadle: stopped")

@@ -23,6 +23,7 @@ from treadle.cli.server import Company, Stopping, run_server, server
 from treadle.cli.target import Target
 from treadle.cli.wasi_runner import needs_wasmtime
 from treadle.core import defaults
+from treadle.health import Verdict, first_problem
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -128,6 +129,11 @@ class Together:
 
     code = 0
 
+    @property
+    def verdict(self) -> Verdict:
+        """The first problem of one of them."""
+        return first_problem([one.verdict for one in self._each])
+
     def __init__(self, each: Sequence[Company]) -> None:
         self._each, self._stack = each, AsyncExitStack()
 
@@ -145,6 +151,7 @@ class Modules:
     """A WASI runner for the queue of this server."""
 
     code = 0
+    verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, options: dict[str, Any], port: int, slots: int, stopping: Stopping) -> None:
         host = "127.0.0.1" if options["host"] in ("0.0.0.0", "::") else options["host"]
@@ -191,6 +198,11 @@ class Inside:
         )
         self._stopping = stopping
 
+    @property
+    def verdict(self) -> Verdict:
+        """Of the worker."""
+        return self._worker.health().verdict
+
     async def __aenter__(self) -> Self:
         self._worker._core.on_failure = self._fail
         await self._worker.start()
@@ -215,6 +227,11 @@ class Beside:
         self._stopping, self.code = stopping, 0
         self._roles = roles
         self._fleet: Fleet = Fleet(orders, len(roles), roles=roles, greeted=self._greeted)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the processes."""
+        return self._fleet.verdict
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.create_task(self._fleet.run())

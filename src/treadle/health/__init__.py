@@ -7,7 +7,7 @@ from treadle.health.address import Address
 from treadle.health.listener import Page, PageListener, PageRequest, Reply, text_reply
 from treadle.health.notify import Notifier
 from treadle.health.reporter import HealthReporter, Probes
-from treadle.health.verdict import Verdict
+from treadle.health.verdict import Verdict, first_problem
 
 __all__ = [
     "Address",
@@ -19,5 +19,6 @@ __all__ = [
     "Probes",
     "Reply",
     "Verdict",
+    "first_problem",
     "text_reply",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -28,3 +29,10 @@ class Verdict(NamedTuple):
         if self.stuck is not None:
             return f"not alive: {self.stuck}"
         return f"ready: {self.status}" if self.unready is None else f"not ready: {self.unready}"
+
+
+def first_problem(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict of several parts of a process: the first problem of each kind."""
+    stuck = next((each.stuck for each in verdicts if each.stuck is not None), None)
+    unready = next((each.unready for each in verdicts if each.unready is not None), None)
+    return Verdict(stuck, unready, "; ".join(dict.fromkeys(each.status for each in verdicts)))

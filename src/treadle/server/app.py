@@ -6,7 +6,6 @@ host does not reach the applications that are mounted into it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -16,11 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from treadle.errors import StorageError
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
 from treadle.server.longpoll import LongPoll
@@ -29,6 +27,7 @@ from treadle.server.openapi import description
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
 from treadle.server.overview import Looks
+from treadle.server.probes import PATHS, ProbeRoutes
 from treadle.server.proxies import Proxied
 from treadle.server.redaction import Redaction
 from treadle.server.routes.audit import AuditRoutes
@@ -41,22 +40,17 @@ from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
 from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.prometheus import PrometheusRoutes
+from treadle.server.routes.scale import ScaleRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
 from treadle.server.routes.workflows import WorkflowRoutes
+from treadle.server.scale import ScaleReader
 from treadle.server.settings import Settings
-from treadle.storage.move_marks import mark_of
-from treadle.storage.transfer import NOT_HERE
-from treadle.storage.transfer import words as words_of
 
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.app_core import AppCore
-
-log = logging.getLogger("treadle.server")
-
-ALIVE, READY = "/healthz", "/readyz"
 
 ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 
@@ -68,6 +62,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
     return [
         *SessionRoutes(core, settings).operations(),
         *OverviewRoutes(looks).operations(),
+        *ScaleRoutes(ScaleReader(core, waiting)).operations(),
         *MetricsRoutes(core).operations(),
         *PrometheusRoutes(core).operations(),
         *DoctorRoutes(core).operations(),
@@ -114,30 +109,8 @@ def make_site(
             finally:
                 await core.operations.close()
 
-    async def healthz(request: Request) -> Response:
-        """Liveness: the process answers."""
-        return PlainTextResponse("ok")
-
-    async def readyz(request: Request) -> Response:
-        """Readiness: the storage answers, and its jobs have not moved."""
-        try:
-            await core.opened()
-            await core.storage.get(["treadle:ready"])
-            mark = await mark_of(core.storage)
-        except StorageError as error:
-            log.warning("storage unavailable: %s", error)
-            # This path needs no token, so on a server with tokens host names go to the log only.
-            words = "storage unavailable; the server's log says why" if settings.tokens else str(error)
-            raise Refused(503, "storage_unavailable", words, {"Retry-After": "1"}) from error
-        if mark is not None and mark.role in NOT_HERE:
-            words = words_of(mark, "the storage") or ""
-            log.warning("%s", words)
-            if settings.tokens:
-                words = "the jobs are in another storage; the server's log names it"
-            raise Refused(503, "storage_moved" if mark.role == "gone" else "storage_unavailable", words)
-        return PlainTextResponse("ok")
-
-    routes: list[BaseRoute] = [Route(ALIVE, healthz), Route(READY, readyz)]
+    probes = ProbeRoutes(core, settings)
+    routes: list[BaseRoute] = [*probes.routes()]
     if api:
         operations = operations_of(core, settings, waiting)
         routes += made_of(
@@ -158,6 +131,7 @@ def make_site(
     site = Starlette(routes=routes, middleware=layers, lifespan=life, exception_handlers={HTTPException: _http})
     site.router.redirect_slashes = False  # a redirect would go to the host that the Host header names
     site.state.waiting = waiting
+    site.state.probes = probes
     return site
 
 
@@ -168,8 +142,8 @@ class OpensApp:
         self._app, self._core = app, core
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The two paths of load balancers decide for themselves: a process is alive without its storage.
-        if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) not in (ALIVE, READY):
+        # The paths of load balancers decide for themselves: a process is alive without its storage.
+        if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) not in PATHS:
             await self._core.opened()
         await self._app(scope, receive, send)
 

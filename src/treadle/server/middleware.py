@@ -27,7 +27,13 @@ from treadle.server.settings import Settings
 log = logging.getLogger("treadle.server")
 access = logging.getLogger("treadle.access")
 
-OPEN: Final = ("/healthz", "/readyz", "/ping", "/docs")  # paths that need no token, for load balancers and readers
+OPEN: Final = (
+    "/livez",
+    "/healthz",
+    "/readyz",
+    "/ping",
+    "/docs",
+)  # paths that need no token, for load balancers and readers
 SESSION: Final = "/v1/session"  # where a browser exchanges a token for a cookie, so it cannot need one
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MOST_CALLERS: Final = 10_000  # callers whose rate is kept; bounds the memory that many addresses can take

@@ -5,9 +5,10 @@ The routes and the OpenAPI document are made of the same declarations.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_origin
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -69,7 +70,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     empty   the body that a request without one stands for; None: such a request is refused
     most    bytes of the body, if the settings allow them; None: the maximum of the settings
     raw     a type of the body's fields that are kept as text, see body()
-    query   the type of the query parameters, all optional
+    query   the type of the query parameters, all optional; one whose type is a tuple may be repeated
+    at_once the answer must not wait for the storage, not even to warn that its jobs have moved
     bare    whether answers have payloads as they are stored; refused to tokens without a right to payloads
     audit   the name of the act in the audit log; "": the call is not recorded
     details the fields of the body that the entry has
@@ -97,6 +99,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     details: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
     media: str = "application/json"
+    at_once: bool = False
 
 
 Old = Callable[[], Awaitable[str | None]]
@@ -136,7 +139,7 @@ class Endpoint:
         answer = await self._run(operation, Call(request, token, given, query, self._redactions[token.payloads]))
         if not isinstance(answer, Response):
             answer = Response(await encoded(answer), operation.status, media_type="application/json")
-        if operation.method == "GET" and (words := await self._old()) is not None:
+        if operation.method == "GET" and not operation.at_once and (words := await self._old()) is not None:
             answer.headers["Treadle-Warning"] = words.encode("ascii", "replace").decode()
         await answer(scope, receive, send)
 
@@ -155,8 +158,18 @@ class Endpoint:
 def _query(request: Request, kind: Any) -> object:
     if not request.scope["query_string"]:  # saves building request.url: 10 us
         return kind()
-    given = dict(request.query_params)
+    given: dict[str, Any] = dict(request.query_params)
+    for name in _repeated(kind):
+        if name in given:
+            given[name] = request.query_params.getlist(name)
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused(422, "wrong_query", f"invalid query: {spelled(error, given)}") from None
+
+
+@functools.cache
+def _repeated(kind: Any) -> tuple[str, ...]:
+    """The parameters of a query type that may be repeated."""
+    found = [(field.encode_name, field.type) for field in msgspec.structs.fields(kind)]
+    return tuple(name for name, of in found if get_origin(getattr(of, "__origin__", of)) is tuple)

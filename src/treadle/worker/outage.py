@@ -15,12 +15,20 @@ VITAL = ("open", "beat", "dispatcher")  # the loops that a worker needs in order
 
 class StorageOutage:
     """The loops of one worker share it. An outage begins with the first call that fails, and ends when every loop that
-    failed has received an answer again."""
+    failed has received an answer again.
+
+    vital  how the names of those loops begin without which the worker is not ready
+    """
 
     def __init__(
-        self, worker: str, retry: Retry, chance: Callable[[], float], emit: Callable[[str, BaseException | None], None]
+        self,
+        worker: str,
+        retry: Retry,
+        chance: Callable[[], float],
+        emit: Callable[[str, BaseException | None], None],
+        vital: tuple[str, ...] = VITAL,
     ) -> None:
-        self._worker, self._retry, self._chance, self._emit = worker, retry, chance, emit
+        self._worker, self._retry, self._chance, self._emit, self._vital = worker, retry, chance, emit, vital
         self._failing: dict[str, int] = {}  # loop -> failures in a row
         self._since: dict[str, float] = {}  # vital loop -> the event loop's time of the first of them
         self.over = asyncio.Event()  # set when an outage ends, or the storage may be empty; the waiting loop clears it
@@ -34,7 +42,7 @@ class StorageOutage:
         if not self._failing:
             log.warning("worker %s: storage unavailable (%s); retrying", self._worker, error)
             self._emit("worker.error", error)
-        if loop.startswith(VITAL):
+        if loop.startswith(self._vital):
             self._since.setdefault(loop, asyncio.get_running_loop().time())
         failures = self._failing[loop] = self._failing.get(loop, 0) + 1
         await asyncio.sleep(self._retry.delay(min(failures, 30), self._chance()))
@@ -51,7 +59,7 @@ class StorageOutage:
 
     @property
     def away(self) -> float | None:
-        """Seconds for which claims or heartbeats have failed; None: they work."""
+        """Seconds for which a vital loop has failed; None: all of them work."""
         if not self._since:
             return None
         return asyncio.get_running_loop().time() - min(self._since.values())

@@ -72,6 +72,7 @@ function Description({ of }: { of: Row }): JSX.Element {
             ["heartbeat", `${duration(Math.round(of.age))} ago; it counts as gone after ${duration(of.ttl)}`],
             ["running / slots", <Load of={of} />],
             ["leader", of.leader ? "yes: it runs the maintenance of the storage" : "no"],
+            of.draining && ["replaced", `${of.draining}; it ends its running jobs`],
             of.paused > 0 && ["throttle", `claims nothing for ${duration(of.paused)}`],
             ...of.gathering.map(
               ([task, since, until]) =>

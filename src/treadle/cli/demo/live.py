@@ -12,6 +12,7 @@ from treadle.cli.dashboard import UNUSED, Page
 from treadle.cli.output import note
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
+from treadle.health import Verdict
 
 if TYPE_CHECKING:
     from treadle.server import Serving
@@ -41,6 +42,7 @@ class Live:
     """The workers of the shop, and its customers."""
 
     code = 0
+    verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, serving: Serving, open_browser: bool) -> None:
         self._page, self._stack = Page(serving, None, open_browser), AsyncExitStack()

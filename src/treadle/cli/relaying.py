@@ -1,0 +1,55 @@
+"""The process of `treadle relay`: delivers until it is cancelled, also through outages of database and storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from treadle.errors import StorageError, StorageFull, StorageUnavailable
+from treadle.health import Verdict
+from treadle.worker.config import RECOVERY
+from treadle.worker.outage import StorageOutage
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+LOOPS = ("open", "relay")
+
+
+class Relaying:
+    """One run of a relay, and its health."""
+
+    def __init__(self, app: App) -> None:
+        self._app, self._is_open = app, False
+        self._outage = StorageOutage("relay", RECOVERY, app._core.chance, lambda *_: None, LOOPS)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Ready: the database of the outbox and the storage answer."""
+        away, problem = self._outage.away, None
+        if away is not None:
+            problem = f"the outbox or the storage has been unavailable for {away:.0f} s; the log has the reason"
+        elif not self._is_open:
+            problem = "it connects"
+        return Verdict(None, problem, "the relay delivers jobs, or stands by for another one")
+
+    async def run(self) -> None:
+        """Relay; after an error of the database or of the storage, again after a growing pause."""
+        outage = self._outage
+        while True:
+            try:
+                async with self._app:
+                    outage.answered("open")
+                    self._is_open = True
+                    await self._relay()
+            except (StorageUnavailable, StorageFull) as error:
+                self._is_open = False
+                await outage.failed("open", error)
+
+    async def _relay(self) -> None:
+        relay, outage = self._app._core.relay, self._outage
+        assert relay is not None
+        while True:
+            try:
+                await relay.run(lambda: outage.answered("relay"))
+            except StorageError as error:
+                await outage.failed("relay", error)

@@ -1,0 +1,185 @@
+"""How much work there is for how many slots, for autoscalers. The answer never waits for a slow storage.
+
+An autoscaler that gets no answer in its few seconds stops scaling, so a caller gets the last figures with their age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from treadle.core import defaults
+from treadle.core.query_model import Glance, Query
+from treadle.errors import TreadleError
+from treadle.server.auth import rights
+from treadle.server.auth.tokens import Token
+from treadle.server.errors import Refused
+from treadle.server.longpoll import LongPoll
+
+if TYPE_CHECKING:
+    from treadle.app_core import AppCore
+
+log = logging.getLogger("treadle.server")
+
+LEAST: Final = 2.0  # s between two readings
+SHARE: Final = 50  # times as long as a reading takes: 2 % of the time
+LONGEST: Final = 60.0  # s between two readings at most
+READING: Final = 30.0  # s of a reading; it goes on while callers get the last figures
+WAIT: Final = 0.5  # s that a caller waits for newer figures
+STALE: Final = 600.0  # s after which figures are refused: the scaler's own fall-back is better then
+SOON: Final = 60.0  # s until jobs are due that count already, because a worker takes as long to start
+MOST_SOON: Final = 100  # jobs of a queue that are counted as due soon
+PAGE: Final = 25  # rows of one page: they carry their payloads
+SCAN: Final = 1_000  # rows that are looked at for one queue: 8 ms on Redis
+ASKED: Final = 300.0  # s for which the queues of a caller are read
+MOST_ASKED: Final = 100  # queues that are read
+
+
+class Scale(Struct, frozen=True, kw_only=True):
+    """The figures of some queues.
+
+    load      queued + running + due_soon: divided by the slots of one worker, the workers that are wanted
+    queued    due jobs that wait for a worker; jobs that a limit blocks do not count, for more workers do not help them
+    due_soon  scheduled jobs and retries that are due within 60 seconds, counted up to 100 in each queue
+    oldest    seconds for which the first queued job has been queued; 0: none is queued
+    slots     slots of the workers that claim from one of the queues
+    workers   the number of these workers
+    capped    whether a count stopped at its bound, so that there may be more
+    age       seconds since the figures were read
+    """
+
+    load: int
+    queued: int
+    running: int
+    due_soon: int
+    blocked: int
+    oldest: float
+    slots: int
+    workers: int
+    capped: bool
+    age: float
+
+
+class _Reading(Struct, frozen=True, kw_only=True):
+    """due: by queue, the jobs that are due soon, and whether there may be more."""
+
+    glance: Glance
+    due: dict[str, tuple[int, bool]]
+    at: float  # the loop's time
+    every: float
+
+
+class ScaleReader:
+    """The figures of one storage, read when callers ask for them."""
+
+    def __init__(self, core: AppCore, waiting: LongPoll) -> None:
+        self._core, self._waiting = core, waiting
+        self._seen: _Reading | None = None
+        self._asked: dict[str, float] = {}  # queues -> the loop's time of the last caller
+        self._reading: asyncio.Task[None] | None = None
+        self._failing = False
+
+    async def scale(self, token: Token, queues: Sequence[str]) -> Scale:
+        """The figures of these queues; of none: of all that the token sees. Raises Refused (503) if there are none, or
+        if they are older than 10 minutes."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for queue in queues:
+            self._asked.pop(queue, None)
+            self._asked[queue] = now
+        seen = self._seen
+        if seen is None or now - seen.at >= seen.every or any(self._is_unread(seen, queue) for queue in queues):
+            if self._reading is None or self._reading.done():
+                self._reading = loop.create_task(self._read())
+            await asyncio.wait((self._reading,), timeout=WAIT)
+        seen, age = self._seen, 0.0 if self._seen is None else loop.time() - self._seen.at
+        if seen is None or age > STALE:
+            words = "the storage has not answered yet" if seen is None else f"the last figures are {age:.0f} s old"
+            raise Refused(503, "storage_unavailable", f"{words}; the server's log says why", {"Retry-After": "2"})
+        return figures(rights.glanced(token, seen.glance), queues or token.queues, seen.due, age)
+
+    @staticmethod
+    def _is_unread(seen: _Reading, queue: str) -> bool:
+        """Whether the queue has scheduled jobs that were not looked at, because nobody asked for it."""
+        return queue not in seen.due and _has_scheduled(seen.glance, queue)
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        found: list[tuple[Glance, dict[str, tuple[int, bool]]]] = []
+
+        async def read() -> set[str]:
+            found.append(await self._figures())
+            return set()
+
+        try:
+            async with asyncio.timeout(READING):
+                await self._waiting.unless_stopped(read())
+        except Exception as error:
+            if not self._failing:
+                is_known = isinstance(error, TreadleError | TimeoutError)
+                words = "figures for scaling: storage unavailable (%s); retrying"
+                log.warning(words, str(error) or "no answer in time", exc_info=None if is_known else error)
+            self._failing = True
+            return
+        for glance, due in found:  # none: the server stops
+            self._failing = False
+            every = min(LONGEST, max(LEAST, SHARE * (loop.time() - began)))
+            self._seen = _Reading(glance=glance, due=due, at=began, every=every)
+
+    async def _figures(self) -> tuple[Glance, dict[str, tuple[int, bool]]]:
+        await self._core.opened()
+        glance = await self._core.storage.glance()
+        now = asyncio.get_running_loop().time()
+        self._asked = {queue: at for queue, at in self._asked.items() if now - at < ASKED}
+        asked = list(reversed(self._asked)) + [each.name for each in glance.queues]
+        wanted = [queue for queue in dict.fromkeys(asked) if _has_scheduled(glance, queue)]
+        return glance, {queue: await self._due_soon(queue, glance.at + SOON) for queue in wanted[:MOST_ASKED]}
+
+    async def _due_soon(self, queue: str, until: float) -> tuple[int, bool]:
+        """How many scheduled jobs of a queue are due until then, and whether there may be more."""
+        count, scanned, cursor = 0, 0, None
+        while count < MOST_SOON and scanned < SCAN:
+            page = await self._core.storage.find(
+                Query(queue=queue, ready="scheduled", order="due", limit=PAGE, scan=SCAN - scanned, cursor=cursor)
+            )
+            soon = sum(row.due_at is not None and row.due_at <= until for row in page.records)
+            count, scanned, cursor = count + soon, scanned + max(page.scanned or 0, PAGE), page.cursor
+            if soon < len(page.records) or cursor is None:
+                return count, False
+        return count, True
+
+
+def _has_scheduled(glance: Glance, queue: str) -> bool:
+    if queue == defaults.SYSTEM_QUEUE:
+        return False  # its jobs are ticks, which are always due soon
+    return "scheduled" in glance.capped or any(each.name == queue and each.scheduled for each in glance.queues)
+
+
+def figures(glance: Glance, queues: Sequence[str], due: dict[str, tuple[int, bool]], age: float = 0.0) -> Scale:
+    """The figures of these queues; of none: of all but Treadle's own."""
+
+    def wanted(queue: str) -> bool:
+        return queue in queues if queues else queue != defaults.SYSTEM_QUEUE
+
+    found = [each for each in glance.queues if wanted(each.name)]
+    workers = [each for each in glance.workers if not each.draining and any(map(wanted, each.queues))]
+    soon = [counted for queue, counted in due.items() if wanted(queue)]
+    queued, running = sum(each.queued for each in found), sum(each.running for each in found)
+    due_soon = sum(count for count, _ in soon)
+    return Scale(
+        load=queued + running + due_soon,
+        queued=queued,
+        running=running,
+        due_soon=due_soon,
+        blocked=sum(each.blocked for each in found),
+        oldest=round(max((each.oldest or 0.0 for each in found), default=0.0), 3),
+        slots=sum(each.slots for each in workers),
+        workers=len(workers),
+        capped="running" in glance.capped or any(each.queued_capped for each in found) or any(more for _, more in soon),
+        age=round(age, 3),
+    )

@@ -1,0 +1,190 @@
+"""The file and the messages to systemd that report the health of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import Signal, patient
+from treadle.errors import BadOption
+from treadle.health import HealthReporter, Notifier, Probes, Verdict, first_problem, reporter
+from treadle.health.health_file import HealthFile
+
+READY = Verdict(None, None, "2 worker processes claim jobs")
+AWAY = Verdict(None, "worker 1: the storage has been unavailable for 3 s", "")
+STUCK = Verdict("worker 1: its event loop has not answered for 9 s", None, "")
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the service manager is systemd")
+
+
+class Manager:
+    """The socket of a service manager. `next` is the next message, by line."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(address)
+        self._socket.setblocking(False)
+
+    async def next(self) -> list[str]:
+        async with patient("a message to the service manager"):
+            return (await asyncio.get_running_loop().sock_recv(self._socket, 4096)).decode().split("\n")
+
+    async def until(self, line: str) -> list[str]:
+        """The first message with this line."""
+        while line not in (found := await self.next()):
+            pass
+        return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextmanager
+def managed(patch: pytest.MonkeyPatch, address: str, bound: str, **more: str) -> Iterator[Manager]:
+    """A service manager that is named in the environment."""
+    manager = Manager(bound)
+    for name, value in {"NOTIFY_SOCKET": address, **more}.items():
+        patch.setenv(name, value)
+    try:
+        yield manager
+    finally:
+        manager.close()
+
+
+class Health:
+    """A process whose verdict a test sets."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+    def __call__(self) -> Verdict:
+        return self.verdict
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "BEAT", 0.001)
+
+
+@linux_only
+@pytest.mark.parametrize("is_abstract", [False, True])
+async def test_systemd_learns_what_the_process_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_abstract: bool
+) -> None:
+    name = f"treadle-test-{os.getpid()}"
+    address, bound = (f"@{name}", f"\0{name}") if is_abstract else (str(tmp_path / "n"), str(tmp_path / "n"))
+    health = Health(AWAY)
+    with managed(monkeypatch, address, bound, WATCHDOG_USEC="2000", WATCHDOG_PID=str(os.getpid())) as manager:
+        async with HealthReporter(Probes(), health) as reporting:
+            assert "NOTIFY_SOCKET" not in os.environ  # a child process must not speak for this one
+            assert await manager.next() == [
+                "WATCHDOG=1",
+                "EXTEND_TIMEOUT_USEC=30000000",
+                "STATUS=not ready: worker 1: the storage has been unavailable for 3 s",
+            ]
+            health.verdict = READY
+            assert "STATUS=ready: 2 worker processes claim jobs" in await manager.until("READY=1")
+            assert await manager.until("WATCHDOG=1") == ["WATCHDOG=1"]
+            reporting.reloading()
+            assert (await manager.until("RELOADING=1"))[1].startswith("MONOTONIC_USEC=")
+            reporting.reloaded()
+            await manager.until("READY=1")
+            reporting.stopping(70.0)
+            assert (await manager.until("STOPPING=1"))[1:] == ["EXTEND_TIMEOUT_USEC=70000000", "STATUS=stopping"]
+            await manager.until("STATUS=not ready: stopping")
+
+
+@linux_only
+async def test_the_watchdog_gets_nothing_from_a_stuck_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    health, path = Health(STUCK), str(tmp_path / "n")
+    with managed(monkeypatch, path, path, WATCHDOG_USEC="2000") as manager:
+        async with HealthReporter(Probes(), health):
+            assert await manager.next() == [f"STATUS=not alive: {STUCK.stuck}"]
+            health.verdict = AWAY
+            assert "WATCHDOG=1" in await manager.next()  # nothing came in between: a storage that is away is alive
+
+
+@linux_only
+def test_what_the_environment_says_is_checked(tmp_path: Path) -> None:
+    path = str(tmp_path / "n")
+    other = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "20000000", "WATCHDOG_PID": "1"}
+    assert Notifier.take(other).watchdog is None  # meant for another process
+    assert other == {}
+    assert Notifier.take({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "20000000"}).watchdog == 20.0
+    assert not Notifier.take({"NOTIFY_SOCKET": "vsock:2:9999"})
+    assert not Notifier.take({"WATCHDOG_USEC": "20000000"})
+    Notifier().send("READY=1")
+
+
+@linux_only
+def test_a_manager_that_is_gone_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = Notifier(str(tmp_path / "nobody"))
+    for _ in range(3):
+        found.send("WATCHDOG=1")
+    assert caplog.text.count("cannot notify the service manager") == 1
+
+
+# --- the file
+
+
+@pytest.fixture
+def beats(monkeypatch: pytest.MonkeyPatch) -> Signal:
+    """Sent after each beat of a health file."""
+    return Signal().after(monkeypatch, HealthFile, "beat")
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+async def test_the_file_is_replaced_while_the_process_is_alive(tmp_path: Path, beats: Signal) -> None:
+    path, health = tmp_path / "alive", Health(READY)
+    path.write_text("of the process before\n")
+    async with HealthReporter(Probes(file=path, systemd=False), health):
+        assert text_of(path) == ""
+        await beats.until(lambda: text_of(path) == "ready: 2 worker processes claim jobs\n", "the first beat")
+        before = os.stat(path).st_ino
+        await beats.until(lambda: os.stat(path).st_ino != before, "another file")  # never written in place
+        health.verdict = AWAY
+        await beats.until(lambda: text_of(path).startswith("not ready: worker 1: the storage"), "the outage")
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_stuck_process_lets_its_file_grow_old(tmp_path: Path, beats: Signal) -> None:
+    path, health = tmp_path / "alive", Health(READY)
+    async with HealthReporter(Probes(file=path, systemd=False), health):
+        await beats.until(lambda: text_of(path), "the first beat")
+        health.verdict = STUCK
+        await beats.again("a beat of a stuck process")
+        before = os.stat(path)
+        await beats.again("more of them", 3)
+        assert (os.stat(path).st_ino, os.stat(path).st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+async def test_a_file_that_cannot_be_written_is_logged_once(
+    tmp_path: Path, beats: Signal, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "none" / "alive"
+    async with HealthReporter(Probes(file=path, systemd=False), Health(READY)):
+        await beats.again("beats that fail", 3)
+        assert caplog.text.count("cannot write the health file") == 1
+        os.mkdir(path.parent)
+        await beats.until(lambda: text_of(path).startswith("ready"), "a beat that succeeds")
+
+
+def test_the_first_problem_of_several_parts_is_shown() -> None:
+    assert first_problem([READY, AWAY, STUCK]).line == f"not alive: {STUCK.stuck}"
+    assert first_problem([READY, AWAY]).problem == AWAY.unready
+    assert first_problem([READY, READY]) == READY
+
+
+def test_a_wrong_address_is_refused_where_it_is_given() -> None:
+    with pytest.raises(BadOption, match="expected a port"):
+        Probes("nowhere")
