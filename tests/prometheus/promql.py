@@ -18,7 +18,7 @@ OF_TARGETS: Final = {"instance", "pod"}  # labels that Prometheus adds
 
 
 class Named(NamedTuple):
-    """What one expression names: its metrics, each with the labels of its selector; and the labels of its groups."""
+    """One expression: its metrics, each with the labels of its selector; and the labels of its groups."""
 
     where: str
     metrics: dict[str, set[str]]

@@ -10,6 +10,7 @@ from itertools import pairwise
 import yaml
 
 from tests.prometheus.promql import DEPLOY, alerts, dashboard, of_alerts, of_dashboard
+from tools import metrics_page
 
 PAGE = DEPLOY.parent / "docs/guides/observability.md"
 
@@ -51,6 +52,10 @@ def test_the_dashboard_can_be_provisioned() -> None:
     places = [panel["gridPos"] for panel in found["panels"]]
     assert all(after["y"] >= before["y"] for before, after in pairwise(places))
     assert "//" not in (DEPLOY / "grafana/treadle.json").read_text(), "no address of anybody"
+
+
+def test_the_page_of_all_metrics_is_made_of_the_catalogue() -> None:
+    assert metrics_page.PAGE.read_text() == metrics_page.page(), "run `python -m tools.metrics_page`"
 
 
 def test_every_expression_names_a_metric_and_brackets_match() -> None:

@@ -200,7 +200,7 @@ def test_all_that_the_dashboard_and_the_alerts_name_is_shown_by_a_real_run(
 
 
 def page_of(command: Command) -> str:
-    """The URL of its metrics, from the line that names it."""
+    """The URL of its metrics, which it prints."""
     found = re.search(r"http://[\d.:]+", command.wait_for("metrics at"))
     assert found is not None
     return f"{found[0]}/metrics"

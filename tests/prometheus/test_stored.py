@@ -1,4 +1,4 @@
-"""What a scrape makes of the stored jobs, queues, limits and schedules: bounded, escaped, and valid for a parser."""
+"""The scrape of stored jobs, queues, limits and schedules: bounded, escaped, and valid for a parser."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 import aiohttp
 import pytest
@@ -15,16 +15,34 @@ from tests.served import host
 from tests.server.test_api import session
 from tests.server.test_crossing import token
 from treadle import App, Limit
+from treadle.errors import StorageUnavailable
 from treadle.server import Settings
+from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
+from treadle.testing import StorageProxy
 
 __all__ = ["session"]
 
 TOKENS = (token("reader", "read"), token("bound", "read", queues=("mine",)), token("sender", "enqueue"))
 
 
+T = TypeVar("T")
+
+
+class Away(StorageProxy):
+    """Fails every call while it is away."""
+
+    away = False
+
+    async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
+        if self.away and verb != "close":
+            raise StorageUnavailable("no route to host")
+        return await super().around(verb, call)
+
+
 class Site(NamedTuple):
     app: App
+    storage: Away
     url: str
     session: aiohttp.ClientSession
 
@@ -37,7 +55,8 @@ class Site(NamedTuple):
 
 @pytest.fixture
 async def site(session: aiohttp.ClientSession) -> AsyncIterator[Site]:
-    app = App(storage=MemoryStorage())
+    storage = Away(MemoryStorage())
+    app = App(storage=storage)
 
     @app.task(name="send", queue="mine")
     async def send() -> None: ...
@@ -56,7 +75,8 @@ async def site(session: aiohttp.ClientSession) -> AsyncIterator[Site]:
         await app.enqueue([send.job(), send.job(), other.job()])
 
     host().run(fill())
-    yield Site(app, host().add(app, Settings(tokens=TOKENS)), session)
+    yield Site(app, storage, host().add(app, Settings(tokens=TOKENS)), session)
+    storage.away = False
     host().run(app.close())
 
 
@@ -93,6 +113,13 @@ async def test_it_needs_the_scope_read_and_shows_a_bound_token_its_queues_only(s
     assert "secret" not in text
     assert "treadle_schedule" not in text
     assert "secret" in (await site.get())[2], "the answer of one token is not kept for another"
+
+
+async def test_a_storage_that_is_away_is_shown_and_no_error_of_the_scrape(site: Site) -> None:
+    site.storage.away = True
+    status, _, text = await site.get()
+    assert status == 200
+    assert values(text) == {"treadle_storage_up": 0}
 
 
 async def test_without_the_extra_the_server_runs_and_says_what_is_missing(

@@ -1,4 +1,4 @@
-"""What an app and its workers do in this process, for prometheus-client in your own program.
+"""A collector for prometheus-client in your own program: the runs, enqueues and storage calls of its process.
 
 `treadle worker --health` needs none of it: its supervisor serves the same metrics for all of its processes.
 """

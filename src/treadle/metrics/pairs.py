@@ -22,7 +22,7 @@ def is_own(queue: str, task: str) -> bool:
 
 
 class Pairs:
-    """The pairs that are in use; the first ones that are asked for stay.
+    """The pairs that are in use; the first ones stay.
 
     most  pairs of their own. Jobs of other tasks count under (queue, OTHER), for `most` queues, then under
           (OTHER, OTHER)

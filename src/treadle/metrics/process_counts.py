@@ -1,4 +1,4 @@
-"""What a process has counted since it started, for scrapers that read it again and again.
+"""The counts of a process since it started, for scrapers that read them again and again.
 
 Nothing is counted twice on the hot path: runs come from the cells of the worker's metrics, which are added up here when
 their minute is over, and when a scraper reads.

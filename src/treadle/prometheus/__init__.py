@@ -1,7 +1,6 @@
 """Metrics for Prometheus, from two sources: what is stored, read for scrapers; and what the workers have counted.
 
-Only `exposition` needs prometheus-client, so that a process without it starts, and says what is missing when it is
-asked for the text.
+Only `exposition` needs prometheus-client: a process without it starts, and answers scrapers with what is missing.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ QUEUE_WORKERS: Final = _gauge(
 WORKERS: Final = _gauge("workers", "Live workers.")
 WORKER_SLOTS: Final = _gauge("worker_slots", "Jobs that the live workers can run at once.")
 WORKER_RUNNING: Final = _gauge("worker_running", "Jobs that the live workers run, by their last heartbeats.")
-LIMIT_SLOTS: Final = _gauge("limit_slots", "Slots of the limit, for each partition.", "limit", join="max")
+LIMIT_SLOTS: Final = _gauge("limit_slots", "Slots of the limit; each partition has as many.", "limit", join="max")
 LIMIT_USED: Final = _gauge("limit_used", "Slots of the limit in use, in all partitions.", "limit")
 LIMIT_PARTITIONS: Final = _gauge("limit_partitions", "Partitions of the limit that are in use.", "limit")
 LIMIT_BLOCKED: Final = _gauge("limit_blocked", "Jobs that the limit blocks.", "limit")

@@ -1,4 +1,4 @@
-"""What the workers have counted, as samples. Pure."""
+"""The counts of the workers, as samples. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored, as samples: jobs, queues, workers, limits, schedules and the outbox. Pure."""
+"""The stored jobs, queues, workers, limits, schedules and the outbox, as samples. Pure."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ class PrometheusRoutes:
                 scope="read",
                 summary="Show what is stored as metrics for Prometheus, in its text format or as OpenMetrics",
                 media="text/plain",
+                at_once=True,
                 others=(501,),
             )
         ]
@@ -59,7 +60,7 @@ class PrometheusRoutes:
 
 
 def _seen(token: Token, scrape: Scrape) -> Scrape:
-    """The scrape of a bound token: its queues, and neither schedules nor the outbox."""
+    """The scrape of a bound token: its queues, without schedules and the outbox."""
     reading = scrape.reading
     if reading is None or not token.queues:
         return scrape
