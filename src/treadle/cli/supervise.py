@@ -12,9 +12,8 @@ import msgspec
 
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.fleet import Fleet, Recycling, greet, greet_again
-from treadle.cli.metrics_page import MetricsPage
 from treadle.cli.output import note
-from treadle.health import HealthReporter, Probes
+from treadle.health import HealthReporter, Page, Probes
 
 if TYPE_CHECKING:
     from treadle.cli.reload.supervisor import Make
@@ -53,7 +52,7 @@ class Supervision:
         self._processes, self._greeted, self._signals = processes, False, 0
         self._fleet = Fleet(orders, processes, greeted=self._hello, recycling=recycling)
         # It takes $NOTIFY_SOCKET out of the environment before the processes inherit it.
-        pages = {"/metrics": MetricsPage(self._fleet.counts)} if counts else {}
+        pages = _pages(self._fleet) if counts else {}
         self._health = HealthReporter(probes, lambda: self._fleet.verdict, pages)
         self._rolling: asyncio.Task[None] | None = None
         self._roll_again = False
@@ -103,6 +102,13 @@ class Supervision:
                     note("treadle: the other worker processes were not replaced")
         finally:
             self._health.reloaded()
+
+
+def _pages(fleet: Fleet) -> Mapping[str, Page]:
+    """The pages besides the probes."""
+    from treadle.cli.metrics_page import MetricsPage  # 2 MB that a supervisor without a port does not need
+
+    return {"/metrics": MetricsPage(fleet.counts)}
 
 
 def _hangup_is_free() -> bool:

@@ -42,7 +42,7 @@ def check_installed() -> None:
     try:
         import prometheus_client  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"{MISSING} ({error})") from None
+        raise ImportError(f"{MISSING} ({error})", name=error.name) from None
 
 
 def written(found: Samples, accept: str = "") -> Exposition:
