@@ -14,14 +14,13 @@ def report_stored(counted: PairCounts | None, emitter: Emitter, jobs: Sequence[N
     is_wanted = emitter.wants("enqueued")
     if counted is None and not is_wanted:
         return
-    stored = [row for new, row in zip(jobs, rows, strict=True) if _is_new(new, row)]
+    stored = [
+        row
+        for new, row in zip(jobs, rows, strict=True)
+        if row.job is new or (row.job.id == new.id and row.job.nonce == new.nonce)
+    ]
     if counted is not None:
-        counted.add_jobs(row.job for row in stored)
+        counted.add_jobs([row.job for row in stored])
     for row in stored if is_wanted else ():
         job = row.job
         emitter.emit(Event(name="enqueued", id=job.id, task=job.task, queue=job.queue, record=row))
-
-
-def _is_new(new: NewJob, row: Record) -> bool:
-    job = row.job
-    return job is new or (job.id == new.id and job.nonce == new.nonce)
