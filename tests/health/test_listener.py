@@ -46,7 +46,7 @@ async def exchange(served: PageListener, sent: bytes) -> tuple[str, dict[str, st
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the connection is closed or reset."""
+    """The bytes until the connection is closed or reset."""
     try:
         return await reader.read()
     except ConnectionResetError:

@@ -90,7 +90,7 @@ async def test_the_load_is_what_waits_runs_and_is_due_soon(
 
 
 class Slow(Spy):
-    """A storage whose glances wait for `go`, and then fail if they are asked to."""
+    """A storage whose glances wait for `go`."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)

@@ -33,7 +33,7 @@ def probed(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def probes_of(health: str | None, health_file: Path | None) -> Probes:
-    """What the options ask for. Raises Stop."""
+    """The probes of these options. Raises Stop."""
     try:
         return Probes(health, file=health_file)
     except BadOption as error:

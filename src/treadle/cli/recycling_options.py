@@ -86,7 +86,7 @@ NAMES: Final = ("max_jobs", "max_age", "max_memory", "drain", "restart_stuck")
 
 
 def recycling_of(options: Mapping[str, Any]) -> Recycling | None:
-    """What the options ask for; None without any of them. Takes them out of `options`."""
+    """The limits of these options; None without any of them."""
     from treadle.cli.fleet import Recycling
 
     given = {name: options[name] for name in NAMES if options[name] is not None}

@@ -86,7 +86,7 @@ class Supervision:
         self._fleet.stop()
 
     def _roll(self) -> None:
-        """Replace all processes; once more if it is asked for while that is under way."""
+        """Replace all processes; once more after a signal that comes while that is under way."""
         self._roll_again = True
         if self._rolling is None or self._rolling.done():
             self._rolling = asyncio.create_task(self._replace_all())

@@ -28,7 +28,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 
 
 class PageRequest(NamedTuple):
-    """What a page may look at. Header names are in lower case; of a repeated header, the last one counts."""
+    """A request, as a page sees it. Header names are in lower case; of a repeated header, the last one counts."""
 
     path: str
     query: tuple[tuple[str, str], ...]

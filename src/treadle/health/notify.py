@@ -63,5 +63,5 @@ class Notifier:
 
     @staticmethod
     def status(text: str) -> str:
-        """The assignment of the line that `systemctl status` shows."""
+        """The assignment of the text that `systemctl status` shows."""
         return "STATUS=" + " ".join(text.split())[:STATUS_SIZE]

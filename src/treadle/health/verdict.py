@@ -1,4 +1,4 @@
-"""What a process says about itself when it is probed."""
+"""The answer of a process to probes: whether it is alive, whether it is ready, and why not."""
 
 from __future__ import annotations
 

@@ -189,6 +189,8 @@ class WorkerCore:
                 await self._until(asked)
                 return
             async with HealthReporter(probes, lambda: self.health().verdict) as reporter:
+                if reporter.address is not None:
+                    log.info("worker %s: probes at %s/livez and /readyz", self.config.name, reporter.address.url)
                 stop = asyncio.create_task(self._report_stop(asked, reporter))
                 try:
                     await self._until(asked)

@@ -12,7 +12,7 @@ WorkerStage = Literal["stopped", "starting", "claiming", "stopping"]
 
 
 class WorkerHealth(Struct, frozen=True, kw_only=True):
-    """What `Worker.health` returns.
+    """The result of `Worker.health`.
 
     worker       its name
     stage        starting: it waits for its storage, or opens its resources; claiming: it claims jobs as slots are free

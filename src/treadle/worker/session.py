@@ -375,7 +375,7 @@ class WorkerSession:
 
     async def _let_end(self, grace: float) -> None:
         """Wait `grace` seconds for the running jobs; then cancel them, and wait until they are released."""
-        self._grace_ends = self.loop.time() + grace
+        self._grace_ends = min(self._grace_ends, self.loop.time() + grace)
         hurry, loops = asyncio.Task(self.hurry.wait()), list(self.loops)
         shortened: asyncio.Task[Any] = asyncio.Task(self._shortened.wait())
         try:

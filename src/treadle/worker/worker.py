@@ -133,8 +133,11 @@ class Worker:
         await self._core.start()
 
     def health(self) -> WorkerHealth:
-        """What this worker does now, and whether its storage answers. Reads the memory of this process only. Call it on
-        the event loop of the worker: a loop that is stuck cannot answer, which is what a probe must find out."""
+        """Return the stage of this worker, its jobs, and whether its storage answers.
+
+        Reads only the memory of this process. Call it on the event loop of the worker: a loop that is stuck cannot
+        answer, which is what a probe must find out.
+        """
         return self._core.health()
 
     @answers_coroutine

@@ -24,8 +24,10 @@ def _unready(keeper: Keeper) -> str | None:
     if process is None:
         return f"worker {keeper.number} is being restarted"
     if process.vitals is None:
-        return f"{process.label}: it starts and imports the app"
+        return None if process.claims.is_set() else f"{process.label}: it starts and imports the app"
     problem = process.vitals.health.problem
+    if problem == "starting" and process.claims.is_set():  # since then it has sent its Hello
+        return None
     return None if problem is None else f"{process.label}: {problem}"
 
 

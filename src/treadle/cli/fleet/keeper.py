@@ -26,7 +26,7 @@ AGAIN: Final = 60.0  # s until a process whose replacement could not start may b
 
 @dataclass
 class Shared:
-    """What the keepers of a fleet share.
+    """The values that the keepers of a fleet share.
 
     spawn     makes the process of a number
     stop_all  stops the fleet

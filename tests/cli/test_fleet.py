@@ -1,0 +1,277 @@
+"""The supervisor of worker processes: event loops that are stuck, and processes that are replaced while jobs run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import Signal, until
+from treadle import App, Job
+from treadle.cli.child_protocol import Orders, Vitals
+from treadle.cli.fleet import Fleet, Recycling, stuck_watch, worker_process
+from treadle.cli.fleet.recycling import JITTER
+from treadle.cli.fleet.worker_process import EVERY, STUCK
+from treadle.cli.recycling_options import memory
+from treadle.core.model import State
+from treadle.testing.shows import shows
+from treadle.worker import WorkerHealth
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
+
+TASKS = """
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from treadle import App
+
+app = App("sqlite:///jobs.db")
+events = []
+
+
+@app.on("worker.recycling", "worker.stopped")
+def tell(event):
+    with open("events", "a") as file:
+        file.write(f"{os.getpid()} {event.name} {event.reason or ''}\\n")
+
+
+@app.task
+async def pid() -> int:
+    return os.getpid()
+
+
+@app.task
+async def block(name: str) -> int:
+    while not Path(name).exists():
+        time.sleep(0.02)
+    return os.getpid()
+
+
+@app.task
+async def until(name: str) -> int:
+    while not Path(name).exists():
+        await asyncio.sleep(0.02)
+    return os.getpid()
+
+
+@app.task
+async def hold(megabytes: int) -> int:
+    app.held = b"x" * (megabytes * 2**20)
+    return os.getpid()
+"""
+
+
+class Stage:
+    """A fleet over the tasks above, what it says, and the app."""
+
+    def __init__(self, folder: Path, orders: Orders, processes: int, recycling: Recycling | None) -> None:
+        self.folder, self.said, self.changed = folder, list[str](), Signal()
+        self.fleet = Fleet(orders, processes, self._say, lambda *_: self.changed.send(), recycling=recycling)
+        self.app = App("sqlite:///jobs.db")
+
+    def _say(self, text: str) -> None:
+        self.said.append(text)
+        self.changed.send()
+
+    async def until_said(self, pattern: str, after: int = 0) -> str:
+        """The first line that matches, from this number on."""
+
+        def found() -> str | None:
+            return next((line for line in self.said[after:] if re.search(pattern, line)), None)
+
+        return str(await self.changed.until(found, f"{pattern!r} in {self.said}"))
+
+    async def enqueue(self, task: str, *args: object) -> Job[int]:
+        return await self.app.enqueue(self.app.stub(f"jobs.{task}").job(*args))
+
+    async def run(self, task: str, *args: object) -> int:
+        return int(await (await self.enqueue(task, *args)).result(timeout=60))
+
+
+Made = Callable[..., AbstractAsyncContextManager[Stage]]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Runs a fleet until the end of a `with`, then stops it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(worker_process, "EVERY", 0.05)
+    monkeypatch.setattr(stuck_watch, "EVERY", 0.05)
+    (tmp_path / "jobs.py").write_text(TASKS)
+
+    @asynccontextmanager
+    async def made(
+        processes: int, recycling: Recycling | None = None, *, ordered: bool = False, grace: float = 30.0
+    ) -> AsyncIterator[Stage]:
+        found = Stage(tmp_path, Orders(app="jobs:app", grace=grace, ordered=ordered), processes, recycling)
+        running = asyncio.create_task(found.fleet.run())
+        try:
+            await found.changed.until(lambda: found.changed.sent >= processes, "all processes")
+            async with found.app:
+                yield found
+            found.fleet.stop()
+            assert await running == 0
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    return made
+
+
+@shows("a worker process whose event loop is stuck is named with how long, and the stack that blocks it is printed")
+async def test_a_stuck_event_loop_is_named_with_its_stack(
+    stage: Made, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert EVERY + STUCK + 1.0 <= 10.0  # s: the pause before a probe, the patience, and one check
+    monkeypatch.setattr(worker_process, "STUCK", 0.4)
+    async with stage(2) as here:
+        assert here.fleet.verdict.problem is None
+        job = await here.enqueue("block", "go")
+        await here.until_said(r"worker [12] \(pid \d+\): its event loop has not answered for 0 s; its stack is below")
+        verdict = here.fleet.verdict
+        assert verdict.stuck is not None
+        assert re.fullmatch(r"worker [12] \(pid \d+\): its event loop has not answered for \d+ s", verdict.stuck)
+        assert verdict.line.startswith("not alive: worker ")
+        (here.folder / "go").touch()
+        assert await job.result(timeout=60) in here.fleet.pids.values()
+        await here.until_said("its event loop answers again")
+        assert here.fleet.verdict.line == "ready: 2 worker processes claim jobs"
+    assert "jobs.py" in (printed := capfd.readouterr().err)
+    assert "in block" in printed
+
+
+async def test_a_stuck_process_is_killed_if_that_is_asked_for(
+    stage: Made, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker_process, "STUCK", 0.2)
+    async with stage(1, Recycling(restart_stuck=0.4)) as here:
+        before = here.fleet.pids
+        await here.enqueue("block", "go")
+        await here.until_said("it will be killed and restarted")
+        (here.folder / "go").touch()
+        await here.until_said(r"worker 1 was killed by SIGABRT; restarting it in 0\.2 s")
+        await here.changed.until(lambda: here.fleet.pids and here.fleet.pids != before, "another process")
+    assert "Fatal Python error: Aborted" in capfd.readouterr().err
+
+
+@shows(
+    "a replaced worker process claims until its replacement claims, and ends its running jobs; no attempt is counted"
+)
+async def test_a_process_is_replaced_without_a_gap_and_ends_its_jobs(stage: Made) -> None:
+    async with stage(1, Recycling(max_jobs=1, drain=60.0)) as here:
+        [old] = here.fleet.pids.values()
+        job = await here.enqueue("until", "go")
+        said = await here.until_said("lets its running jobs end")
+        [new] = here.fleet.pids.values()
+        assert said == f"worker 1 (pid {new}) claims jobs; worker 1 (pid {old}) lets its running jobs end"
+        assert f"worker 1 (pid {old}) will be replaced: it has started 1 jobs" in here.said
+
+        async def draining() -> bool:
+            workers = (await here.app.queues.stats()).workers
+            return [each.draining for each in workers if each.pid == old] == ["it has started 1 jobs"]
+
+        await until(draining, "the heartbeat of the draining process")
+        assert await here.run("pid") == new  # the old one claims no more
+        number = len(here.said)
+        (here.folder / "go").touch()
+        assert await job.result(timeout=60) == old
+        row = await here.app.jobs.get(job.id)
+        assert (row.state, row.attempt, row.lost) == (State.SUCCEEDED, 1, 0)
+        await here.until_said(rf"\(pid {new}\) lets its running jobs end", number)  # which was due meanwhile
+    events = (here.folder / "events").read_text().splitlines()
+    assert events[:2] == [f"{old} worker.recycling it has started 1 jobs", f"{old} worker.stopped "]
+
+
+async def test_a_stop_gives_a_draining_process_the_usual_grace_only(stage: Made) -> None:
+    async with stage(1, grace=0.1) as here:
+        job = await here.enqueue("until", "never")
+        await until(lambda: running(here.app, job), "the job")
+        assert await here.fleet.roll("a test")
+        await here.until_said("lets its running jobs end")
+    async with here.app:
+        row = await here.app.jobs.get(job.id)
+    assert (row.state, row.attempt, row.lost) == (State.READY, 0, 0)
+
+
+async def test_memory_and_age_are_limits_too(stage: Made) -> None:
+    async with stage(1, Recycling(max_memory=400 * 2**20)) as here:
+        old = await here.run("hold", 400)
+        assert re.search(r"it uses 4\d\d\.\d MiB of memory", await here.until_said("will be replaced"))
+        await here.until_said("lets its running jobs end")
+        assert await here.run("pid") != old
+
+
+async def test_workers_that_keep_the_order_of_jobs_do_not_overlap(stage: Made) -> None:
+    async with stage(1, ordered=True) as here:
+        [old] = here.fleet.pids.values()
+        job = await here.enqueue("until", "go")
+        await until(lambda: running(here.app, job), "the job")
+        rolling = asyncio.create_task(here.fleet.roll("a test"))
+        await here.until_said("will be replaced: a test")
+        assert list(here.fleet.pids.values()) == [old]
+        (here.folder / "go").touch()
+        assert await rolling
+        assert await here.run("pid") not in (0, old)
+
+
+async def running(app: App, job: Job[int]) -> bool:
+    return (await app.jobs.get(job.id)).state is State.RUNNING
+
+
+async def test_a_replacement_that_cannot_start_leaves_the_old_process(stage: Made) -> None:
+    async with stage(2) as here:
+        before = here.fleet.pids
+        (here.folder / "jobs.py").write_text("1 / 0\n")
+        assert not await here.fleet.roll("a test")
+        await here.until_said(rf"the replacement of worker 1 \(pid {before[1]}\) ended with exit code 1; .* goes on")
+        assert here.fleet.pids == before
+        assert await here.run("pid") in before.values()
+
+
+# --- the limits
+
+
+def vitals(started: int = 0, memory: int = 0) -> Vitals:
+    return Vitals(WorkerHealth(worker="w", stage="claiming", started=started), memory)
+
+
+def test_limits_of_jobs_and_age_are_drawn_up_to_a_tenth_lower() -> None:
+    asked = Recycling(max_jobs=1_000, max_age=3_600.0, max_memory=2**30)
+    assert asked.drawn(lambda: 0.0) == asked
+    least = asked.drawn(lambda: 1.0)
+    assert (least.max_jobs, least.max_age, least.max_memory) == (900, 3_240.0, 2**30)
+    assert JITTER == 0.1
+    assert Recycling(max_jobs=1).drawn(lambda: 1.0).max_jobs == 1
+    assert Recycling().drawn().reason(vitals(10**9, 2**50), 1e9) is None
+
+
+def test_a_process_is_due_when_it_reaches_a_limit() -> None:
+    limits = Recycling(max_jobs=100, max_age=60.0, max_memory=2**20)
+    assert limits.reason(vitals(99, 2**20 - 1), 59.0) is None
+    assert limits.reason(vitals(1_234), 0.0) == "it has started 1,234 jobs"
+    assert limits.reason(vitals(), 61.0) == "it is 61 s old"
+    assert limits.reason(vitals(memory=2**20), 0.0) == "it uses 1.0 MiB of memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16M", 2**24), ("1.5G", 3 * 2**29), ("512 MiB", 2**29), ("33554432", 2**25), ("20000kb", 20_480_000)],
+)
+def test_a_size_is_read(text: str, size: int) -> None:
+    assert memory(text) == size
+
+
+def test_a_process_knows_its_memory() -> None:
+    from treadle.cli.supervisor_link import resident_memory
+
+    before = resident_memory()
+    held = os.urandom(64 * 2**20)
+    assert resident_memory() - before > len(held) // 2
