@@ -24,6 +24,7 @@ within          the cost of an enqueue in a transaction against a plain INSERT
 readers         the cost of a forgotten reader
 waits           how long calls wait for each other on PostgreSQL
 django          the cost of enqueuing a Django task, next to django-tasks-db
+otel            the cost of tracing: without, without an SDK, sampled out, and exported in batches
 dashboard       the dashboard in a browser, and the cost of its viewers
 server-hostile  the effect of hostile connections on ordinary callers
 envs            makes the environments of the peers ahead of a run: `bench envs [NAME ...] [--python 3.13]`
@@ -60,6 +61,7 @@ SMALLER = {
     "server-hostile": "hostile",
     "waits": "waits",
     "django": "django_enqueue",
+    "otel": "otel",
     "dashboard": "dashboard.run",
     "fleet": "fleet.run",
 }

@@ -103,6 +103,8 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             codecs.probe(codec)
         self._core = AppCore(choice, retry=retry, on_error=on_error, codec=codec, sizes=sizes, ids=ids, random=random)
         self._sync = Portal(self._core)
+        for make in middleware.automatic:
+            self.middleware(make())
 
     # --- its parts
 
@@ -196,7 +198,9 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
 
     def middleware(self, layer: Any) -> Any:
         """Add a Middleware (class or instance) inside those added before. Returns its argument."""
-        self._core.layers.append(middleware.check(layer))
+        found = middleware.check(layer)
+        found.added(self)
+        self._core.layers.append(found)
         return layer
 
     # --- sending

@@ -13,11 +13,12 @@ import pytest
 
 from tests.served import host
 from tests.server.test_api import Client
-from treadle import App, Event, Middleware
+from treadle import App, Event, Middleware, Record, RunOutcome
 from treadle.compat.delayed.app import delayed_routes, read
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.server import Settings
+from treadle.testing.shows import shows
 
 
 class Tenant(Middleware):
@@ -110,3 +111,32 @@ async def test_a_foreign_runner_that_chooses_the_id_of_another_job_is_refused(si
     _, settled = await report(site, {"id": "order-1", "task": "child", "payload": json.dumps([1])})
     assert settled["status"] == "refused"
     assert "id 'order-1' is taken by a job of other" in settled["reason"]
+
+
+class Reports(Middleware):
+    """Keeps the reports on runs of other programs, and raises then."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, bool, str | None]] = []
+
+    def reported(self, record: Record, outcome: RunOutcome, error: str | None) -> None:
+        self.seen.append((record.job.id, outcome.name, outcome.final, error))
+        raise RuntimeError("a broken observer")
+
+
+@shows("The server tells middleware of each run that a runner in another language reports")
+async def test_runs_of_foreign_runners_are_reported_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Also if the report is repeated; an exception of the middleware changes nothing."""
+    layer = Reports()
+    site.app.middleware(layer)
+    id, settled = await report(site, {"id": "", "task": "child"})
+    assert settled["status"] == "applied"
+    assert layer.seen == [(id, "waiting", False, None)]
+    queue = uuid.uuid4().hex
+    _, job = await site.call("POST", "/v1/jobs", {"task": "one", "queue": queue, "retry": {"attempts": 1}})
+    ask = {"worker": f"r#{uuid.uuid4().hex}", "queues": [[queue, 1]], "max_lost": 3, "limit": 1}
+    _, claimed = await site.call("POST", "/v1/work/claim", ask)
+    said = {"id": job["id"], "version": claimed["records"][0]["version"], "fail": "KeyError: x"}
+    await site.call("POST", "/v1/work/settle", {"outcomes": [said]})
+    assert layer.seen[1:] == [(job["id"], "failed", True, "KeyError: x")]
+    assert "Reports.reported failed" in caplog.text

@@ -14,6 +14,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -70,6 +71,7 @@ class DurableBackend(Protocol):
     async def store(self, job: NewJob) -> Record: ...
     async def settle(self, outcomes: Sequence[Outcome]) -> None: ...
     async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any: ...
+    def around_step(self, run: DurableRun, name: str) -> AbstractContextManager[object]: ...
 
 
 class Suspend(BaseException):
@@ -107,7 +109,7 @@ class Durable:
         signature = self._signature(asked.key, function)
         if asked.entry is not None:
             return signature.decode_result(self._recorded(asked))
-        with self.checkpoints.within(asked):
+        with self.checkpoints.within(asked), self.home.around_step(self.run, asked.key):
             if _is_async(function):
                 value = await function(*args, **kwargs)
             else:
@@ -126,7 +128,7 @@ class Durable:
         signature = self._signature(asked.key, function)
         if asked.entry is not None:
             return signature.decode_result(self._recorded(asked))
-        with self.checkpoints.within(asked):
+        with self.checkpoints.within(asked), self.home.around_step(self.run, asked.key):
             value = function(*args, **kwargs)
         text = self._keep(asked, signature, value)
         self.wait_here(self.home.save(self.run))

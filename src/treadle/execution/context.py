@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -110,6 +110,26 @@ class Context(msgspec.Struct, frozen=True):
         if run.child_headers is None:
             run.child_headers = {}
         return run.child_headers
+
+    @property
+    def kind(self) -> Literal["async", "thread", "process", "batch"]:
+        """How its function runs. "batch": one call for several jobs."""
+        return self._run.kind
+
+    def memo(self, name: str) -> str | None:
+        """The text that this run, or an earlier run of the job, stored under that name; None: there is none."""
+        return self._run.read_memo().get(name)
+
+    def set_memo(self, name: str, text: str) -> None:
+        """Store a short text with the outcome of this run, for the middleware of later runs of this job. A run that
+        succeeds stores nothing, and a run whose worker dies neither. Not in a function of `kind="process"`. Raises
+        BadOption for a name of more than 40 or a text of more than 500 characters, and for more than 8 names."""
+        memo = self._run.read_memo()
+        if not 0 < len(name) <= 40 or len(text) > 500:
+            raise BadOption("memo", f"expected a name of 1-40 and a text of at most 500 characters, found {name!r:.60}")
+        if name not in memo and len(memo) >= 8:
+            raise BadOption("memo", f"expected at most 8 names, found {name!r} in addition to {sorted(memo)}")
+        memo[name] = text
 
     @property
     def labels(self) -> tuple[str, ...]:

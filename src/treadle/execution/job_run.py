@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent import futures
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +30,8 @@ from treadle.storage.contract import Storage
 Results = Callable[[Sequence[str]], Awaitable[list[Any]]]
 """From ids of jobs to, for each, its result or the exception that says why it has none."""
 
+
+MEMO: Final = "treadle:memo:"  # prefix of the checkpoints that hold what middleware keeps for later runs
 
 ENDED: Final = object()
 """The place of a function that has ended. Keeping its asyncio task would be a reference cycle, because a task holds its
@@ -86,6 +88,8 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     log: RunLog | None = None  # its captured log lines; None: not captured
     child_headers: dict[str, str] | None = None  # made at the first use of `Context.child_headers`
     carried: Pairs = ()  # checkpoints of the engine that go with the outcome, whatever that is
+    kind: Literal["async", "thread", "process", "batch"] = "async"
+    memo: dict[str, str] | None = None  # what middleware keeps for later runs; made at its first use
     _stopped: threading.Event | None = None  # made at the first `wait`
     _stem: str = ""
     _numbers: count[int] | None = None  # made with the first job made here, as it takes 0.1 us
@@ -108,12 +112,23 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
 
     def with_attempt(self, outcome: Outcome, ended_at: float, reason: str | None = None) -> Outcome:
         """The outcome of this run, which did not succeed, with its attempt for the history of the job."""
-        return attempts.noted(self.record, outcome, self.worker, ended_at, self.carried, reason)
+        return attempts.noted(self.record, outcome, self.worker, ended_at, (*self.carried, *self._memo_pairs()), reason)
 
     def with_carried(self, outcome: Outcome) -> Outcome:
         """The outcome with `carried`, of a run that is not an attempt of its own."""
-        carried = self.carried
+        carried = (*self.carried, *self._memo_pairs())
         return replace(outcome, checkpoints=(*outcome.checkpoints, *carried)) if carried else outcome
+
+    def read_memo(self) -> dict[str, str]:
+        """The texts that middleware stored in earlier runs and in this one, by name."""
+        if self.memo is None:
+            pairs = self.record.checkpoints
+            self.memo = {name[len(MEMO) :]: text for name, text in pairs if name.startswith(MEMO)}
+        return self.memo
+
+    def _memo_pairs(self) -> Pairs:
+        """The checkpoints of the memo. A job that has succeeded does not run again, so it stores none."""
+        return tuple([(MEMO + name, text) for name, text in self.memo.items()]) if self.memo else ()
 
     def keep_note(self, note: str) -> None:
         """Store a note with the next heartbeat."""

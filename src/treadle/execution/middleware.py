@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from treadle.concurrency import forks
 from treadle.core import interrupts
 from treadle.core.job import Job, JobSpec, Sender
-from treadle.core.model import NewJob
+from treadle.core.model import NewJob, Record
 from treadle.errors import BadTask
 from treadle.execution.context import Context
 from treadle.execution.run_outcome import RunOutcome
@@ -23,6 +23,11 @@ Send = Callable[[Specs], Awaitable[Any]]
 Run = Callable[[], Awaitable[Any]]
 
 
+automatic: list[Callable[[], Middleware]] = []
+"""Each makes a middleware that every new App gets. For instrumentation that is switched on before the program runs, as
+`opentelemetry-instrument` does: the program itself adds no middleware then."""
+
+
 class Middleware:
     """Override one method or several; a method that is not overridden costs nothing.
 
@@ -30,6 +35,16 @@ class Middleware:
 
     An exception raised in `run` is a failed attempt and is retried like one.
     """
+
+    @property
+    def enabled(self) -> bool:
+        """Whether to use it. False: as if it had not been added, at no cost. Read when a worker starts, after the
+        lifespan of the app was entered, and at each call that sends jobs."""
+        return True
+
+    def added(self, app: Any) -> None:
+        """Called with the App when it is added to one, before it is used. An exception is raised to the caller of
+        `app.middleware`, and then it is not added."""
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
         """Wraps one enqueue call. Pass the specs to `proceed`, unchanged or changed (`spec.with_headers(...)`).
@@ -43,9 +58,10 @@ class Middleware:
         """Wraps one attempt. The value that it returns is the task's result: usually that of `proceed`."""
         return await proceed()
 
-    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
+    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object] | None:
         """A context manager around the call of the function, entered where the function runs: on the event loop, in
-        its thread, or in its process. Usually a generator function with `@contextlib.contextmanager`.
+        its thread, or in its process. Usually a generator function with `@contextlib.contextmanager`. None: this call
+        needs none.
 
         A batch function has one call for all its jobs, whose own `run` does not see it. A process enters it only if
         the module of the function declares the task, because it knows the app only then.
@@ -53,7 +69,31 @@ class Middleware:
         contexts  the job, or the jobs of a batch in the order of its items
         An exception that it raises fails the run. One that it suppresses is raised again: there is no result.
         """
-        return nullcontext()
+        return None
+
+    def step(self, context: Context, name: str) -> AbstractContextManager[object] | None:
+        """A context manager around the function of a durable step, entered before the function is called and left
+        before its result is stored. A step whose stored result is returned does not enter it. In a function in a
+        thread, `current().sync.step` enters it in that thread; otherwise it is entered on the event loop. None: this
+        step needs none.
+
+        name  the name of the step; "name#2" for the second one of that name
+        An exception that it raises fails the step. One that it suppresses is raised again.
+        """
+        return None
+
+    def close_process(self) -> None:
+        """Called in a process that ran functions of `kind="process"`, before it ends: flush here what it has buffered.
+        Only in processes whose module declares the task, and not in one that is killed. Closing the resources of the
+        app, and this, may take 10 seconds in all."""
+
+    def reported(self, record: Record, outcome: RunOutcome, error: str | None) -> None:
+        """Called in a server when the storage has applied the outcome of a run that a runner in another language
+        reported. It can change nothing: its result is ignored, and what it raises is logged. It must not block.
+
+        record  the row as the runner claimed it
+        error   the text of the failure; None: there was none
+        """
 
     def judged(self, context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
         """Called once for each run, when it has ended and Treadle has decided what follows, before that is stored. It
@@ -82,15 +122,17 @@ def check(found: object) -> Middleware:
 
 
 def overrides(layers: Sequence[Middleware], method: str) -> list[Middleware]:
-    """The layers that override the method, so the others cost nothing."""
+    """The enabled layers that override the method, so the others cost nothing."""
     own = getattr(Middleware, method)
-    return [layer for layer in layers if getattr(type(layer), method) is not own]
+    return [layer for layer in layers if getattr(type(layer), method) is not own and layer.enabled]
 
 
 def around_enqueue(layers: Sequence[Middleware], send: Send) -> Send:
     """A `send` that passes through all layers."""
-    for layer in reversed(overrides(layers, "enqueue")):
-        send = _bind_send(layer, send)
+    own = Middleware.enqueue
+    for layer in reversed(layers):
+        if type(layer).enqueue is not own and layer.enabled:
+            send = _bind_send(layer, send)
     return send
 
 
@@ -127,23 +169,35 @@ def inside_calls(
     """The function inside the context managers of all layers, each of which overrides `call`."""
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        with _entered(layers, contexts):
+        managers = [found for layer in layers if (found := layer.call(contexts)) is not None]
+        if not managers:
+            return await function(*args, **kwargs)
+        with _entered(managers):
             return await function(*args, **kwargs)
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        with _entered(layers, contexts):
+        managers = [found for layer in layers if (found := layer.call(contexts)) is not None]
+        if not managers:
+            return function(*args, **kwargs)
+        with _entered(managers):
             # A process that the function forks ends before it could leave the context managers a second time.
             return forks.contained(function, *args, **kwargs)
 
     return awaited if is_async else called
 
 
+def around_step(layers: Sequence[Middleware], context: Context, name: str) -> AbstractContextManager[object]:
+    """The context managers of all layers, each of which overrides `step`."""
+    return _entered([found for layer in layers if (found := layer.step(context, name)) is not None])
+
+
 @contextmanager
-def _entered(layers: Sequence[Middleware], contexts: Sequence[Context]) -> Iterator[None]:
+def _entered(managers: Sequence[AbstractContextManager[object]]) -> Iterator[None]:
+    """Enter context managers, the first one outermost. An exception of the block that one suppresses is raised."""
     raised: BaseException | None = None
     with ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(layer.call(contexts))
+        for manager in managers:
+            stack.enter_context(manager)
         try:
             yield
         except BaseException as error:
@@ -159,7 +213,29 @@ def report(layers: Sequence[Middleware], context: Context, outcome: RunOutcome, 
         try:
             layer.judged(context, outcome, error)
         except BaseException as broken:  # also SystemExit and CancelledError, which would end the run
-            log.exception(
-                "%s.judged failed for %s %s; the job is not affected", type(layer).__name__, context.task, context.id
-            )
-            interrupts.pass_on(broken)
+            _failed(layer, "judged", context.task, context.id, broken)
+
+
+def report_remote(layers: Sequence[Middleware], record: Record, outcome: RunOutcome, error: str | None) -> None:
+    """Tell all layers, each of which overrides `reported`, how the run of another program ended. Raises nothing."""
+    for layer in reversed(layers):
+        try:
+            layer.reported(record, outcome, error)
+        except BaseException as broken:
+            _failed(layer, "reported", record.job.task, record.job.id, broken)
+
+
+def close_process(layers: Sequence[Middleware]) -> None:
+    """Call `close_process` of all layers. Raises nothing."""
+    for layer in reversed(layers):
+        try:
+            layer.close_process()
+        except Exception:
+            log.exception("%s.close_process failed", type(layer).__name__)
+
+
+def _failed(layer: Middleware, method: str, task: str, id: str, broken: BaseException) -> None:
+    log.error(
+        "%s.%s failed for %s %s; the job is not affected", type(layer).__name__, method, task, id, exc_info=broken
+    )
+    interrupts.pass_on(broken)

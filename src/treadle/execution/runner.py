@@ -196,6 +196,7 @@ class Runner:
 
     async def _result(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> str | Next:
         """Decode, call, encode. Raises the function's errors, BadArgument, BadResult and TooLarge."""
+        run.kind = task.kind  # a plain async function without middleware does not come here
         first: object = MISSING
         if rules.pass_result:
             first = await _passed(task, run, rules.pass_result)

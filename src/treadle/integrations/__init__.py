@@ -1,1 +1,1 @@
-"""Treadle inside web frameworks: one module for each, which imports that framework. `treadle` imports none of them."""
+"""Treadle inside web frameworks and with OpenTelemetry, one module for each. `treadle` imports none of them."""

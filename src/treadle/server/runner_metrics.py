@@ -1,4 +1,5 @@
 """Counts the jobs of runners in other languages, which measure nothing themselves: the server settles their reports.
+It also calls `Middleware.reported` of the server's app.
 
 A worker in Python that uses the server sends outcomes that it has judged, and stores its own metrics.
 """
@@ -12,8 +13,11 @@ from typing import Protocol
 from treadle.core import defaults
 from treadle.core.clock import Clock
 from treadle.core.model import Outcome, Record
+from treadle.execution import middleware
+from treadle.producer.client import Client
 from treadle.storage.contract import Storage
 from treadle.worker.config import worker_name
+from treadle.worker.job_events import name_of, run_outcome
 from treadle.worker.job_metrics import JobMetrics
 
 
@@ -24,6 +28,8 @@ class MetricsHost(Protocol):
     def storage(self) -> Storage: ...
     @property
     def now(self) -> Clock: ...
+    @property
+    def client(self) -> Client: ...
     @property
     def when_closing(self) -> list[Callable[[], Awaitable[None]]]: ...
 
@@ -41,6 +47,11 @@ class RunnerMetrics:
     def settled(self, row: Record, outcome: Outcome) -> None:
         """The storage has applied this outcome to a job that a runner has run; `row`: the job as it ran."""
         self._metrics.reported(row, outcome)
+        if layers := middleware.overrides(self._core.client.layers, "reported"):
+            seconds = max(0.0, self._core.now() - row.started_at) if row.started_at is not None else 0.0
+            name = name_of(row, outcome)
+            error = None if name in ("succeeded", "deferred", "waiting") else outcome.error
+            middleware.report_remote(layers, row, run_outcome(name, outcome, seconds), error)
         if self._storing is None or self._storing.done():
             self._storing = asyncio.create_task(self._store_soon())
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core import ids
 from treadle.core.events import was_lost
+from treadle.core.job import inheriting
 from treadle.core.model import NewJob, Outcome, Record
 from treadle.errors import RemoteFailure
 from treadle.policy import attempts, judge
@@ -139,15 +140,19 @@ def _named(report: Report) -> list[NewJob]:
     ]
 
 
-async def prepared(report: Report, through: Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]) -> Report:
-    """The report with the ids of its children, after the middleware of the server's app.
+async def prepared(
+    report: Report, row: Record, through: Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]
+) -> Report:
+    """The report with the ids of its children, after the middleware of the server's app, which sees the headers that
+    they inherit.
 
     An exception of a middleware fails the run, as it does for a run in Python.
     """
     if not report.followups:
         return report
     try:
-        return replace(report, followups=await through(_named(report)))
+        inherited = dict(row.job.headers)
+        return replace(report, followups=await through([inheriting(new, inherited) for new in _named(report)]))
     except Exception as error:
         return Report(
             id=report.id,

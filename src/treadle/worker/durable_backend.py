@@ -9,11 +9,15 @@ import asyncio
 import contextvars
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Literal, TypeVar
 
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record
 from treadle.durable.steps import DurableRun
 from treadle.errors import NotRunning, StorageError
+from treadle.execution.context import Context
+from treadle.execution.job_run import JobRun
+from treadle.execution.middleware import around_step, overrides
 from treadle.execution.threads import Threads, in_thread
 from treadle.producer.batching import Batcher
 from treadle.serialization.call_codec import Codec
@@ -23,6 +27,8 @@ from treadle.worker.running_job import RunningJob
 
 T = TypeVar("T")
 Fate = Literal["stored", "unsaved", "lost"]  # the result for the steps that one run sent
+
+_NO_LAYERS: Final = nullcontext()
 
 LABEL = "steps"  # the name of these calls in StorageOutage
 SAVED_AT_ONCE = 256  # runs whose steps go with one call: bounds its size
@@ -36,6 +42,7 @@ class WorkerDurableBackend:
         self._state, self._storage, self._outage, self._app = parts.state, parts.storage, parts.outage, parts.app
         self._heartbeat, self._threads = heartbeat, threads
         self.loop, self.sizes, self.now = parts.state.loop, parts.app.sizes, parts.app.now
+        self._layers = overrides(parts.app.layers, "step")
         self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
     def codec(self, task: str) -> Codec | None:
@@ -95,6 +102,12 @@ class WorkerDurableBackend:
         """Run a plain function in a thread. Its result becomes a checkpoint even if the run is cancelled meanwhile."""
         here = contextvars.copy_context()
         return await in_thread(self._threads(), lambda: here.run(function), run.record.job.task, lambda: True)
+
+    def around_step(self, run: DurableRun, name: str) -> AbstractContextManager[object]:
+        """The middleware around the function of a step."""
+        if not self._layers or not isinstance(run, JobRun):
+            return _NO_LAYERS
+        return around_step(self._layers, Context(run), name)
 
     async def _repeat(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call while the storage is away; every call here may be repeated."""

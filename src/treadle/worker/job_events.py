@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from treadle.core.events import Event
 from treadle.core.model import EXPIRED, Outcome, Record, State
+from treadle.execution.run_outcome import Ending, RunOutcome
 from treadle.worker.running_job import RunningJob
+
+RUNS_AGAIN: Final = ("retrying", "deferred", "released")
 
 
 def name_of(record: Record, outcome: Outcome) -> str:
@@ -15,6 +20,18 @@ def name_of(record: Record, outcome: Outcome) -> str:
     if outcome.state is State.READY:
         return "retrying" if outcome.attempt > record.attempt else "deferred"
     return str(outcome.state)
+
+
+def run_outcome(name: str, outcome: Outcome, seconds: float) -> RunOutcome:
+    """The outcome of a run as middleware sees it."""
+    ending: Ending = name  # type: ignore[assignment]  # `name_of` has no other names
+    return RunOutcome(
+        name=ending,
+        final=outcome.state.final,
+        reason=outcome.reason,
+        delay=outcome.delay if name in RUNS_AGAIN else None,
+        seconds=seconds,
+    )
 
 
 def event_of(name: str, run: RunningJob, worker: str, outcome: Outcome | None = None) -> Event:

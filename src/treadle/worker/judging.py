@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from treadle.core.model import EXPIRED, Outcome, State
 from treadle.errors import JobExpired, JobFailed
@@ -12,12 +11,10 @@ from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
 from treadle.execution.run_outcome import Ending, RunOutcome
-from treadle.worker.job_events import name_of
+from treadle.worker.job_events import name_of, run_outcome
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.running_job import RunningJob
 from treadle.workflow.plan import FLOW, plan_of
-
-RUNS_AGAIN: Final = ("retrying", "deferred", "released")
 
 
 class Judging:
@@ -79,14 +76,7 @@ class Judging:
         self._lost.spawn(report())
 
     def _outcome(self, run: RunningJob, name: str, outcome: Outcome) -> RunOutcome:
-        ending: Ending = name  # type: ignore[assignment]  # `name_of` has no other names
-        return RunOutcome(
-            name=ending,
-            final=outcome.state.final,
-            reason=outcome.reason,
-            delay=outcome.delay if name in RUNS_AGAIN else None,
-            seconds=self._seconds(run),
-        )
+        return run_outcome(name, outcome, self._seconds(run))
 
     def _seconds(self, run: RunningJob) -> float:
         began = run.job_run.began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import sys
 from typing import Any
@@ -30,6 +31,7 @@ class RunningJob(Struct, eq=False):
     rules: Rules
     lease: float
     handle: asyncio.Task[Any] | None = None
+    context: contextvars.Context | None = None  # of its asyncio task; None: it was not started
     begun: bool = False  # the first step of its asyncio task has run
     called: bool = False  # its function was called, or it failed instead: `Middleware.judged` is called for it
     cancelled: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 from collections.abc import Sequence
 
@@ -114,7 +115,10 @@ class Settler:
             if logged or emitted:
                 event = event_of(name, run, self._state.name, outcome)
                 if logged:
-                    job_log.write(event, error)
+                    # In the context variables of the run, so that filters of the user find its trace or tenant. In a
+                    # copy, because the run itself may be executing this.
+                    context = contextvars.Context() if run.context is None else run.context.copy()
+                    context.run(job_log.write, event, error)
                 if emitted:
                     emitter.emit(event)
         if final and run.record.job.root is None and emitter.wants("workflow.ended"):

@@ -112,7 +112,8 @@ class WorkerState:
             self.heartbeat_now.set()
         # The name shows the job in listings of asyncio tasks; without one CPython 3.11 formats a number, which takes
         # 0.1 us.
-        run.handle = new_task(work, loop=self.loop, name=id, context=self.job_context())
+        run.context = context = self.job_context()
+        run.handle = new_task(work, loop=self.loop, name=id, context=context)
 
     def end(self, run: RunningJob, outcome: Outcome | None) -> None:
         """Release the slot and leave the outcome for the next request. No await, future or timer per job."""

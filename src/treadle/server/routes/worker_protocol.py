@@ -251,7 +251,7 @@ class WorkerProtocol:
                 outcomes.append(report.outcome())
             elif (row := rows.get(report.id)) is not None:
                 max_lost, now = defaults.MAX_LOST, self._app.now()
-                ready = await runner_reports.prepared(report, self._app.client.prepared)
+                ready = await runner_reports.prepared(report, row, self._app.client.prepared)
                 outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, self._app.chance()))
         may, odd = await self._checked(token, outcomes)
         answers = list(among(odd, await self._settled(may)))

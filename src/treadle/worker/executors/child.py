@@ -16,9 +16,7 @@ import socket
 import struct
 import sys
 import threading
-import types
 from contextlib import suppress
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Literal
 
@@ -28,19 +26,16 @@ from msgspec.structs import replace
 
 from treadle.concurrency import forks
 from treadle.core import clock, defaults
-from treadle.core.injected import injected_names
 from treadle.core.job import Continuation
 from treadle.core.model import Record
-from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
+from treadle.errors import BadArgument, BadResult, TooLarge
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
-from treadle.execution.middleware import Middleware, inside_calls, overrides
+from treadle.execution.middleware import close_process, inside_calls
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer, RetryAfter
 from treadle.policy.run_log import LogLine
-from treadle.serialization.call_codec import CallCodec
-from treadle.tasks.core import TaskCore
-from treadle.tasks.task import Task
+from treadle.worker.executors.child_functions import Places
 from treadle.worker.executors.child_resources import ChildResources
 from treadle.worker.executors.django import close_old_connections
 from treadle.worker.log_capture import LogCapture
@@ -48,7 +43,6 @@ from treadle.workflow.continuation import encode_next, next_of
 
 HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that follows it (UTF-8)
 NOTES_EVERY = 0.05  # s between two notes sent; the last one goes with the answer
-MAINS = ("__main__", "__mp_main__")
 
 Kind = Literal["other", "defer", "retry", "abort", "argument", "result", "large"]
 
@@ -141,6 +135,7 @@ class Child:
             message, payload = self._inbox.get()
             if isinstance(message, Leave):
                 self._resources.close()
+                close_process(self._functions.layers("close_process"))
                 _flush()
                 os._exit(0)  # threads of the functions cannot hold this process
             if isinstance(message, Hello):
@@ -185,7 +180,7 @@ class Child:
             if pace.due():
                 self._send(Noted(number, run.note or ""))
 
-        run = JobRun(ask.record, ask.worker, send_note, child_headers=ask.child_headers)
+        run = JobRun(ask.record, ask.worker, send_note, child_headers=ask.child_headers, kind="process")
         enter(run)
         if ask.capture is None:
             return self._called(ask, payload, run)
@@ -232,75 +227,6 @@ class Pace:
             return False
         self._next = now + NOTES_EVERY
         return True
-
-
-Place = tuple[CallCodec, Any, TaskCore | None, list[Middleware]]
-
-
-class Places:
-    """Finds functions by module and name, and the parent's script by its file."""
-
-    def __init__(self, main: str | None, package: str | None) -> None:
-        self._main, self._package = main, package
-        self._known: dict[tuple[str, str, str], Place] = {}
-
-    def find(self, ask: Ask) -> Place:
-        """The codec of the task, its function, the task, and the middleware of its app around the call. If the module
-        does not declare the task: only the function. Raises BadTask, or the error of the import."""
-        key = ask.module, ask.qualname, ask.name
-        if key not in self._known:
-            self._known[key] = self._load(ask)
-        return self._known[key]
-
-    def _load(self, ask: Ask) -> Place:
-        module = self._script() if ask.module in MAINS else importlib.import_module(ask.module)
-        function: Any = module
-        for part in ask.qualname.split("."):
-            function = getattr(function, part, None)
-        for candidate in (*_wrapped(function), *vars(module).values()):
-            # Not isinstance, which reads `__class__`: a lazy object such as Django's settings may raise there.
-            if issubclass(type(candidate), Task) and candidate.name == ask.name:
-                core: TaskCore = candidate._core
-                return core.signature, core.call, core, overrides(core.factory.sender.layers, "call")
-        if not callable(function):
-            raise BadTask(
-                f"{ask.name}: {ask.module} has no {ask.qualname} at its top level, so a process cannot run it"
-            )
-        if ask.codec or injected_names(function):
-            lacks = "codec" if ask.codec else "dependencies"
-            raise BadTask(
-                f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its {lacks}; "
-                "make it a task in the module that defines it"
-            )
-        return CallCodec(ask.name, function), function, None, []
-
-    def _script(self) -> types.ModuleType:
-        """Import the parent's script under another name, so that its `__main__` block does not run again."""
-        if "__mp_main__" in sys.modules:
-            return sys.modules["__mp_main__"]
-        if self._main is None:
-            raise BadTask('kind="process" needs a function in a file, found one typed at a prompt')
-        module = types.ModuleType("__mp_main__")
-        module.__file__, module.__package__ = self._main, self._package
-        if self._package:
-            importlib.import_module(self._package)
-        sys.modules["__mp_main__"] = sys.modules["__main__"] = module
-        try:
-            code = compile(Path(self._main).read_bytes(), self._main, "exec", dont_inherit=True)
-            exec(code, module.__dict__)
-        except BaseException:
-            del sys.modules["__mp_main__"]  # the next job gets the error again, not half a module
-            raise
-        return module
-
-
-def _wrapped(found: Any) -> list[Any]:
-    """The layers of a decorated function, from the outside in."""
-    layers: list[Any] = []
-    while found is not None and found not in layers and len(layers) < 100:
-        layers.append(found)
-        found = getattr(found, "__wrapped__", None)
-    return layers
 
 
 def raised(error: BaseException, note: str | None, number: int) -> Raised:

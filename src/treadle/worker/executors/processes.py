@@ -22,6 +22,7 @@ from treadle.concurrency.spawn import started
 from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
 from treadle.execution.job_run import JobRun, running_here
+from treadle.execution.middleware import overrides
 from treadle.policy.retry import Abort, Defer, RetryAfter
 from treadle.resources import LEAVING
 from treadle.serialization.call_codec import TaggedCodec
@@ -321,13 +322,13 @@ def _run_of(record: Record) -> JobRun:
 
 
 def _has_resources(task: TaskCore, record: Record) -> bool:
-    """Whether the process of this job has resources to close. Raises BadTask for those that a test overrides, because
-    the process has only the module."""
+    """Whether the process of this job has resources to close, or middleware that flushes at its end. Raises BadTask for
+    resources that a test overrides, because the process has only the module."""
     life = None if (site := _run_of(record).site) is None else site.life
     has = task.injector is not None or (life is not None and life.lifespan is not None)
     if has and life is not None and life.overrides:
         raise BadTask(f"{task.name}: overrides do not reach its process; in a test, call the function itself")
-    return has
+    return has or bool(overrides(task.factory.sender.layers, "close_process"))
 
 
 def _error(raised: Raised) -> Exception:

@@ -1,0 +1,86 @@
+"""The trace of a job in its headers: `traceparent`, `tracestate` and `baggage`, or those of the program's propagators.
+
+Headers that the caller gave stay. If the trace's would exceed the size that the app allows, its baggage is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanContext
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from treadle.core.job import JobSpec
+from treadle.core.model import NewJob, Pairs
+
+W3C: Final = TraceContextTextMapPropagator()
+MEMO: Final = "trace"  # the name of the text that a run stores for the next run of its job
+
+
+def injected(context: Context) -> dict[str, str]:
+    """The headers for the span of this context, with its baggage."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier, context)
+    return carrier
+
+
+def sent_with(specs: Sequence[JobSpec[Any, Any]], context: Context, limit: int) -> list[JobSpec[Any, Any]]:
+    """The specs with the trace of this context. A job has at most `limit` bytes of headers: beyond it first the
+    baggage is left out, then the trace."""
+    whole = injected(context)
+    slim: dict[str, str] | None = None
+    size = _size(whole.items())
+    found = []
+    for spec in specs:
+        own = max(_room(spec.new, whole), *(_room(new, whole) for new in spec.others), 0)
+        if own + size <= limit:
+            found.append(spec.with_headers(whole))
+            continue
+        if slim is None:
+            slim = {}
+            W3C.inject(slim, context)
+        found.append(spec.with_headers(slim) if own + _size(slim.items()) <= limit else spec)
+    return found
+
+
+def _room(new: NewJob, carrier: Mapping[str, str]) -> int:
+    """Bytes of the headers that stay."""
+    return _size([pair for pair in new.headers if pair[0] not in carrier]) if new.headers else 0
+
+
+def _size(pairs: Any) -> int:
+    return sum(len(name.encode()) + len(value.encode()) for name, value in pairs)
+
+
+def extracted(headers: Pairs | Mapping[str, str]) -> Context:
+    """The context of these headers: without a span if they have none that can be read."""
+    return propagate.extract(dict(headers), Context())
+
+
+def span_of(context: Context) -> SpanContext | None:
+    """The span of a context; None: it has none."""
+    found = trace.get_current_span(context).get_span_context()
+    return found if found.is_valid else None
+
+
+def memo_of(span: SpanContext) -> str | None:
+    """The text for the next run of the job; None if the span is not exported, so that a link would lead nowhere."""
+    if not span.trace_flags.sampled:
+        return None
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-01"
+
+
+def link_of(memo: str | None) -> Link | None:
+    """A link to the run that stored this text."""
+    if memo is None:
+        return None
+    found = span_of(W3C.extract({"traceparent": memo}, Context()))
+    return None if found is None else Link(found, {"treadle.link": "previous run"})
+
+
+def sender_link(sender: SpanContext) -> Link:
+    """A link to the span that sent a job."""
+    return Link(sender, {"treadle.link": "sender"})

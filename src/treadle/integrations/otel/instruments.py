@@ -1,0 +1,84 @@
+"""The metrics of sends and runs, by the conventions for messaging, and `treadle.job.wait`."""
+
+from __future__ import annotations
+
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from opentelemetry.metrics import Meter, MeterProvider
+
+from treadle.core.model import NewJob, Record
+from treadle.integrations.otel.attributes import DESTINATION, ERROR_TYPE, OPERATION, OUTCOME, SYSTEM, TASK, Attributes
+from treadle.metrics import waited
+
+TIMES: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 3_600)  # s, of histograms
+
+
+class Instruments:
+    """The instruments of one meter. A task name is an attribute; ids, workers and hosts are not."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Number of jobs that a call tried to send."
+        )
+        self._send_time = meter.create_histogram(
+            "messaging.client.operation.duration",
+            "s",
+            "Duration of a call that sends jobs.",
+            explicit_bucket_boundaries_advisory=TIMES[:12],
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Number of runs of jobs, by outcome."
+        )
+        self._run_time = meter.create_histogram(
+            "messaging.process.duration",
+            "s",
+            "Duration of a run of a job.",
+            explicit_bucket_boundaries_advisory=TIMES,
+        )
+        self._wait = meter.create_histogram(
+            "treadle.job.wait",
+            "s",
+            "How long a job was queued before its first run.",
+            explicit_bucket_boundaries_advisory=TIMES,
+        )
+
+    def sent(self, jobs: list[NewJob], seconds: float, error: str | None) -> None:
+        """A call has sent these jobs, or failed."""
+        counts: dict[tuple[str, str], int] = {}
+        for job in jobs:
+            counts[job.queue, job.task] = counts.get((job.queue, job.task), 0) + 1
+        for (queue, task), number in counts.items():
+            self._sent.add(number, _with_error(_attributes("enqueue", queue, task), error))
+        first = jobs[0].queue
+        same = all(job.queue == first for job in jobs)
+        about: Attributes = {SYSTEM: "treadle", OPERATION: "enqueue"}
+        self._send_time.record(seconds, _with_error(about | {DESTINATION: first} if same else about, error))
+
+    def ran(self, record: Record, outcome: str, seconds: float, error: str | None) -> None:
+        """A run has ended."""
+        job = record.job
+        about = _with_error(_attributes("run", job.queue, job.task), error)
+        self._run_time.record(seconds, about)
+        self._consumed.add(1, about | {OUTCOME: outcome})
+        if (wait := waited(record)) is not None:
+            self._wait.record(max(0.0, wait), _attributes("run", job.queue, job.task))
+
+
+def _attributes(operation: str, queue: str, task: str) -> Attributes:
+    return {SYSTEM: "treadle", OPERATION: operation, DESTINATION: queue, TASK: task}
+
+
+def _with_error(attributes: Attributes, error: str | None) -> Attributes:
+    return attributes if error is None else attributes | {ERROR_TYPE: error}
+
+
+_shared: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
+
+
+def shared_instruments(provider: MeterProvider, meter: Meter) -> Instruments:
+    """One set for all apps of a process that use this provider: the SDK warns of a second instrument of one name."""
+    found = _shared.get(provider)
+    if found is None:
+        found = _shared[provider] = Instruments(meter)
+    return found

@@ -1,0 +1,158 @@
+"""Metrics of OpenTelemetry: their names by the conventions, their attributes, and the gauges of the stored jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.semconv import schemas
+from opentelemetry.semconv._incubating.attributes import messaging_attributes
+from opentelemetry.semconv._incubating.metrics import messaging_metrics
+from opentelemetry.semconv.attributes import error_attributes, exception_attributes, server_attributes
+from opentelemetry.trace import ProxyTracerProvider
+
+from tests.kit import Spy
+from treadle import App, Retry, State
+from treadle.integrations.otel import Tracing
+from treadle.integrations.otel import attributes as names
+from treadle.storage.memory import MemoryStorage
+from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
+
+
+class Metered:
+    """A meter provider, and its metrics as {name: {attributes: value}}."""
+
+    def __init__(self) -> None:
+        self.reader = InMemoryMetricReader()
+        self.provider = MeterProvider([self.reader], shutdown_on_exit=False)
+
+    def on(self, app: App, **options: Any) -> App:
+        app.middleware(Tracing(tracer_provider=ProxyTracerProvider(), meter_provider=self.provider, **options))
+        return app
+
+    def read(self) -> dict[str, dict[tuple[Any, ...], Any]]:
+        """Counters and gauges have numbers, histograms (count, sum)."""
+        found: dict[str, dict[tuple[Any, ...], Any]] = {}
+        data = self.reader.get_metrics_data()
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics if data else ():
+            for point in metric.data.data_points:
+                about = {k: v for k, v in (point.attributes or {}).items() if k != "messaging.system"}
+                value: Any = point
+                shown = (point.count, round(point.sum, 3)) if hasattr(point, "sum") else value.value
+                found.setdefault(metric.name, {})[tuple(sorted(about.items()))] = shown
+        return found
+
+
+@pytest.fixture
+def metered() -> Iterator[Metered]:
+    found = Metered()
+    yield found
+    found.provider.shutdown()
+
+
+def at(found: dict[tuple[Any, ...], Any], **about: Any) -> Any:
+    """The value with these attributes; `.` is written `_` in their names."""
+    [value] = [
+        value for key, value in found.items() if about.items() <= {n.replace(".", "_"): v for n, v in key}.items()
+    ]
+    return value
+
+
+@shows("OpenTelemetry: metrics of sends, runs and waits by the conventions for messaging, also without traces")
+async def test_sends_and_runs(metered: Metered, clock: HandClock) -> None:
+    app = metered.on(App(storage=MemoryStorage(clock), clock=clock, retry=Retry(attempts=2, base=0, jitter=0)))
+
+    @app.task(name="leaf", queue="mail")
+    async def leaf() -> None: ...
+
+    @app.task(name="fails")
+    async def fails() -> None:
+        raise ValueError("x")
+
+    @app.batch(name="many", size=2)
+    async def many(items: list[int]) -> list[int]:
+        return items
+
+    async with app:
+        await app.enqueue(leaf.job(), leaf.job(), fails.job(), many.job(1), many.job(2))
+        clock.advance(5)
+        await drain(app, concurrency=2)
+    found = metered.read()
+    assert at(found["messaging.client.sent.messages"], treadle_task="leaf", messaging_destination_name="mail") == 2
+    assert at(found["messaging.client.operation.duration"], messaging_operation_name="enqueue")[0] == 1
+    runs = found["messaging.client.consumed.messages"]
+    assert at(runs, treadle_task="leaf", treadle_outcome="succeeded") == 2
+    assert at(runs, treadle_task="many", treadle_outcome="succeeded") == 2
+    assert at(runs, treadle_task="fails", treadle_outcome="retrying", error_type="ValueError") == 1
+    assert at(runs, treadle_task="fails", treadle_outcome="failed", error_type="ValueError") == 1
+    assert at(found["messaging.process.duration"], treadle_task="fails", error_type="ValueError")[0] == 2
+    assert at(found["treadle.job.wait"], treadle_task="leaf") == (2, 10.0)
+    known = {name for values in found.values() for key in values for name, _ in key}
+    assert known == {
+        "messaging.operation.name",
+        "messaging.destination.name",
+        "treadle.task",
+        "treadle.outcome",
+        "error.type",
+    }
+
+
+@shows("OpenTelemetry: the number of stored jobs and the age of the oldest come from one process")
+async def test_the_stored_jobs(metered: Metered, clock: HandClock) -> None:
+    spy = Spy(MemoryStorage(clock))
+    app = metered.on(App(storage=spy, clock=clock), queue_metrics=True)
+
+    @app.task(name="leaf", queue="mail")
+    async def leaf() -> None: ...
+
+    async with app:
+        await app.enqueue(leaf.job(), leaf.job(), leaf.options(delay=60).job())
+        clock.advance(7)
+        found = await in_another_thread(metered)
+        jobs = {key[1][1]: value for key, value in found["treadle.queue.jobs"].items()}
+        assert jobs == {str(State.READY): 3}
+        assert at(found["treadle.queue.oldest"], messaging_destination_name="mail") == 7
+        assert spy.calls["stats"] == 1, "one read for both metrics"
+    closed = await in_another_thread(metered)
+    assert "treadle.queue.jobs" not in closed, "collecting does not open the app"
+
+
+async def in_another_thread(metered: Metered) -> dict[str, dict[tuple[Any, ...], Any]]:
+    """Collect as a periodic reader does."""
+    return await asyncio.to_thread(metered.read)
+
+
+def test_the_names_are_those_of_the_conventions() -> None:
+    """Of the installed version, which is that of our schema URL; none of them is deprecated there."""
+    known = vars(messaging_attributes) | vars(error_attributes) | vars(exception_attributes) | vars(server_attributes)
+    values = {value for name, value in known.items() if name.isupper()}
+    ours = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+    conventional = {name for name in ours if "." in name and not name.startswith(("treadle.", "https:"))}
+    assert conventional <= values
+    assert names.SCHEMA in {each.value for each in schemas.Schemas}
+    metrics = {value for name, value in vars(messaging_metrics).items() if name.startswith("MESSAGING_")}
+    assert {
+        "messaging.client.sent.messages",
+        "messaging.client.operation.duration",
+        "messaging.client.consumed.messages",
+        "messaging.process.duration",
+    } <= metrics
+
+
+async def test_two_apps_share_their_instruments(metered: Metered, caplog: pytest.LogCaptureFixture) -> None:
+    """The SDK would warn of a second instrument of the same name."""
+    for _ in range(2):
+        app = metered.on(App("memory://"))
+
+        @app.task(name="leaf")
+        async def leaf() -> None: ...
+
+        async with app:
+            await leaf.enqueue()
+    assert at(metered.read()["messaging.client.sent.messages"], treadle_task="leaf") == 2
+    assert not caplog.records
