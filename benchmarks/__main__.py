@@ -2,6 +2,7 @@
 
 fleet           every feature on every storage with several worker processes
 engine          Treadle alone
+counted         the cost of counting for scrapers
 claim-cost      the cost of a claim when many jobs are stored
 backlog         the cost of a large backlog on a Redis server
 blocked         the cost of one tenant's blocked jobs for the others
@@ -37,6 +38,7 @@ import sys
 
 SMALLER = {
     "engine": "engine",
+    "counted": "counted",
     "claim-cost": "claim_cost",
     "backlog": "backlog",
     "blocked": "blocked",

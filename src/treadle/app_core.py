@@ -10,7 +10,7 @@ import difflib
 import logging
 import random as _random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from treadle.admin import (
@@ -32,10 +32,11 @@ from treadle.core.events import Emitter, Event
 from treadle.core.ids import IdFactory, UuidV7
 from treadle.core.job import Continuation, JobSpec
 from treadle.core.limit_model import Limit
-from treadle.errors import UnknownTask
+from treadle.errors import BadOption, UnknownTask
 from treadle.execution import middleware
 from treadle.execution.job_run import is_of_run
 from treadle.execution.open_transaction import guarded
+from treadle.metrics import ProcessCounts
 from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
@@ -46,6 +47,7 @@ from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage
 from treadle.storage.loop_owner import Lifecycle
+from treadle.storage.timed import TimedStorage
 from treadle.storage.user_session import bound_to
 from treadle.tasks.core import TaskCore
 from treadle.tasks.job_factory import JobFactory, own_limit
@@ -71,6 +73,7 @@ class StorageChoice:
     clock       for storages that read the time in this process; None: the wall clock
     by_default  whether no argument of the app gave the url
     outbox      writes the jobs of `within=` to the user's database; None: the storage does that
+    counts      counts the calls of the storage for scrapers; None: nothing reads them
     """
 
     url: str | None = None
@@ -81,6 +84,7 @@ class StorageChoice:
     token: str | None = None
     by_default: bool = False
     outbox: Outbox | None = None
+    counts: ProcessCounts | None = None
 
     @property
     def is_only_one(self) -> bool:
@@ -89,6 +93,10 @@ class StorageChoice:
 
     def make(self) -> Storage:
         """The storage object; for a url or ports, a new one each time."""
+        made = self._made()
+        return made if self.counts is None else TimedStorage(made, self.counts)
+
+    def _made(self) -> Storage:
         if self.storage is not None:
             return self.storage
         if self.ports is not None:
@@ -121,6 +129,7 @@ class AppCore:
         self.when_forked: list[Callable[[], None]] = []  # called in a forked child
         self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
         self.resources = AppResources()
+        self.counts: ProcessCounts | None = None  # of its workers and calls, for scrapers; see `count`
         self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline = InlineWorker(self)
         self.life = self.new_life(choice)
@@ -292,6 +301,17 @@ class AppCore:
         """Use this storage from now on. The app must be closed, and no worker of it may run."""
         self.choice, self.life = choice, self.new_life(choice)
         self.client.at_hand = self.life.at_hand
+
+    def count(self) -> ProcessCounts:
+        """Count runs, enqueues and calls of the storage from now on, for scrapers. Call it before the app is opened.
+        Raises BadOption if it is open."""
+        if self.counts is None:
+            if self.life.ownership is not None:
+                raise BadOption("metrics", "the app is open already: count from the start, before it is opened")
+            self.counts = ProcessCounts()
+            self.client.counted = self.counts.enqueued
+            self.use(replace(self.choice, counts=self.counts))
+        return self.counts
 
     def _when_open(self) -> None:
         self.moved.forget()

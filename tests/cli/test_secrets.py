@@ -68,6 +68,7 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
     "mcp": [[]],
     "stats": [[]],
     "top": [["--times", "1"]],
+    "metrics": [[]],
     "migrate": [[]],
     "doctor": [[], ["--json"]],
     "server": [["--port", "0"]],

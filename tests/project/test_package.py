@@ -29,7 +29,8 @@ WITH_EXTRAS = tuple(
     f"treadle.{name}"
     for name in (
         *("blobs.bucket", "blobs.s3", "cli.top", "compat", "dashboard", "integrations", "mcp", "migrate_from"),
-        *("outbox", "ports", "server", "storage.http", "storage.postgres", "storage.redis", "testing", "wasi"),
+        *("outbox", "ports", "prometheus.exposition", "server", "storage.http", "storage.postgres", "storage.redis"),
+        *("testing", "wasi"),
     )
 )
 

@@ -203,6 +203,7 @@ TABLE: dict[str, list[Probe]] = {
     "POST /v1/session": [("/v1/session", {"token": "unknown"})],
     "DELETE /v1/session": [("/v1/session", None)],
     "GET /v1/overview": [("/v1/overview", None)],
+    "GET /metrics": [("/metrics", None)],
     "GET /v1/scale": [("/v1/scale", None), (f"/v1/scale?queue={MINE}&queue={OTHER}", None)],
     "GET /v1/metrics": [("/v1/metrics", None), (f"/v1/metrics?queue={OTHER}", None), ("/v1/metrics?task=t", None)],
     "GET /v1/tasks": [("/v1/tasks", None)],

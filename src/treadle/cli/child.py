@@ -27,6 +27,7 @@ from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
 from treadle.errors import StorageError
 from treadle.health import Probes
+from treadle.storage.proxy import kind_of
 from treadle.worker import Worker
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
         raise Stop(USAGE, f"{orders.app!r} has no tasks: decorate a function with @app.task in the module you name")
     if orders.app:
         serve_main_names(app, orders.app)
+    if orders.count:
+        app._core.count()
     given = {
         name: value
         for name in ("concurrency", "queues", "tasks", "grace", "lease", "poll", "role")
@@ -115,7 +118,7 @@ async def _greeter(app: App, worker: Worker, known: list[str], found: str, super
     queues = worker._core.queues()
     hello = Hello(
         worker=worker.name,
-        url=place(app.url, type(app.storage).__name__),
+        url=place(app.url, kind_of(app.storage)),
         queues=queues,
         tasks=known,
         slots=worker.concurrency,

@@ -1,7 +1,8 @@
 """The messages between a supervisor and a worker process: lines of JSON.
 
 They go through a socket, because URLs in argv would be visible in `ps`. The first line is the Orders. After that the
-supervisor sends requests, and the worker process sends its Hello and one reply to each Probe, from its event loop.
+supervisor sends requests, and the worker process sends its Hello and one reply to each Probe and Count, from its event
+loop. It also sends its last numbers when it stops.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from treadle.compat.delayed.delivery import Delivery
+from treadle.metrics import Numbers
 from treadle.worker import WorkerHealth
 
 
@@ -37,6 +39,7 @@ class Orders(Struct, kw_only=True):
     metrics: bool = True
     relay: bool = True
     capture_logs: str | None = None  # a level; None: log lines are not kept
+    count: bool = False  # the supervisor sends Count
 
 
 class Probe(Struct, tag="probe"):
@@ -50,11 +53,21 @@ class Drain(Struct, tag="drain"):
     grace: float  # s
 
 
+class Count(Struct, tag="count"):
+    """Asks for the Counted."""
+
+
 class Vitals(Struct, tag="vitals"):
     """The reply to a Probe."""
 
     health: WorkerHealth
     memory: int  # bytes, resident
+
+
+class Counted(Struct, tag="counted"):
+    """The reply to a Count: what the process has counted since it started."""
+
+    numbers: Numbers
 
 
 class Hello(Struct, kw_only=True, tag="hello"):
@@ -70,5 +83,5 @@ class Hello(Struct, kw_only=True, tag="hello"):
     strangers: dict[str, int] = {}  # unfinished jobs in those queues per task that this app does not have
 
 
-Request = Probe | Drain
-Message = Hello | Vitals
+Request = Probe | Drain | Count
+Message = Hello | Vitals | Counted

@@ -35,6 +35,7 @@ COMMANDS = {
     "workers": ("treadle.cli.overview", "List the workers that have sent a heartbeat recently."),
     "top": ("treadle.cli.top", "Show queues and workers, refreshed continuously."),
     "stats": ("treadle.cli.overview", "Count jobs by task and state."),
+    "metrics": ("treadle.cli.metrics", "Show what is stored as metrics for Prometheus."),
     "mcp": ("treadle.cli.mcp", "Serve tools that show and change jobs to an assistant, over stdio."),
     "audit": ("treadle.cli.audit", "List who did what: the acts of operators."),
     "relay": ("treadle.cli.relay", "Hand over the jobs of an app's outbox, and list those that are refused."),

@@ -8,10 +8,12 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.fleet import Fleet, Recycling, greet, greet_again
 from treadle.cli.output import note
-from treadle.health import HealthReporter, Probes
+from treadle.health import HealthReporter, Page, Probes
 
 if TYPE_CHECKING:
     from treadle.cli.reload.supervisor import Make
@@ -45,10 +47,13 @@ class Supervision:
     """One run of `treadle worker`."""
 
     def __init__(self, orders: Orders, processes: int, recycling: Recycling | None, probes: Probes) -> None:
+        counts = probes.address is not None
+        orders = msgspec.structs.replace(orders, count=counts)
         self._processes, self._greeted, self._signals = processes, False, 0
         self._fleet = Fleet(orders, processes, greeted=self._hello, recycling=recycling)
         # It takes $NOTIFY_SOCKET out of the environment before the processes inherit it.
-        self._health = HealthReporter(probes, lambda: self._fleet.verdict)
+        pages = _pages(self._fleet) if counts else {}
+        self._health = HealthReporter(probes, lambda: self._fleet.verdict, pages)
         self._rolling: asyncio.Task[None] | None = None
         self._roll_again = False
 
@@ -60,7 +65,7 @@ class Supervision:
             loop.add_signal_handler(signal.SIGHUP, self._roll)
         async with self._health:
             if self._health.address is not None:
-                note(f"treadle: probes at {self._health.address.url}/livez and /readyz")
+                note(f"treadle: probes at {self._health.address.url}/livez and /readyz, metrics at /metrics")
             code = await self._fleet.run()
             if self._rolling is not None:
                 self._rolling.cancel()
@@ -97,6 +102,13 @@ class Supervision:
                     note("treadle: the other worker processes were not replaced")
         finally:
             self._health.reloaded()
+
+
+def _pages(fleet: Fleet) -> Mapping[str, Page]:
+    """The pages besides the probes."""
+    from treadle.cli.metrics_page import MetricsPage  # 2 MB that a supervisor without a port does not need
+
+    return {"/metrics": MetricsPage(fleet.counts)}
 
 
 def _hangup_is_free() -> bool:

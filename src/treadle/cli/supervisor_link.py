@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import msgspec
 
-from treadle.cli.child_protocol import Drain, Message, Probe, Request, Vitals
+from treadle.cli.child_protocol import Count, Counted, Drain, Message, Probe, Request, Vitals
 from treadle.worker.core import WorkerCore
 
 REQUEST: Final = 65_536  # bytes of a request at most
@@ -39,7 +39,8 @@ class SupervisorLink:
             self._writer.write(_line(message) + b"\n")
 
     def close(self) -> None:
-        """Answer no more."""
+        """Send the last numbers, and answer no more."""
+        self._send_numbers()
         self._hearing.cancel()
         self._writer.transport.abort()
 
@@ -52,8 +53,15 @@ class SupervisorLink:
     def _answer(self, request: Request) -> None:
         if isinstance(request, Probe):
             self.send(Vitals(self._core.health(), resident_memory()))
+        elif isinstance(request, Count):
+            self._send_numbers()
         elif isinstance(request, Drain):
             self._core.drain(request.reason, request.grace)
+
+    def _send_numbers(self) -> None:
+        counts = self._core.app.counts
+        if counts is not None:
+            self.send(Counted(counts.numbers()))
 
 
 def resident_memory() -> int:

@@ -3,8 +3,10 @@
 Metrics are telemetry, never truth: a killed worker loses the last seconds of them, and no decision reads them.
 """
 
-from treadle.metrics.cells import OTHER, Cell, Cells, count, decode, encode, waited
+from treadle.metrics.cells import Cell, Cells, count, decode, encode, waited
 from treadle.metrics.folding import AGES, KEPT, Folded, fold, windows
+from treadle.metrics.pairs import OTHER, Counts, PairCounts, Pairs, is_own
+from treadle.metrics.process_counts import NAMED, Numbers, NumbersSum, ProcessCounts
 from treadle.metrics.recorder import MINUTE, Recorder
 from treadle.metrics.series import POINTS, Count, Metrics, Percentiles, QuantileSeries, SeriesBuilder, Totals, step_for
 
@@ -12,14 +14,21 @@ __all__ = [
     "AGES",
     "KEPT",
     "MINUTE",
+    "NAMED",
     "OTHER",
     "POINTS",
     "Cell",
     "Cells",
     "Count",
+    "Counts",
     "Folded",
     "Metrics",
+    "Numbers",
+    "NumbersSum",
+    "PairCounts",
+    "Pairs",
     "Percentiles",
+    "ProcessCounts",
     "QuantileSeries",
     "Recorder",
     "SeriesBuilder",
@@ -28,6 +37,7 @@ __all__ = [
     "decode",
     "encode",
     "fold",
+    "is_own",
     "step_for",
     "waited",
     "windows",

@@ -16,9 +16,9 @@ from treadle.core import defaults
 from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.errors import UNREADABLE
 from treadle.metrics.histogram import LARGEST, MOST, add, bucket_of
+from treadle.metrics.pairs import Pairs
 
 VERSION: Final = b"\x01"
-OTHER: Final = ""  # the task of a cell for all tasks that have none of their own; also the queue of such a cell
 LARGEST_DATA: Final = (
     4 * 1024 * 1024
 )  # bytes of unpacked cells: packed data of a hostile worker must not fill the memory
@@ -58,6 +58,11 @@ class Cell(Struct, array_like=True, gc=False):
         add(self.run, more.run)
         add(self.wait, more.wait)
 
+    def copy(self) -> Cell:
+        """A copy, also while another thread counts."""
+        made = (self.queue, self.task, self.succeeded, self.failed, self.retried, self.other)
+        return Cell(*made, self.run.copy(), self.wait.copy())
+
     def time(self, run: float | None, wait: float | None) -> None:
         """Add a run to the sample: how long it took, and how long its job was queued before, where that is known."""
         if run is not None:
@@ -95,27 +100,22 @@ def waited(record: Record) -> float | None:
 class Cells:
     """Cells by queue and task, of a bounded number.
 
-    most  tasks with a cell of their own. Jobs of other tasks count in the cell (queue, OTHER), for `most` queues, then
-          in the cell (OTHER, OTHER)
+    most  tasks with a cell of their own; or the pairs that the cells are of, shared with other counts. See `Pairs`
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._others = most, 0
+    def __init__(self, most: int | Pairs) -> None:
+        self._pairs = Pairs(most) if isinstance(most, int) else most
         self.by_name: dict[tuple[str, str], Cell] = {}
 
     def of(self, queue: str, task: str) -> Cell:
         """The cell in which a job of this queue and task counts."""
         found = self.by_name.get((queue, task))
-        if found is not None:
-            return found
-        if task != OTHER and len(self.by_name) - self._others >= self._most:
-            return self.of(queue, OTHER)
-        if task == OTHER:
-            if queue != OTHER and self._others >= self._most:
-                return self.of(OTHER, OTHER)
-            self._others += 1
-        cell = self.by_name[queue, task] = Cell(queue, task)
-        return cell
+        if found is None:
+            name = self._pairs.of(queue, task)
+            found = self.by_name.get(name)
+            if found is None:
+                found = self.by_name[name] = Cell(*name)
+        return found
 
     def add(self, cells: Iterable[Cell]) -> None:
         """Add each of these cells to the one in which its jobs count."""

@@ -10,9 +10,10 @@ from typing import Final
 
 from treadle.core.query_model import MetricsRow
 from treadle.metrics.cells import Cell, Cells, encode
+from treadle.metrics.process_counts import NAMED, ProcessCounts
 
 MINUTE: Final = 60.0  # s
-TASKS: Final = 50  # tasks with a cell of their own: bounds a row to some KB
+TASKS: Final = 50  # tasks with a cell of their own in a row: bounds it to some KB
 PENDING: Final = 60  # minutes that are kept while the storage is away. Rows are folded when they are two hours old.
 
 
@@ -21,11 +22,14 @@ class Recorder:
 
     source  which no other recorder has, also not one that was started under the same name later
     now     the clock of this process; `synchronize` corrects it to the storage's
+    counts  the counts of this process, which outlive the recorder. None: nothing reads them
     """
 
-    def __init__(self, source: str, now: Callable[[], float]) -> None:
-        self._source, self._now, self._ahead = source, now, 0.0
-        self._minute, self._cells = int(now() // MINUTE), Cells(TASKS)
+    def __init__(self, source: str, now: Callable[[], float], counts: ProcessCounts | None = None) -> None:
+        self._source, self._now, self._ahead, self._counts = source, now, 0.0, counts
+        self._minute, self._cells = int(now() // MINUTE), Cells(NAMED)
+        if counts is not None:
+            counts.follow(self.cells)
         self.changed = False  # a cell may have changed since the last `take`
         self._pending: dict[float, MetricsRow] = {}
 
@@ -49,8 +53,25 @@ class Recorder:
             self._pending[row.at] = row
             while len(self._pending) > PENDING:
                 del self._pending[next(iter(self._pending))]
-        self._minute, self._cells, self.changed = minute, Cells(TASKS), False
+        self._minute, self.changed = minute, False
+        if self._counts is None:
+            self._forget()
+        else:
+            self._counts.minute_ended(self._cells.by_name.values(), self._forget)
         return True
+
+    def _forget(self) -> None:
+        self._cells = Cells(NAMED)
+
+    def cells(self) -> list[Cell]:
+        """Copies of the cells of the current minute. May be called in any thread."""
+        return [each.copy() for each in self._cells.by_name.copy().values()]
+
+    def end(self) -> None:
+        """Leave the cells to the counts of the process: nothing is counted here any more."""
+        if self._counts is not None:
+            self._counts.leave(self.cells)
+            self._counts = None
 
     def take(self) -> list[MetricsRow]:
         """The rows to store: those of ended minutes, and the one of the current minute if it has changed. If they
@@ -74,5 +95,10 @@ class Recorder:
         self._pending |= newer
 
     def _row(self) -> MetricsRow:
-        data = encode(self._cells.by_name.values())
+        cells = self._cells.by_name
+        if len(cells) > TASKS:
+            named = Cells(TASKS)
+            named.add(cells.values())
+            cells = named.by_name
+        data = encode(cells.values())
         return MetricsRow(at=self._minute * MINUTE, span=MINUTE, source=self._source, data=data)

@@ -16,8 +16,10 @@ from treadle.core.query_model import Query
 from treadle.errors import BadOption, JobNotDone, KeyHeld, ResourceFailed, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
 from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here
+from treadle.metrics import PairCounts
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
+from treadle.producer.stored_jobs import report_stored
 from treadle.storage.contract import Bound, Storage
 from treadle.workflow.checks import acyclic
 from treadle.workflow.finisher import failure_of
@@ -98,6 +100,7 @@ class Client:
         self.orphans: Waited | None = None  # records waits, while a listener for workflows without waiters exists
         self.outbox: Outboxes | None = None  # where a job may be that the storage does not know
         self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # runs inline jobs in this process
+        self.counted: PairCounts | None = None  # jobs that calls have stored, for scrapers
         self.portal: Portal  # set by `app.sync`, which every app has
 
     def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
@@ -232,8 +235,8 @@ class Client:
             rows = await store(jobs)
         except KeyHeld as error:  # remove the task's name, which the engine has added to the key
             raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
-        if told and not self._emitter.silent and self._emitter.wants("enqueued"):
-            self._tell_enqueued(jobs, rows)
+        if told and (self.counted is not None or not self._emitter.silent):
+            report_stored(self.counted, self._emitter, jobs, rows)
         if not whole:
             return rows
         ends, at = [], -1
@@ -241,13 +244,6 @@ class Client:
             at += len(spec.others) + 1
             ends.append(rows[at])
         return ends
-
-    def _tell_enqueued(self, jobs: Sequence[NewJob], rows: Sequence[Record]) -> None:
-        """Emit an event for each job that was stored, and for which no other row was returned."""
-        for new, row in zip(jobs, rows, strict=True):
-            job = row.job
-            if job is new or (job.id == new.id and job.nonce == new.nonce):
-                self._emitter.emit(Event(name="enqueued", id=job.id, task=job.task, queue=job.queue, record=row))
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
         """Rows by id; concurrent calls share a round trip."""

@@ -39,6 +39,7 @@ from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
 from treadle.server.routes.overview import OverviewRoutes
+from treadle.server.routes.prometheus import PrometheusRoutes
 from treadle.server.routes.scale import ScaleRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
@@ -63,6 +64,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         *OverviewRoutes(looks).operations(),
         *ScaleRoutes(ScaleReader(core, waiting)).operations(),
         *MetricsRoutes(core).operations(),
+        *PrometheusRoutes(core).operations(),
         *DoctorRoutes(core).operations(),
         *JobRoutes(core, settings, waiting).operations(),
         *HistoryRoutes(core).operations(),

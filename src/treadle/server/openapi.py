@@ -34,6 +34,7 @@ WORDS: Final = {
     415: "The body is not application/json.",
     422: "The JSON does not have the expected form.",
     429: "Too many requests; Retry-After says when to try again.",
+    501: "A package that this call needs is not installed on the server.",
     503: "The storage is unavailable; it is unknown whether the call was carried out.",
 }
 ALWAYS: Final = (401, 403, 410, 422, 429, 503)
@@ -94,7 +95,9 @@ def describe(operations: Sequence[Operation], release: str, tokens: bool) -> dic
 
 def _operation(operation: Operation, of: dict[int, Any], components: dict[str, Any]) -> dict[str, Any]:
     statuses = {operation.status, *operation.others, *ALWAYS}
-    name = re.sub(r"\W+", "_", f"{operation.method.lower()}{operation.path.removeprefix('/v1')}").strip("_")
+    name = operation.name or re.sub(
+        r"\W+", "_", f"{operation.method.lower()}{operation.path.removeprefix('/v1')}"
+    ).strip("_")
     found: dict[str, Any] = {"operationId": name, "summary": operation.summary, "tags": [operation.tag]}
     if operation.scope:
         found["description"] = f"Needs the scope {' or '.join(f'`{each}`' for each in operation.scope.split('|'))}."

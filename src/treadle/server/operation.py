@@ -64,6 +64,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     """One method on one path.
 
     run     returns a value of `gives`, or a Response
+    name    its operationId; "": made of method and path
     scope   the scope that the caller needs; "": any valid token
     takes   the type of the JSON body; NO_BODY: none
     empty   the body that a request without one stands for; None: such a request is refused
@@ -83,6 +84,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     run: Callable[[Call[Any, Any]], Awaitable[object]]
     summary: str
     tag: str
+    name: str = ""
     scope: str = ""
     bare: bool = False
     takes: Any = NO_BODY

@@ -6,6 +6,7 @@ from typing import cast
 
 from treadle.errors import Unsupported
 from treadle.storage.contract import Fused, HandOffs, Movable, Storage, Transactional
+from treadle.storage.proxy import kind_of
 
 
 def fused(storage: Storage) -> Fused | None:
@@ -22,7 +23,7 @@ def transactional(storage: Storage, what: str, instead: str) -> Transactional:
     """The storage with its transactions. Raises Unsupported if it has none; the error says `what` it cannot do and what
     to do `instead`."""
     if not storage.capabilities.transactions:
-        raise Unsupported(type(storage).__name__, what, instead)
+        raise Unsupported(kind_of(storage), what, instead)
     return cast("Transactional", storage)
 
 

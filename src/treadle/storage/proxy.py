@@ -24,6 +24,13 @@ from treadle.storage.transfer import Chunk, MoveState
 T = TypeVar("T")
 
 
+def kind_of(storage: Storage) -> str:
+    """The name of a storage's class, behind all proxies."""
+    while isinstance(storage, StorageProxy):
+        storage = storage.storage
+    return type(storage).__name__
+
+
 class StorageProxy:
     """Forwards the methods of a storage, its capabilities, and the methods that belong to them.
 

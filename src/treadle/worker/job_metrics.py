@@ -13,14 +13,13 @@ from typing import Final
 from treadle.core import defaults
 from treadle.core.model import Outcome, Record, State
 from treadle.errors import StorageUnavailable, TreadleError
-from treadle.metrics import Cell, Recorder, count, waited
+from treadle.metrics import Cell, ProcessCounts, Recorder, count, is_own, waited
 from treadle.storage.contract import Storage
 from treadle.worker.running_job import RunningJob
 from treadle.worker.unconfirmed import Ended
 
 log = logging.getLogger("treadle")
 
-OWN: Final = "treadle."  # prefix of Treadle's own tasks, which are not counted
 EACH: Final = 8  # of the jobs that are started together, as many are timed at most
 A_SECOND: Final = 64  # and as many in one second: timing costs 0.5 us a job
 LONGEST: Final = 600.0  # s between two tries while the storage refuses the rows
@@ -33,10 +32,11 @@ class JobMetrics:
 
     source  the name of its rows, which no other start of a worker has
     now     the clock of this process
+    counts  what scrapers read, see `ProcessCounts`; None: nothing reads it
     """
 
-    def __init__(self, source: str, now: Callable[[], float]) -> None:
-        self._recorder, self._now = Recorder(source, now), now
+    def __init__(self, source: str, now: Callable[[], float], counts: ProcessCounts | None = None) -> None:
+        self._recorder, self._now, self._counts = Recorder(source, now, counts), now, counts
         self._second, self._left = 0, A_SECOND
         self._cells: dict[object, tuple[str, Cell]] = {}  # task -> queue and cell of its last job in this minute
         self._uncounted = Cell("", "")  # for Treadle's own jobs
@@ -73,7 +73,10 @@ class JobMetrics:
     def lost(self, record: Record) -> None:
         """The lease of another worker on this job expired."""
         self._begin()
-        self._of(record).retried += 1
+        cell = self._of(record)
+        cell.retried += 1
+        if self._counts is not None and cell is not self._uncounted:
+            self._counts.lost.add(record.job.queue, record.job.task)
 
     def settled(self, ended: Sequence[Ended]) -> None:
         """The storage has applied these outcomes."""
@@ -90,6 +93,8 @@ class JobMetrics:
                 succeeded += 1
             else:
                 count(cell, run.record, outcome)
+            if outcome.followups and self._counts is not None:
+                self._counts.enqueued.add_jobs(outcome.followups)
         cell.succeeded += succeeded
 
     def _begin(self) -> None:
@@ -110,9 +115,13 @@ class JobMetrics:
 
     def _of(self, record: Record) -> Cell:
         job = record.job
-        if job.queue == defaults.SYSTEM_QUEUE or job.task.startswith(OWN):
+        if is_own(job.queue, job.task):
             return self._uncounted
         return self._recorder.cell(job.queue, job.task)
+
+    def end(self) -> None:
+        """The worker has stopped: leave what it counted to the counts of the process."""
+        self._recorder.end()
 
     # --- storing
 

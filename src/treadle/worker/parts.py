@@ -11,6 +11,7 @@ from treadle.core.job import Sender
 from treadle.execution import middleware
 from treadle.execution.job_run import Site
 from treadle.execution.runner import SystemTask
+from treadle.metrics import ProcessCounts
 from treadle.policy.judge import OnError
 from treadle.resources import AppResources, Life
 from treadle.storage.contract import Storage
@@ -43,6 +44,7 @@ class WorkerHost(Protocol):
     sizes: Sizes
     reducers: dict[str, Reducer]
     resources: AppResources
+    counts: ProcessCounts | None
 
     @property
     def client(self) -> Sender: ...

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from treadle.core import defaults
@@ -33,6 +34,7 @@ from treadle.worker.judging import judging_of
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
 from treadle.worker.log_capture import LogCapture
+from treadle.worker.loop_lag import watch_lag
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.outage import StorageOutage
@@ -91,7 +93,8 @@ class WorkerSession:
             self.on_leader_change,
         )
         self.maintains = not storage.capabilities.queues
-        self.metrics = JobMetrics(self.state.claim_id()[-defaults.MAX_NAME :], app.now) if config.metrics else None
+        source, measures = self.state.claim_id()[-defaults.MAX_NAME :], config.metrics or app.counts is not None
+        self.metrics = JobMetrics(source, app.now, app.counts) if measures else None
         self.capture = None if config.capture_logs is None else LogCapture(config.capture_logs)
         parts = WorkerParts(
             app=app,
@@ -185,9 +188,10 @@ class WorkerSession:
         relay = self.app.relay if self.config.relay else None
         if relay is not None:
             loops["relay"] = lambda: relay.run(lambda: answered("relay"), self.election.is_leader)
-        if self.metrics is not None:
-            metrics = self.metrics
-            loops["metrics"] = lambda: metrics.run(self.storage)
+        if self.app.counts is not None:
+            loops["lag"] = partial(watch_lag, self.app.counts.lagged)
+        if self.metrics is not None and self.config.metrics:
+            loops["metrics"] = partial(self.metrics.run, self.storage)
         if throttle is not None:
             throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
             loops["throttle"] = lambda: throttler.run(answered)
@@ -351,11 +355,14 @@ class WorkerSession:
         try:
             async with asyncio.timeout(HURRY if self.hurry.is_set() else None):
                 await self.election.leave()
-                if self.metrics is not None:
+                if self.metrics is not None and self.config.metrics:
                     await self.metrics.store(self.storage)
                 await self.heartbeat.once(gone=True)
         except (StorageError, TimeoutError):
             log.info("worker %s could not sign off; it stays listed until its lease expires", state.name)
+        finally:
+            if self.metrics is not None:
+                self.metrics.end()
         await self.lost.settled()
 
     def shorten_grace(self, grace: float) -> None:

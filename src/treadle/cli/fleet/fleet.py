@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from treadle.cli.app_loader import refuse_hiding
-from treadle.cli.child_protocol import Hello, Message, Orders
+from treadle.cli.child_protocol import Hello, Message, Orders, Vitals
+from treadle.cli.fleet.fleet_counts import FleetCounts
 from treadle.cli.fleet.fleet_health import verdict_of
 from treadle.cli.fleet.keeper import MARGIN, Keeper, Shared
 from treadle.cli.fleet.recycling import Recycling
@@ -57,6 +58,7 @@ class Fleet:
         self._asked = 0  # calls of `stop`
         self._killer: asyncio.TimerHandle | None = None
         self._shared = Shared(orders, self._spawn, self.stop, say, self._recycling)
+        self.counts = FleetCounts(lambda: (len(self._shared.live), self._shared.restarts))
         self._keepers = {number: Keeper(number, self._shared) for number in range(1, processes + 1)}
 
     @property
@@ -81,14 +83,16 @@ class Fleet:
         """Run until all processes have ended -> the exit code. Kills them if it is cancelled or fails."""
         shared = self._shared
         keepers = [asyncio.create_task(keeper.run()) for keeper in self._keepers.values()]
-        watching = asyncio.create_task(StuckWatch(shared.live, self._recycling.restart_stuck, self._say).run())
+        beside = [asyncio.create_task(StuckWatch(shared.live, self._recycling.restart_stuck, self._say).run())]
+        if self.orders.count:
+            beside.append(asyncio.create_task(self.counts.run()))
         try:
             await asyncio.gather(*keepers)
             while shared.live:  # those that were being replaced
                 await asyncio.wait([process.over for process in shared.live])
         finally:
             self._signal(signal.SIGKILL)
-            ending = [*keepers, watching, *(process.over for process in shared.live)]
+            ending = [*keepers, *beside, *(process.over for process in shared.live)]
             for each in ending:
                 each.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
@@ -139,7 +143,10 @@ class Fleet:
             role = self._roles[number - 1]
             orders = msgspec.structs.replace(orders, role=role, name=orders.name or role)
         limits = self._recycling.drawn()
-        return WorkerProcess(orders, limits, self._on_message, self._environment, self._inherited)
+        process = WorkerProcess(orders, limits, self._on_message, self._environment, self._inherited)
+        if orders.count:
+            self.counts.follow(process)
+        return process
 
     def _on_message(self, process: WorkerProcess, message: Message) -> None:
         shared, keeper = self._shared, self._keepers[process.number]
@@ -148,7 +155,7 @@ class Fleet:
             shared.first.set()
             if self._greeted is not None:
                 self._greeted(message, process.number)
-        elif process is keeper.current and process.claims.is_set():
+        elif isinstance(message, Vitals) and process is keeper.current and process.claims.is_set():
             reason = process.limits.reason(message, monotonic() - process.claims_since)
             if reason is not None:
                 keeper.recycle(reason)

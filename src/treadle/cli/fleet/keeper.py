@@ -33,6 +33,7 @@ class Shared:
     live      the processes that have not ended, also those that replace and are replaced
     turn      held while one process is replaced
     proven    a process has sent Hello, so the orders work
+    restarts  processes that ended by themselves and were started again
     """
 
     orders: Orders
@@ -45,6 +46,7 @@ class Shared:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     live: set[WorkerProcess] = field(default_factory=set)
     proven: bool = False
+    restarts: int = 0
     code: int = OK
 
 
@@ -86,6 +88,8 @@ class Keeper:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await shared.stop.wait()
+            if not shared.stop.is_set():
+                shared.restarts += 1
         shared.first.set()
 
     # --- requests

@@ -11,13 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle.cli.child_protocol import Hello, Message, Orders, Probe, Request, Vitals
+from treadle.cli.child_protocol import Count, Counted, Hello, Message, Orders, Probe, Request, Vitals
 from treadle.cli.fleet.recycling import Recycling
 from treadle.core.clock import monotonic
+from treadle.metrics import Numbers
 
 EVERY: Final = 1.0  # s from an answer to the next probe
 STUCK: Final = 8.0  # s without an answer after which an event loop counts as stuck: with EVERY and one check, under 10
 STARTING: Final = 600.0  # s that importing the app may take: no loop runs until then, and models take minutes to load
+LAST: Final = 0.2  # s for reading what an ended process has sent; a child of its own may keep the socket open
 MESSAGE: Final = 16 * 2**20  # bytes of a message at most
 _read = msgspec.json.Decoder(Message).decode
 _line = msgspec.json.Encoder().encode
@@ -46,6 +48,8 @@ class WorkerProcess:
         self._waiting = False  # for the reply to a Probe
         self.hello: Hello | None = None
         self.vitals: Vitals | None = None
+        self.numbers: Numbers | None = None  # of its last reply to a Count
+        self._counting: asyncio.Future[None] | None = None  # until that reply
         self.claims = asyncio.Event()  # it has sent its Hello
         self.claims_since = 0.0  # by the monotonic clock
         self.unanswered = 0.0  # s that its event loop has not answered
@@ -82,6 +86,17 @@ class WorkerProcess:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(_line(request) + b"\n")
 
+    def count(self) -> asyncio.Future[None]:
+        """Ask for its numbers. Returns a future that is done when `numbers` has them, or when the process has ended."""
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.get_running_loop().create_future()
+            self.send(Count())
+        return self._counting
+
+    def _counted(self) -> None:
+        if self._counting is not None and not self._counting.done():
+            self._counting.set_result(None)
+
     async def _run(self) -> int:
         """Run the process to its end -> its exit code. Kills it if this is cancelled."""
         ours, theirs = socket.socketpair()
@@ -108,8 +123,11 @@ class WorkerProcess:
         writer.write(_line(self.orders) + b"\n")
         talking = [asyncio.create_task(each) for each in (self._hear(reader), self._probe())]
         try:
-            return await child.wait()
+            code = await child.wait()
+            await asyncio.wait(talking[:1], timeout=LAST)
+            return code
         finally:
+            self._counted()
             for each in talking:
                 each.cancel()
             await asyncio.gather(*talking, return_exceptions=True)
@@ -129,6 +147,9 @@ class WorkerProcess:
             self.claims.set()
         elif isinstance(message, Vitals):
             self.vitals, self._waiting, self.unanswered = message, False, 0.0
+        elif isinstance(message, Counted):
+            self.numbers = message.numbers
+            self._counted()
         self._on_message(self, message)
 
     async def _probe(self) -> None:

@@ -1,0 +1,35 @@
+"""The page /metrics of a supervisor: what all its worker processes have counted, for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from treadle.cli.fleet.fleet_counts import FleetCounts
+from treadle.core.clock import monotonic
+from treadle.health import PageRequest, Reply, text_reply
+from treadle.metrics import Numbers
+from treadle.prometheus import Fleet, Names, check_installed, worker_samples, written
+
+FRESH: Final = 1.0  # s for which numbers are kept: a scraper in a loop must not keep the workers busy
+
+
+class MetricsPage:
+    """Answers scrapers, also several at once, with one request to each process."""
+
+    def __init__(self, counts: FleetCounts) -> None:
+        self._counts, self._names = counts, Names()
+        self._once = asyncio.Lock()
+        self._numbers, self._at = Numbers(), float("-inf")
+
+    async def __call__(self, request: PageRequest) -> Reply:
+        try:
+            check_installed()
+        except ImportError as error:
+            return text_reply(501, str(error))
+        async with self._once:
+            if monotonic() - self._at >= FRESH:
+                self._numbers, self._at = await self._counts.numbers(), monotonic()
+        found = worker_samples(self._numbers, self._names, Fleet(*self._counts.size()))
+        text = written(found, request.headers.get("accept", ""))
+        return Reply(200, text.content_type, text.body)
