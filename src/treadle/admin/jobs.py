@@ -12,7 +12,8 @@ from typing import Any
 
 from treadle.admin import acts, stored_values
 from treadle.admin.audit import is_entry, without_entries
-from treadle.admin.explain import MOST_AHEAD, explain
+from treadle.admin.estimate import Copying, Estimate, estimate, in_turn
+from treadle.admin.explain import MOST_AHEAD, explain, limits_within
 from treadle.admin.explain.reading import Reader
 from treadle.admin.job_filters import id_of, query_of, rows_of, text_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
@@ -56,7 +57,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     """
 
     looks = frozenset(
-        {"get", "handle", "list", "history", "position", "explain", "signals_of", "signal"}
+        {"get", "handle", "list", "history", "position", "explain", "eta", "signals_of", "signal"}
     )  # `signal` stores a row
 
     def __init__(
@@ -215,6 +216,24 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         row, storage = await self.get(job), await self._storage()
         reader = Reader(storage, self._visible, self._ahead, self._reach, self._now())
         return explain(await reader.facts(row))
+
+    async def eta(self, job: HasId | str) -> Estimate:
+        """Estimate when a job starts and ends, and what would let it start earlier. Raises UnknownJob.
+
+        The real rules run over a bounded copy of the queue, with the run times that workers have measured; see
+        `Estimate.assumptions`. `start` is None for a job that has begun or ended, and for one that does not start by
+        itself: `explanation` says why. Takes up to a second of CPU time, in a thread; the estimates of a process are
+        made one after the other.
+        """
+        row, storage = await self.get(job), await self._storage()
+        reader = Reader(storage, self._visible, self._ahead, self._reach, self._now())
+        facts = await reader.facts(row)
+        said = explain(facts)
+        if row.state.final or (facts.mark is not None and facts.mark.role in ("gone", "closing")):
+            return Estimate(id=row.job.id, at=facts.now, explanation=said)
+        seen = limits_within(await storage.glance(), self._reach)
+        copy = await Copying(storage, self._reach).of_job(row, seen, facts.ahead)
+        return await in_turn(lambda: estimate(copy, row, said, self._reach))
 
     def _visible(self, row: Record | None) -> Record | None:
         return row if row is not None and in_reach(self._reach, row.job.queue) else None
