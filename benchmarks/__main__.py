@@ -12,6 +12,7 @@ outbox          how fast a relay delivers the rows of an outbox, also while it i
 lateness        how late delayed jobs are picked up
 plans           how PostgreSQL finds the next jobs
 churn           whether a database that was busy for an hour is slower than a new one
+eta             how far the estimates of starts are off, in simulated fleets
 fleet-limits    the cost of limits in a fleet of workers
 fleet-lines     the effect of other tasks' jobs and of batch tasks
 acts            the time to cancel or retry many jobs
@@ -59,6 +60,7 @@ SMALLER = {
     "waits": "waits",
     "django": "django_enqueue",
     "dashboard": "dashboard.run",
+    "eta": "eta",
     "fleet": "fleet.run",
 }
 

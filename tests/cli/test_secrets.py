@@ -56,8 +56,17 @@ URLS = [
 
 ANY = "0" * 26
 CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with each of its groups
-    "jobs": [["list"], ["list", "--json"], ["show", ANY], ["explain", ANY], ["cancel", ANY], ["retry", ANY]],
+    "jobs": [
+        ["list"],
+        ["list", "--json"],
+        ["show", ANY],
+        ["explain", ANY],
+        ["explain", ANY, "--eta"],
+        ["cancel", ANY],
+        ["retry", ANY],
+    ],
     "queues": [[], ["pause", "q"]],
+    "plan": [["q"]],
     "limits": [[], ["set", "x", "--slots", "1"]],
     "schedules": [[]],
     "enqueue": [["task", "1"]],

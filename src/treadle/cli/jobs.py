@@ -215,14 +215,24 @@ def show(target: Target, id: str, json_: bool) -> None:
 @jobs.command()
 @targeted
 @click.argument("id")
-def explain(target: Target, id: str) -> None:
-    """Explain in one sentence why a job is not running, or how it ended."""
+@click.option("--eta", is_flag=True, help="Also estimate when it starts, and what would let it start earlier.")
+@as_json
+def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
+    """Explain why a job is not running, or how it ended, and which command changes that."""
 
-    async def look(app: App) -> str:
+    async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        return await app.jobs.explain(stored)
+        return await (app.jobs.eta(stored) if eta else app.jobs.explain(stored))
 
-    data(target.run(look))
+    found = target.run(look)
+    if json_:
+        document(found if eta else {"id": id, "explanation": found})
+    elif eta:
+        from treadle.cli.estimates import show_estimate
+
+        show_estimate(found)
+    else:
+        data(found)
 
 
 @jobs.command()

@@ -30,6 +30,7 @@ COMMANDS = {
     "jobs": ("treadle.cli.jobs", "List, show, cancel, retry and explain jobs."),
     "workflows": ("treadle.cli.workflows", "List workflows, and show the jobs of one."),
     "queues": ("treadle.cli.queues", "List, pause and resume queues."),
+    "plan": ("treadle.cli.estimates", "Estimate when a queue is empty, and what would change that."),
     "limits": ("treadle.cli.limits", "Set how many jobs may run at once, or start in a period."),
     "schedules": ("treadle.cli.schedules", "List, pause, resume and run schedules."),
     "workers": ("treadle.cli.overview", "List the workers that have sent a heartbeat recently."),

@@ -13,6 +13,7 @@ from treadle.metrics import Cell, decode
 from treadle.metrics.histogram import add, edges
 
 ASSUMED: Final = 1.0  # s that a run takes if nothing was measured
+MANY: Final = 300  # measured runs from which on their distribution counts as known
 ENOUGH: Final = 5  # runs of a task from which on its own times are used
 
 
@@ -29,6 +30,16 @@ class Sampler:
         counts = [after - before for before, after in zip([0, *self._sums], self._sums, strict=False)]
         whole = sum(sum(edges(bucket)) / 2 * n for bucket, n in zip(self._buckets, counts, strict=True))
         return whole / max(1, self.count)
+
+    def again(self, chance: random.Random) -> Sampler:
+        """The times that another sample of the same size might have had: with few measured runs they are uncertain."""
+        if not 0 < self.count <= MANY:
+            return self
+        found: dict[int, int] = {}
+        for _ in range(self.count):
+            bucket = self._buckets[bisect_left(self._sums, chance.random() * self.count)]
+            found[bucket] = found.get(bucket, 0) + 1
+        return Sampler(found)
 
     def draw(self, chance: random.Random) -> float:
         low, high = edges(self._buckets[bisect_left(self._sums, chance.random() * self.count)])
@@ -91,16 +102,6 @@ class Durations:
         self._samplers[queue, task] = found
         return found if found.count else None
 
-    def draw(self, queue: str, task: str, chance: random.Random) -> float:
-        sampler = self.of(queue, task)
-        return sampler.draw(chance) if sampler is not None else ASSUMED
-
-    def rest(self, queue: str, task: str, elapsed: float, chance: random.Random) -> float:
-        sampler = self.of(queue, task)
-        if sampler is not None:
-            return sampler.rest(elapsed, chance)
-        return max(ASSUMED - elapsed, elapsed * chance.random())
-
     def mean(self, queue: str, task: str) -> float:
         sampler = self.of(queue, task)
         return sampler.mean if sampler is not None else ASSUMED
@@ -110,3 +111,30 @@ class Durations:
         cell = self._cells.get((queue, task))
         runs = cell.succeeded + cell.failed + cell.retried if cell is not None else 0
         return cell.retried / runs if cell is not None and runs >= ENOUGH else 0.0
+
+
+class RunTimes:
+    """The durations of one virtual run. Each run has other ones, as far as the measured ones leave that open."""
+
+    def __init__(self, durations: Durations, chance: random.Random) -> None:
+        self._durations, self._chance = durations, chance
+        self._samplers: dict[tuple[str, str], Sampler | None] = {}
+
+    def _of(self, queue: str, task: str) -> Sampler | None:
+        key = queue, task
+        if key not in self._samplers:
+            known = self._durations.of(queue, task)
+            self._samplers[key] = known.again(self._chance) if known is not None else None
+        return self._samplers[key]
+
+    def draw(self, queue: str, task: str) -> float:
+        """How long a run takes, in seconds."""
+        sampler = self._of(queue, task)
+        return sampler.draw(self._chance) if sampler is not None else ASSUMED
+
+    def rest(self, queue: str, task: str, elapsed: float) -> float:
+        """How much longer a run takes that has run for `elapsed` s."""
+        sampler = self._of(queue, task)
+        if sampler is not None:
+            return sampler.rest(elapsed, self._chance)
+        return max(ASSUMED - elapsed, elapsed * self._chance.random())

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin.estimate.durations import Durations
+from treadle.admin.estimate.durations import Durations, RunTimes
 from treadle.admin.estimate.loading import chunk_of
 from treadle.admin.estimate.snapshot import Snapshot
 from treadle.core.limit_model import Limit, LimitChange, Resume
@@ -78,6 +78,7 @@ class VirtualFleet:
     ) -> None:
         self._copy, self._durations, self._extra = copy, durations, extra
         self._chance, self._watched = random.Random(seed), watched
+        self._times = RunTimes(durations, random.Random(f"{seed} times"))
         self.now = copy.now
         self._storage = MemoryStorage(lambda: self.now)
         self._storage.checks = False  # type: ignore[misc]  # the rows come from a storage
@@ -205,9 +206,9 @@ class VirtualFleet:
         if row.function_done:
             left = 0.0
         elif elapsed > 0:
-            left = self._durations.rest(queue, task, elapsed, self._chance)
+            left = self._times.rest(queue, task, elapsed)
         else:
-            left = self._durations.draw(queue, task, self._chance)
+            left = self._times.draw(queue, task)
         self.ended.setdefault(row.job.id, self.now + left)
         self._at(self.now + left, lambda: self._ends(row, worker))
 
