@@ -5,7 +5,7 @@
 Every seed is a fleet of its own in virtual time, with real workers: 1 to 4 of them with 1 to 8 slots each, three tasks
 whose run times differ by a factor of up to a hundred and vary by seed, in one or two queues, with priorities, lanes,
 ageing, delays, keys, slots and rates of limits and of the queue, partitions, failures, and in every third fleet
-jobs that go on arriving. The workers have measured 240 jobs before. Then more jobs come, and at a random
+jobs that go on arriving. The workers have measured 150 jobs before. Then more jobs come, and at a random
 moment the start of a random job is estimated.
 
 An estimate is right if it is off by at most `PART` of the real wait or by `SECONDS`. The range of an estimate has four
@@ -28,7 +28,8 @@ from treadle.admin import Estimate
 from treadle.testing import Simulation, simulate
 
 PART, SECONDS = 0.25, 2.0
-MEASURED = 240  # jobs of the three tasks that have run before
+LONGEST = 3_600.0  # s for which jobs go on arriving
+MEASURED = 150  # jobs of the three tasks that have run before
 GOAL = 0.9  # share of fleets whose estimate is right
 FEW = 5.0  # s: of a shorter wait the relative error says little
 
@@ -77,6 +78,7 @@ class Fleet:
         self.arrives = chance.random() < 1 / 3
         self.fails = chance.choice((0.0, 0.0, 0.1))
         self.queues = ("default", "other") if chance.random() < 0.3 else ("default",)
+        self.rules = self.limits()
         self.begun: dict[str, float] = {}  # job -> its first start
         self.now: Callable[[], float] = float
         self.found: Found | None = None
@@ -136,16 +138,15 @@ class Fleet:
 
     async def live(self, sim: Simulation) -> None:
         app, self.now = sim.app, sim.now
-        for rule in self.limits():
+        for rule in self.rules:
             await app.limits.set(rule)
         first = await app.enqueue(self.specs(app, MEASURED))
         for job in first:
             await job.ended()
         await asyncio.sleep(self.chance.uniform(11, 30))  # the workers have stored what they measured
         stop = asyncio.Event()
-        pace = self.chance.uniform(1, 4)
         if self.arrives:
-            sim.spawn("producer", self._produce(app, pace, stop))
+            sim.spawn("producer", self._produce(app, self._pace(sim.case.workers), stop))
             await asyncio.sleep(self.chance.uniform(300, 400))
         jobs = await app.enqueue(self.specs(app, self.jobs))
         await asyncio.sleep(self.chance.uniform(0.1, 5))
@@ -153,10 +154,20 @@ class Fleet:
         await self._ask(app, [row for row in rows if row.started_at is None and not row.state.final])
         stop.set()
 
+    def _pace(self, workers: int) -> float:
+        """Seconds between two arrivals, so that they take 20 to 60 % of the slots."""
+        of_queue = [rule.slots for rule in self.rules if rule.slots and rule.name == "queue:default"]
+        slots = min([workers * self.slots, *of_queue])
+        mean = sum(map(float.__mul__, self.means.values(), self.shares)) / sum(self.shares)
+        return mean / (slots * self.chance.uniform(0.2, 0.6))
+
     async def _produce(self, app: App, pace: float, stop: asyncio.Event) -> None:
+        last = self.now() + LONGEST
         while not stop.is_set():
             await app.enqueue(self.specs(app, 1))
             await asyncio.sleep(self.chance.expovariate(1 / pace))
+            if self.now() > last:
+                return
 
     async def _ask(self, app: App, waiting: list[Record]) -> None:
         if not waiting:

@@ -254,11 +254,13 @@ async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, spy: S
         (Limit("queue:q", slots=0), "Its queue 'q' is paused (0 slots): `treadle queues resume q` resumes it."),
         (
             Limit("api", rate=0),
-            "The limit 'api' lets no job start because its rate is 0: `treadle limits set api` changes that.",
+            "The limit 'api' lets no job start because its rate is 0: `treadle limits set api --rate 1 --per 1` "
+            "lets one start.",
         ),
         (
             Limit("queue:q", rate=0),
-            "Its queue 'q' lets no job start because its rate is 0: `treadle limits set queue:q` changes that.",
+            "Its queue 'q' lets no job start because its rate is 0: `treadle limits set queue:q --rate 1 --per 1` "
+            "lets one start.",
         ),
     ],
     ids=lambda found: f"{found.name} {found.slots}" if isinstance(found, Limit) else "",

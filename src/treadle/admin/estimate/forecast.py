@@ -14,7 +14,7 @@ from treadle.admin.estimate.model import Change, Estimate, QueuePlan, Range, ran
 from treadle.admin.estimate.snapshot import Snapshot
 from treadle.core.model import Record, State
 
-CPU: Final = 0.8  # s that one estimate takes at most
+CPU: Final = 0.6  # s that one estimate takes at most
 SHARE: Final = 0.5  # of it for the situation as it is
 MOST, LEAST, TRIES = 40, 3, 5  # runs of the situation at most and at least, and of each change
 GAIN, SECONDS = 0.05, 1.0  # share and seconds that a change must save to be named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treadle.admin.explain.facts import Facts
-from treadle.admin.explain.wording import at, command, count, jobs, lasting, named, on_job, resume, set_limit, worker_of
+from treadle.admin.explain.wording import at, count, jobs, lasting, named, on_job, resume, set_limit, worker_of
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Record
 from treadle.storage.row_rules import costs
@@ -74,8 +74,7 @@ def _closed(what: str, use: LimitUse) -> str | None:
     if use.rule.slots == 0:
         return _shut(what, use)
     if use.rule.rate == 0:  # Treadle never sets it, but other programs may store it
-        change = command("limits", "set", use.rule.name)
-        return f"{what} lets no job start because its rate is 0: {change} changes that."
+        return f"{what} lets no job start because its rate is 0: {set_limit(use.rule, rate=1)} lets one start."
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.running import still_running
 from treadle.admin.explain.wording import at, command, count, named, on_job, worker_of
+from treadle.core.defaults import SIGNAL_ROW
 from treadle.core.model import ASKED, CHILDREN, SUPERSEDED, UPSTREAM, Record, State
 from treadle.errors import error_line
 from treadle.workflow.signals import signal_name
@@ -20,23 +21,30 @@ def waiting(facts: Facts) -> str:
     open_ = [id for id, up in upstreams.items() if up is None or not up.state.final]
     signals = [(id, name) for id in open_ if (up := upstreams[id]) and (name := signal_name(up)) is not None]
     if signals and len(open_) == 1:
-        [(_, name)] = signals
+        [(id, name)] = signals
+        until = until or _signal_ends(upstreams[id])
         return f"It waits for the signal {name!r}{until}: {command('jobs', 'signal', row.job.id, name)} sends it."
     if not open_ and facts.holder is not None:
-        key = f"{named(facts.holder)}, which held its key {_key(row)!r} before and still runs"
-        return f"It waits until {key}{_on(facts.holder)}: {on_job('cancel', facts.holder)} ends that job{until}."
+        holder = f"{named(facts.holder)}, which held its key {_key(row)!r} before and {_does(facts.holder)}"
+        return f"It waits for {holder}: {on_job('cancel', facts.holder)} ends that job{until}."
     done = "It has run and waits for its children" if row.function_done else "It waits"
     unknown = [id for id in open_ if upstreams[id] is None]
     strangers = f"; not stored yet: {', '.join(unknown[:3])}" if unknown else ""
     return f"{done}: {count(row.pending, 'more job')} must end, of {_named(facts, open_)}{until}{strangers}."
 
 
+def _signal_ends(row: Record | None) -> str:
+    """Until when a signal is waited for; "" if the wait has no timeout: then the next row follows this one."""
+    ends = row.deadline_at if row is not None else None
+    return f", until {at(ends)} at most" if row and ends and ends - row.created_at < SIGNAL_ROW - 1 else ""
+
+
 def _key(row: Record) -> str:
     return (row.job.key or "").partition(" ")[2] or row.job.key or ""
 
 
-def _on(row: Record) -> str:
-    return f" on {worker_of(row)} since {at(row.started_at)}" if row.state is State.RUNNING else ""
+def _does(row: Record) -> str:
+    return f"runs on {worker_of(row)} since {at(row.started_at)}" if row.state is State.RUNNING else f"is {row.state}"
 
 
 def _named(facts: Facts, open_: list[str]) -> str:
