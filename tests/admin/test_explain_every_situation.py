@@ -24,7 +24,7 @@ from tests.admin.situations.stage import Stage
 from tests.fixtures import KINDS, a_storage
 from tests.kit import Spy
 from tests.served import memory_url
-from tests.servers import valkey
+from tests.servers import cluster, valkey
 from treadle import App
 from treadle.cli.root import treadle as cli
 from treadle.cli.target import Target
@@ -32,14 +32,14 @@ from treadle.ports import Ports, memory_backend
 from treadle.storage.composed import ComposedStorage
 from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
-from treadle.storage.redis import ShardedRedis
+from treadle.storage.redis import RedisStorage, ShardedRedis
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
 MODULES = (queued.situations, limited.situations, waiting.situations, running.situations)
 SITUATIONS = {name: made for module in MODULES for name, made in module.all.items()}
 QUEUE_LIMITS = {name for module in MODULES for name in module.queue_limits}
-MORE = ("shards", "ports", "http")  # besides KINDS
+MORE = ("shards", "cluster", "ports", "http")  # besides KINDS
 ORDERED = {"room_is_kept_for_a_job_that_is_queued_again", "a_costly_job_is_ahead"}  # exact within one shard only
 NOT_RUN = {"worker", "move"}  # they start processes, or need two storages; their words are parsed
 
@@ -49,7 +49,9 @@ _names = (f"x{os.getpid()}-{n}" for n in itertools.count())
 @pytest.fixture(params=(*KINDS, *MORE))
 def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> Iterator[Storage]:
     if request.param == "shards":
-        yield ShardedRedis([f"{valkey.url()}?ns={next(_names)}" for _ in range(2)], now=clock)
+        yield ShardedRedis(valkey.url(), ns=next(_names), shards=3, now=clock)
+    elif request.param == "cluster":
+        yield RedisStorage(cluster.shared().url, ns=next(_names), now=clock)
     elif request.param == "ports":
         yield ComposedStorage(Ports(*memory_backend(clock)), now=clock)
     elif request.param == "http":

@@ -106,7 +106,7 @@ class VirtualFleet:
         queues = like[0].queues if like else tuple(dict.fromkeys(row.job.queue for row in copy.rows))
         found += [
             _Worker(f"more-{number}", queues, tuple(tasks), self._extra.slots, copy.now)
-            for number in range(self._extra.workers)
+            for number in range(self._extra.workers if queues else 0)
         ]
         return found
 
