@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from treadle.admin import Change, Estimate, QueuePlan, Range
 
-COLUMNS = ("change", "median", "range", "command")
-
 
 def show_estimate(found: Estimate) -> None:
     """Print when a job starts and ends, and what would let it start earlier."""
@@ -105,7 +103,7 @@ def _changes(what: str, now: float, as_is: Range | None, changes: Sequence[Chang
     rows: list[Sequence[object]] = [("as it is", _in(as_is, now), _spread(as_is, now), None)]
     rows += [(each.what, _in(each.when, now), _spread(each.when, now), each.command) for each in changes]
     data("")
-    table((f"if it changes: {what}", *COLUMNS[1:]), rows, "")
+    table(("change", what, "range", "command"), rows, "")
 
 
 def _in(found: Range | None, now: float) -> str:

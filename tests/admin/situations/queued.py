@@ -236,5 +236,5 @@ async def a_deadline_is_near(stage: Stage) -> AsyncIterator[Sentence]:
 @situations.add
 async def a_job_of_the_system_queue(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.beat()
-    await stage.storage.enqueue([NewJob(id="own", task="treadle.own", queue="treadle")])
+    await stage.storage.enqueue([NewJob(id="own", task="own", queue="treadle")])
     yield "own", "It is next in its queue; a worker of 'treadle' will claim it shortly."

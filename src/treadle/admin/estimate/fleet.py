@@ -28,7 +28,7 @@ from treadle.storage.transfer import MoveState
 T = TypeVar("T")
 
 HORIZON: Final = 7 * 86_400.0  # virtual seconds that a run lasts at most
-STARTS: Final = 6_000  # jobs that start in one run at most
+STARTS: Final = 3_000  # jobs that start in one run at most: 0.3 s of CPU
 LEASE: Final = 1e9  # s: in a virtual run no worker is lost
 
 
@@ -88,6 +88,7 @@ class VirtualFleet:
         self.begun: dict[str, float] = {}
         self.ended: dict[str, float] = {}
         self.starts = self.steps = 0
+        self.cut = False
         self.open: dict[str, set[str]] = defaultdict(set)
         self._workers = self._crew()
         self._load()
@@ -157,11 +158,14 @@ class VirtualFleet:
     # --- running
 
     def run(self, done: Callable[[VirtualFleet], bool]) -> bool:
-        """Run until this is true. False: it does not become true within the horizon, or never by itself."""
+        """Run until this is true. False: it does not become true within the horizon, or never by itself; or the run was
+        `cut` after STARTS starts."""
         until = self.now + HORIZON
+        self.cut = False
         self._claims()
         while not done(self):
-            if self.starts >= STARTS or not self._events or self._events[0][0] > until:
+            self.cut = self.starts >= STARTS
+            if self.cut or not self._events or self._events[0][0] > until:
                 return False
             self.now, _, act = heapq.heappop(self._events)
             self.now = max(self.now, self._copy.now)
