@@ -8,8 +8,8 @@ ageing, delays, keys, slots and rates of limits and of the queue, partitions, fa
 jobs that go on arriving. The workers have measured 150 jobs before. Then more jobs come, and at a random
 moment the start of a random job is estimated.
 
-An estimate is right if it is off by at most `PART` of the real wait or by `SECONDS`. The range of an estimate has four
-of five simulations; `in range` is the share of fleets whose job started within it.
+An estimate is right if it is off by at most `PART` of the real wait or by `SECONDS`. The range of an estimate has nine
+of ten virtual runs; `in range` is the share of fleets whose job started within it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a situation is made with: an app on some storage, a clock moved by hand, workers as calls of the contract."""
+"""Means to make a situation: an app on some storage, a clock moved by hand, workers as calls of the contract."""
 
 from __future__ import annotations
 

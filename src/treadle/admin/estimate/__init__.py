@@ -23,5 +23,5 @@ _thread = ThreadPoolExecutor(1, "treadle-estimate")  # one at a time: each takes
 
 
 async def in_turn(call: Callable[[], T]) -> T:
-    """Make an estimate in the thread for estimates, after those that were asked for before."""
+    """Make an estimate in the thread for estimates, after all earlier ones."""
     return await asyncio.wrap_future(_thread.submit(call))

@@ -26,7 +26,7 @@ class Option(Struct, frozen=True):
 
 
 def of_job(copy: Snapshot, row: Record) -> Iterator[Option]:
-    """What may let this job start earlier."""
+    """The changes that may let this job start earlier."""
     if row.state is State.READY and row.queue_position is None and row.blocked_on is None:
         yield Option("it is queued now", _plain(command("jobs", "run-now", row.job.id)), Extra(now=True))
     yield from _more_workers(copy, row.job.queue)
@@ -38,7 +38,7 @@ def of_job(copy: Snapshot, row: Record) -> Iterator[Option]:
 
 
 def of_queue(copy: Snapshot, queue: str) -> Iterator[Option]:
-    """What may empty this queue earlier."""
+    """The changes that may empty this queue earlier."""
     yield from _more_workers(copy, queue)
     named = {f"queue:{queue}", "queue"}
     named |= {key.partition(":")[0] for row in copy.rows if row.job.queue == queue for key, _ in row.job.limits}

@@ -96,7 +96,7 @@ class VirtualFleet:
     # --- setting up
 
     def _crew(self) -> list[_Worker]:
-        """The workers that are heard of, and the additional ones."""
+        """The workers with a recent heartbeat, and the additional ones."""
         copy, found = self._copy, list[_Worker]()
         for each in copy.workers:
             if each.age <= each.ttl / 9 + 1 and each.queues:
@@ -131,7 +131,7 @@ class VirtualFleet:
         self._change()
 
     def _change(self) -> None:
-        """What happens by itself later, and what this run tries out."""
+        """Plan what happens by itself later, and make the changes that this run tries out."""
         names, extra = self._extra.resumed, self._extra
         changes: list[LimitChange] = [Resume(name, "paused") for name in names]
         changes += [Resume(name, "held") for name in names]

@@ -61,7 +61,7 @@ def estimate(copy: Snapshot, row: Record, explanation: str, reach: tuple[str, ..
 
 
 def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
-    """What becomes of a queue. Blocks for `CPU` seconds at most: call it in a thread."""
+    """The near future of a queue. Blocks for `CPU` seconds at most: call it in a thread."""
     watch, durations, scale = _Watch(), Durations(copy.metrics, reach), _scale(copy, queue)
     seen = _Seen(queue)
     waiting = sum(_waits(row, queue) for row in copy.rows)
@@ -122,7 +122,7 @@ class _Watch:
 
 
 class _Seen:
-    """What was seen of a queue in the runs without a change: what its jobs waited for, and how many started."""
+    """A queue in the runs without a change: what its jobs waited for, and how many started."""
 
     def __init__(self, queue: str) -> None:
         self._queue, self._waits = queue, Counter[str]()

@@ -17,7 +17,7 @@ UNSEEN: Final = "treadle.unseen"  # queue and task of stand-ins for jobs that ho
 
 
 def chunk_of(copy: Snapshot, crew: Collection[str], at_once: str = "") -> Chunk:
-    """What to load. `crew`: the workers that are heard of; `at_once`: a scheduled job that is queued now."""
+    """The chunk to load. `crew`: the workers with a recent heartbeat; `at_once`: a scheduled job that is queued now."""
     rows = {row.job.id: _row(row, copy.now, crew, at_once) for row in copy.rows}
     rows |= {row.job.id: row for row in _unseen(copy)}
     jobs = tuple(Carried(record=row, edges=tuple(_edges(row, rows))) for row in rows.values())

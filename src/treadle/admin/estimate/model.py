@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Range(Struct, frozen=True):
-    """When something happens: in four of five simulations between `low` and `high`, in half of them by `median`."""
+    """When something happens: in nine of ten virtual runs between `low` and `high`, in half of them by `median`."""
 
     low: float
     median: float
@@ -14,7 +14,7 @@ class Range(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What one change would do.
+    """The effect of one change.
 
     what     the change in words, such as "2 more workers with 20 slots each"
     when     when the job then starts, or the queue is empty; None: not within the horizon
@@ -53,7 +53,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 class QueuePlan(Struct, frozen=True, kw_only=True):
-    """What becomes of a queue if nothing changes.
+    """The near future of a queue if nothing changes.
 
     queue, at     the queue, and the time of the plan
     queued, running, blocked, scheduled  its jobs now; numbers of 10,000 may be more
@@ -88,4 +88,6 @@ def range_of(moments: list[float]) -> Range:
     """The range of these moments; there is at least one."""
     found = sorted(moments)
     last = len(found) - 1
-    return Range(found[round(last * 0.1)], found[last // 2] / 2 + found[(last + 1) // 2] / 2, found[round(last * 0.9)])
+    return Range(
+        found[round(last * 0.05)], found[last // 2] / 2 + found[(last + 1) // 2] / 2, found[round(last * 0.95)]
+    )

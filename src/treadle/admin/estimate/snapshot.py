@@ -73,7 +73,7 @@ class Copying:
         self._bytes = BYTES
 
     async def of_job(self, row: Record, glance: Glance, ahead: int | None) -> Snapshot:
-        """What decides when this job starts."""
+        """Read all that decides when this job starts."""
         self._rows[row.job.id] = _light(row)
         queues = self._queues(row.job.queue, glance)
         before = Query(order="queue", queue=row.job.queue, ahead_of=row.job.id)

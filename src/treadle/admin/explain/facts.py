@@ -1,4 +1,4 @@
-"""The facts that a sentence is made of: the row, and what was read of the storage beside it."""
+"""The facts that a sentence is made of: the row, and what was read of its surroundings."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _after(prefix: str, row: Record) -> str | None:
 
 
 def is_due(row: Record, now: float) -> bool:
-    """Whether a ready job that is neither queued nor blocked would be queued by the next claim."""
+    """Whether a ready job would be queued by the next claim, although no claim has queued it yet."""
     return row.state is State.READY and row.due_at is not None and row.due_at <= now
 
 

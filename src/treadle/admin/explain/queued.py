@@ -64,7 +64,7 @@ def _pauses(worker: Presence) -> bool:
 
 
 def _turn(facts: Facts) -> str:
-    """What decides its turn, unless that is the order in which the jobs came."""
+    """The rule that decides its turn, unless that is the order in which the jobs came."""
     job, first = facts.row.job, facts.first
     if job.lane is not None:
         return f" (lanes take turns; its lane is {job.lane!r})"
