@@ -11,9 +11,8 @@ from treadle.core.model import Record, State
 from treadle.core.query_model import Glance, Query
 from treadle.storage.admission import Usage, slots_fit
 from treadle.storage.contract import Storage
-from treadle.storage.machine.queueing import order
 from treadle.storage.move_marks import mark_of
-from treadle.storage.row_rules import costs
+from treadle.storage.row_rules import costs, order
 
 RUNS_READ: Final = 1_000  # running jobs among which the parent of a job and the holders of slots are looked for
 RIVALS_READ: Final = 200  # blocked or queued jobs of its queue that are compared with a job
