@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.limit_model import LimitUse
-from treadle.core.model import Presence, Record, State
+from treadle.core.model import Presence, Record
 from treadle.core.query_model import Glance, MetricsRow, Query
 from treadle.errors import TreadleError
 from treadle.storage.contract import Storage
@@ -26,7 +26,7 @@ UPSTREAMS: Final = 200  # jobs that it waits for, directly or through others
 PAGE: Final = 500  # rows in one read: their payloads are dropped before the next
 BYTES: Final = 16 * 2**20  # of payloads that are read at most
 MINUTES: Final = 5  # minutes over which arrivals are counted
-COUNTED: Final = 2_000  # arrivals that are counted in a minute
+COUNTED: Final = 2_000  # arrivals in a minute from which on only the last minute is counted
 RECENT: Final = 100  # new jobs that show what arrives
 METRICS: Final = (
     (900.0, 300),
@@ -89,12 +89,13 @@ class Copying:
         return await self._whole(queue, self._queues(queue, glance), glance, max(0, _queued(glance, queue) - read))
 
     async def _whole(self, main: str, queues: list[str], glance: Glance, left_out: int) -> Snapshot:
-        await self._read(Query(order="started", queue=main if self._bound else None), RUNNING)
+        scan = self._storage.capabilities.scan
+        await self._read(Query(order="started", queue=main if self._bound else None, scan=RUNNING), RUNNING)
         for queue in queues:
             if queue != main:
                 await self._read(Query(order="queue", queue=queue), OTHERS)
-            await self._read(Query(order="oldest", queue=queue, ready="blocked"), BLOCKED)
-            await self._read(Query(order="due", queue=queue, state=(State.READY,), ready="scheduled"), DUE)
+            await self._read(Query(order="oldest", queue=queue, ready="blocked", scan=scan), BLOCKED)
+            await self._read(Query(order="due", queue=queue, ready="scheduled", scan=scan), DUE)
         arriving = {queue: await self._arriving(queue, glance.at) for queue in queues}
         recent = list[Record]()
         for queue in [queue for queue, rate in arriving.items() if rate]:
@@ -130,7 +131,7 @@ class Copying:
         """Read the rows of a query, up to `most`. Returns how many it has."""
         read, cursor = 0, None
         while read < most and self._bytes > 0:
-            page = await self._storage.find(replace(query, cursor=cursor, limit=min(PAGE, most - read), scan=most))
+            page = await self._storage.find(replace(query, cursor=cursor, limit=min(PAGE, most - read)))
             self._keep(page.records)
             read, cursor = read + len(page.records), page.cursor
             if cursor is None:
@@ -157,8 +158,10 @@ class Copying:
         counts = list[int]()
         for minute in range(MINUTES):
             end = now - 60 * minute
-            query = Query(queue=queue, since=end - 60, before=end, limit=0, count=True, scan=COUNTED)
+            query = Query(queue=queue, since=end - 60, before=end, limit=0, count=True, scan=MINUTES * COUNTED)
             counts.append((await self._storage.find(query)).total or 0)
+            if counts[0] >= COUNTED:  # earlier minutes are beyond the bound of the query
+                return counts[0] / 60
             if counts.count(0) > MINUTES // 2:
                 return 0.0
         return median(counts) / 60

@@ -104,7 +104,8 @@ class Reader:
         if not slots_fit(use.rule, Usage(used=use.used), cost):
             return ()
         back = Query(order="queue", queue=row.job.queue, limit=RIVALS_READ, scan=RIVALS_READ)
-        held = Query(order="oldest", queue=row.job.queue, ready="blocked", limit=RIVALS_READ)
+        scan = self._storage.capabilities.scan
+        held = Query(order="oldest", queue=row.job.queue, ready="blocked", limit=RIVALS_READ, scan=scan)
         found = [each for query in (back, held) for each in (await self._storage.find(query)).records]
         ahead = [each for each in found if each.blocked_on == key and order(each) < order(row)]
         return tuple(sorted(ahead, key=lambda each: (each.queue_position is None, order(each))))
