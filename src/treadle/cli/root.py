@@ -152,6 +152,9 @@ def _code_of(error: Exception) -> int:
     if isinstance(error, errors.BadUrl | errors.BadOption | errors.BadArgument | errors.UnknownTask | errors.TooLarge):
         complain(text)
         return USAGE
+    if isinstance(error, errors.SchemaTooOld):
+        complain(text)
+        return UNREACHABLE
     if isinstance(error, errors.StorageUnavailable | errors.NotADatabase | errors.SchemaTooNew):
         complain(f"{text}; run `treadle doctor` to find the cause")
         return UNREACHABLE
