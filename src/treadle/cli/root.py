@@ -41,6 +41,7 @@ COMMANDS = {
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
     "from": ("treadle.cli.from_other", "Move a program from Celery to Treadle."),
+    "check": ("treadle.cli.check", "Compare the code with the stored jobs, before a deployment."),
     "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
     "completion": ("treadle.cli.completion", "Print the code that completes commands in a shell."),
     "demo": (
