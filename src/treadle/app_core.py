@@ -43,9 +43,8 @@ from treadle.producer.client import Client
 from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
-from treadle.storage import compose, connect
+from treadle.storage import LookOnly, compose, connect
 from treadle.storage.contract import Bound, Storage
-from treadle.storage.look_only import LookOnly
 from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.user_session import bound_to
 from treadle.tasks.core import TaskCore

@@ -69,7 +69,7 @@ def check(
 
 async def _run(app: App, options: Options) -> Report:
     from treadle.cli.progress import Bar
-    from treadle.code_check import check as check_code
+    from treadle.code_check import check_code
 
     app._core.only_look()
     async with app:

@@ -85,13 +85,13 @@ class RowChecks:
             found = misfits(task.signature, row.job.payload, later)
         except BadTask as error:
             found = [BadArgument(task.name, None, str(error))]
-        for error in found:
+        for misfit in found:
             self._findings.add(
                 "arguments",
                 task.name,
-                f"parameter {error.parameter!r} {error.problem}" if error.parameter else error.problem,
+                f"parameter {misfit.parameter!r} {misfit.problem}" if misfit.parameter else misfit.problem,
                 COMPATIBLE,
-                place=error.parameter or "",
+                place=misfit.parameter or "",
                 example=row.job.id,
                 state=row.state,
             )

@@ -46,7 +46,7 @@ class Options(Struct, frozen=True, kw_only=True):
     sample: int | None = None
 
 
-async def check(core: AppCore, options: Options, progress: Progress = lambda looked, jobs: None) -> Report:
+async def check_code(core: AppCore, options: Options, progress: Progress = lambda looked, jobs: None) -> Report:
     """Compare the tasks, schedules and limits of an app with its storage, which is open. Only reads. Raises
     StorageError."""
     return await _Check(core, options, progress).run()
