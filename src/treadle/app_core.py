@@ -38,6 +38,7 @@ from treadle.execution.job_run import is_of_run
 from treadle.execution.open_transaction import guarded
 from treadle.policy import judge
 from treadle.policy.judge import HOLD
+from treadle.policy.misfits import Misfits, longest_wait
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
 from treadle.resources import AppResources, Injector
@@ -114,7 +115,9 @@ class AppCore:
         sizes: Sizes | None = None,
         ids: IdFactory | None = None,
         random: Callable[[], float] | None = None,
+        misfits: Misfits = "fail",
     ) -> None:
+        self.misfit_wait = longest_wait(misfits)
         self.choice, self.now = choice, choice.clock or clocks.wall
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, TaskCore] = {}
