@@ -64,8 +64,9 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     token     the access token for an http:// url; None: TREADLE_TOKEN
     outbox    Outbox(...) in the database with your data: `within=session` writes the jobs there, and they are delivered
               over to the storage after the commit. For jobs that are not in the same database
-    misfits   what becomes of a job whose arguments this code cannot read. "fail": it fails. "wait": it is handed back,
-              uncounted, while a live worker has another version of its task, for 10 minutes at most; or the seconds.
+    misfits   what becomes of a job whose arguments this code cannot read. "fail": it fails. "wait": the worker
+              releases it, uncounted, while another live worker has another version of its task, for 10 minutes at
+              most; or the seconds.
               For rolling deployments, where old and new workers run side by side
     clock     returns seconds since 1970. For tests, like ids (returns job ids) and random (returns 0 to 1).
 

@@ -77,7 +77,7 @@ def _rows(schema: str) -> dict[str, list[Any]]:
 
 
 async def told(storage: Storage) -> dict[str, Any]:
-    """What the reading verbs return."""
+    """The results of the reading verbs."""
     pages = {}
     for name, query in {
         "unfinished": Query(state=OPEN, order="oldest", limit=500),

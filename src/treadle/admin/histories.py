@@ -172,7 +172,7 @@ def line(history: History, hides: Hides | None) -> str:
 
 
 def _without(text: str, hides: Hides) -> str:
-    """A stored text with its secrets hidden; of a codec's own format nothing can be told, so all of it is hidden."""
+    """A stored text with its secrets hidden; a codec's own format has no names, so all of it is hidden."""
     try:
         msgspec.json.decode(text)
     except UNREADABLE:
@@ -196,7 +196,8 @@ _read = msgspec.json.Decoder(History).decode
 
 
 def read(lines: Sequence[str | bytes]) -> list[History]:
-    """The histories in these lines of a file; empty lines are left out. Raises BadOption, which names the line."""
+    """The histories in these lines of a file; empty lines are left out. Raises BadOption with the number of a line that
+    is no history."""
     found = []
     for number, text in enumerate(lines, 1):
         if not text.strip():

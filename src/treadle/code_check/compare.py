@@ -34,7 +34,7 @@ Progress = Callable[[int, int], object]
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What to check.
+    """The extent of a check.
 
     serves  the queues of the workers, if they are started with --queues; (): those of the tasks
     only    only the jobs of these queues; (): of all

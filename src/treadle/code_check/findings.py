@@ -1,4 +1,4 @@
-"""What a check found: groups of jobs with the same problem, counted, each with one example."""
+"""The result of a check: groups of jobs with the same problem, counted, each with one example."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Findings:
         example: str | None = None,
         state: str | None = None,
     ) -> None:
-        """Count one. `place`: tells groups of one kind and subject apart, beside the wording of `what`."""
+        """Count one. `place`: tells groups of one kind and subject apart, in addition to the wording of `what`."""
         words = signature(what) if len(self._groups) < GROUPS else ""
         key = kind, subject, f"{place} {words}"
         found = self._groups.get(key)

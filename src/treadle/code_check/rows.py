@@ -116,8 +116,8 @@ class RowChecks:
         self._findings.add(
             "step",
             task.name,
-            f"the recorded step {key!r} is not in its source any more{hint}: its run raises StepMismatch, or takes the "
-            "new step beside it",
+            f"the recorded step {key!r} is not in its source any more{hint}: its run raises StepMismatch, or also "
+            "takes the new step",
             "keep names and order of the steps while jobs are running, or give the changed function a new task name; "
             "`treadle.testing.replay` shows what each history does",
             place=STEP_NUMBER.sub("", key),

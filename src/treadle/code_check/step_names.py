@@ -24,7 +24,7 @@ STEP_NUMBER: Final = re.compile(r"#\d+$")  # of the second step of a name, and o
 class StepNames(Struct):
     """The steps that the source of a task names.
 
-    names      the names as checkpoints have them -> the function of the step, if it can be told
+    names      the names as checkpoints have them -> the function of the step, if it is known
     patterns   those with changing parts
     is_open    other names may occur: a name comes from a variable, or no step was found
     """
@@ -92,7 +92,7 @@ def _sources(function: Callable[..., Any]) -> Iterator[tuple[FunctionType, ast.A
 
 
 def _home(function: Any) -> str:
-    """The top package of a function, by which the user's program is told from libraries."""
+    """The top package of a function, which separates the user's program from libraries."""
     return str(getattr(function, "__module__", None) or "").partition(".")[0]
 
 

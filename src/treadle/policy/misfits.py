@@ -1,4 +1,4 @@
-"""A job that one version of a program cannot read, and another one can: how long it waits, and what is said about it.
+"""A job that one version of a program cannot read, and another one can: how long it waits, and the words for it.
 
 The row keeps the end of the wait in a checkpoint, with the round that it belongs to: after a reopening it counts anew.
 """
@@ -51,12 +51,12 @@ def left_to_others(record: Record, outcome: Outcome, worker: str, until: float, 
 
 
 def words(record: Record) -> str | None:
-    """What to say about a job that waits for another version of its task; None: it does not."""
+    """The words for a job that waits for another version of its task; None: it does not."""
     if record.reason is None or not record.reason.startswith(MISFIT) or record.state is not State.READY:
         return None
     worker, until = record.reason.removeprefix(MISFIT), waits_until(record)
     end = "" if until is None else f" until {moment_text(until)}; then it fails"
     return (
-        f"worker {worker} could not read its arguments and handed it back, uncounted: it waits for a worker with "
+        f"worker {worker} could not read its arguments and released it, uncounted: it waits for a worker with "
         f"another version of task {record.job.task!r}{end}"
     )

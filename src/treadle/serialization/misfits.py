@@ -86,7 +86,8 @@ def _no_payload(signature: CallCodec, error: BaseException) -> BadArgument:
 
 
 def _of_shape(task: str, plan: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[BadArgument]:
-    """What is missing, unknown, given twice or too much. `Parameters.bind` raises for the first of these only."""
+    """The arguments that are missing, unknown, given twice or too many. `Parameters.bind` raises for the first of these
+    only."""
     found: list[BadArgument] = []
     left, more = list(args), dict(kwargs)
     while True:

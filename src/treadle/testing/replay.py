@@ -40,7 +40,7 @@ PATIENCE: Final = 10.0  # s that the code between two steps may take
 
 
 class Replayed(Struct, frozen=True):
-    """What became of one history.
+    """The result of one history.
 
     stopped_at  the first step that no run has recorded; None: the function ended before such a step
     taken       the recorded steps that it took

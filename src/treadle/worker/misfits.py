@@ -1,6 +1,6 @@
 """Leaves jobs whose arguments this code cannot read to workers with another version of their task.
 
-A job that was handed back keeps its queue position. This worker leaves it out of its claims for AGAIN seconds, so that
+A job that it releases keeps its queue position. This worker leaves it out of its claims for AGAIN seconds, so that
 the others get it; then it claims it once more, to see whether there still are others.
 """
 
@@ -56,7 +56,7 @@ class Misfits:
         return tuple(self._left)
 
     async def settled(self, run: JobRun, outcome: Outcome, moment: float) -> Outcome:
-        """The outcome of a run that could not read its arguments: as it is, or handed back to other workers.
+        """The outcome of a run that could not read its arguments: as it is, or the job released.
 
         moment  now, by the storage's clock
         """
@@ -66,7 +66,7 @@ class Misfits:
             return outcome
         self._left[record.job.id] = monotonic() + AGAIN
         log.warning(
-            "%s %s: this code cannot read its arguments, but another worker has other code: handed back",
+            "%s %s: this code cannot read its arguments, but another worker has other code: released",
             record.job.task,
             record.job.id,
         )
