@@ -27,7 +27,7 @@ async def pay({parameters}) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
-@shows("two worker processes of two versions each run the jobs that only they can read, uncounted", area="Checks")
+@shows("two worker processes of two versions each run the jobs that only they can read, uncounted")
 async def test_each_version_runs_its_own_jobs(tmp_path: Path) -> None:
     parameters = {"old": "order: int", "new": "order: str, currency: str"}
     for version, given in parameters.items():

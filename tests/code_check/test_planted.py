@@ -52,7 +52,7 @@ def harmless(tmp_path_factory: pytest.TempPathFactory) -> Checked:
         return checked(tmp_path_factory.mktemp("harmless"), HARMLESS, monkeypatch)
 
 
-@shows("`treadle check` finds thirty-eight planted incompatibilities between code and stored jobs", area="Checks")
+@shows("`treadle check` finds thirty-eight planted incompatibilities between code and stored jobs")
 @pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.what)
 def test_a_planted_misfit_is_found(case: Case, planted: Checked) -> None:
     told = [words(each) for each in planted.report["findings"]]
@@ -72,7 +72,7 @@ def test_each_finding_was_planted(planted: Checked) -> None:
     assert (planted.code, planted.changed) == (1, False)
 
 
-@shows("`treadle check` raises no false alarm on twenty-eight harmless changes", area="Checks")
+@shows("`treadle check` raises no false alarm on twenty-eight harmless changes")
 @pytest.mark.parametrize("case", HARMLESS, ids=lambda case: case.what)
 def test_a_harmless_change_is_not_reported(case: Case, harmless: Checked) -> None:
     told = [words(each) for each in harmless.report["findings"]]

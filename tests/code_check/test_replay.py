@@ -61,7 +61,7 @@ async def histories(function: Callable[..., Any], folder: Path) -> Path:
     return path
 
 
-@shows("`replay` runs changed durable functions over exported histories without running a step", area="Checks")
+@shows("`replay` runs changed durable functions over exported histories without running a step")
 async def test_the_same_code_follows_its_history(tmp_path: Path) -> None:
     path = await histories(order, tmp_path)
     [told] = await replay(program(order), path)

@@ -122,7 +122,7 @@ async def filled(kind: str, folder: Path) -> tuple[str, dict[str, Any]]:
     return url, before
 
 
-@shows("a storage opened only to be read answers as usual, and is byte for byte the same afterwards", area="Storages")
+@shows("a storage opened only to be read answers as usual, and is byte for byte the same afterwards")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_reading_changes_no_byte(kind: str, tmp_path: Path) -> None:
     url, before = await filled(kind, tmp_path)
@@ -214,7 +214,7 @@ async def test_ports_without_jobs_have_nothing_to_read() -> None:
 # --- the commands
 
 
-@shows("`treadle doctor` and `treadle migrate --check` change no byte of the storage", area="Storages")
+@shows("`treadle doctor` and `treadle migrate --check` change no byte of the storage")
 @pytest.mark.parametrize("kind", KINDS)
 def test_doctor_and_the_check_of_migrations_change_no_byte(kind: str, tmp_path: Path) -> None:
     url = url_of(kind, tmp_path)
@@ -364,7 +364,7 @@ async def test_a_schema_that_must_be_migrated_is_named(tmp_path: Path) -> None:
 async def test_a_user_that_may_only_read_is_enough(kind: str, tmp_path: Path) -> None:
     url, before = await filled(kind, tmp_path)
     server = redis.Redis.from_url(valkey.url())
-    rights = ("+@read", "+@connection", "+eval_ro", "+evalsha_ro", "+time", "+command", "+info")
+    rights = ("+@read", "+@connection", "+eval_ro", "+evalsha_ro", "+time", "+info")
     server.execute_command(
         "ACL", "SETUSER", "looker", "on", ">pw", "resetkeys", "resetchannels", "%R~{treadle:*", "-@all", *rights
     )

@@ -62,7 +62,7 @@ async def working(*workers: Worker) -> AsyncIterator[None]:
         yield
 
 
-@shows("with misfits='wait', jobs that new code cannot read are run by the old workers, uncounted", area="Checks")
+@shows("with misfits='wait', jobs that new code cannot read are run by the old workers, uncounted")
 @pytest.mark.parametrize("kind", [*KINDS, "http"])
 async def test_two_versions_side_by_side(kind: str, tmp_path: Path) -> None:
     """Each version enqueues jobs that the other cannot read; all of them are run by their own."""

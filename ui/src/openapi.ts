@@ -449,6 +449,7 @@ export interface Presence {
   paused: number;
   gathering: [string, number, number][];
   age: number;
+  versions: string[];
 }
 
 export interface PreviewView {
@@ -655,6 +656,7 @@ export interface WorkerView {
   paused: number;
   gathering: [string, number, number][];
   age: number;
+  versions: string[];
   leader: boolean;
 }
 
