@@ -10,7 +10,7 @@ import difflib
 import logging
 import random as _random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from treadle.admin import (
@@ -38,12 +38,13 @@ from treadle.execution.job_run import is_of_run
 from treadle.execution.open_transaction import guarded
 from treadle.policy import judge
 from treadle.policy.judge import HOLD
+from treadle.policy.misfits import Misfits, longest_wait
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
 from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
-from treadle.storage import compose, connect
+from treadle.storage import LookOnly, compose, connect
 from treadle.storage.contract import Bound, Storage
 from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.user_session import bound_to
@@ -71,6 +72,7 @@ class StorageChoice:
     clock       for storages that read the time in this process; None: the wall clock
     by_default  whether no argument of the app gave the url
     outbox      writes the jobs of `within=` to the user's database; None: the storage does that
+    look        the storage is only read: opening it creates, migrates and writes nothing
     """
 
     url: str | None = None
@@ -81,6 +83,7 @@ class StorageChoice:
     token: str | None = None
     by_default: bool = False
     outbox: Outbox | None = None
+    look: bool = False
 
     @property
     def is_only_one(self) -> bool:
@@ -89,6 +92,9 @@ class StorageChoice:
 
     def make(self) -> Storage:
         """The storage object; for a url or ports, a new one each time."""
+        return LookOnly(self._made()) if self.look else self._made()
+
+    def _made(self) -> Storage:
         if self.storage is not None:
             return self.storage
         if self.ports is not None:
@@ -109,7 +115,9 @@ class AppCore:
         sizes: Sizes | None = None,
         ids: IdFactory | None = None,
         random: Callable[[], float] | None = None,
+        misfits: Misfits = "fail",
     ) -> None:
+        self.misfit_wait = longest_wait(misfits)
         self.choice, self.now = choice, choice.clock or clocks.wall
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, TaskCore] = {}
@@ -292,6 +300,11 @@ class AppCore:
         """Use this storage from now on. The app must be closed, and no worker of it may run."""
         self.choice, self.life = choice, self.new_life(choice)
         self.client.at_hand = self.life.at_hand
+
+    def only_look(self) -> None:
+        """Open the storage only to read it, from now on. The app must be closed. Opening then raises SchemaTooOld for a
+        storage that does not exist yet or must be migrated first."""
+        self.use(replace(self.choice, look=True))
 
     def _when_open(self) -> None:
         self.moved.forget()

@@ -64,6 +64,7 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
         ["explain", ANY, "--eta"],
         ["cancel", ANY],
         ["retry", ANY],
+        ["export"],
     ],
     "queues": [[], ["pause", "q"]],
     "plan": [["q"]],
@@ -79,6 +80,7 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
     "top": [["--times", "1"]],
     "migrate": [[]],
     "doctor": [[], ["--json"]],
+    "check": [["tests.cli.check_app:app"], ["tests.cli.check_app:app", "--json"]],
     "server": [["--port", "0"]],
     "up": [["--protocol", "delayed", "--port", "0"]],
     "worker": [["--protocol", "delayed"]],
@@ -126,7 +128,14 @@ def test_no_command_shows_the_secret_of_a_url(
     assert SECRET not in caplog.text
 
 
-QUICK = ("jobs", "enqueue", "migrate", "doctor", "stats")  # the other commands reach the storage in the same way
+QUICK = (
+    "jobs",
+    "enqueue",
+    "migrate",
+    "doctor",
+    "check",
+    "stats",
+)  # the other commands reach the storage in the same way
 
 
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - set(QUICK)))

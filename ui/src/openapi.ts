@@ -468,6 +468,7 @@ export interface Presence {
   paused: number;
   gathering: [string, number, number][];
   age: number;
+  versions: string[];
 }
 
 export interface PreviewView {
@@ -686,6 +687,7 @@ export interface WorkerView {
   paused: number;
   gathering: [string, number, number][];
   age: number;
+  versions: string[];
   leader: boolean;
 }
 

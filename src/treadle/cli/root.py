@@ -42,6 +42,7 @@ COMMANDS = {
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
     "from": ("treadle.cli.from_other", "Move a program from Celery to Treadle."),
+    "check": ("treadle.cli.check", "Compare the code with the stored jobs, before a deployment."),
     "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
     "completion": ("treadle.cli.completion", "Print the code that completes commands in a shell."),
     "demo": (
@@ -153,6 +154,9 @@ def _code_of(error: Exception) -> int:
     if isinstance(error, errors.BadUrl | errors.BadOption | errors.BadArgument | errors.UnknownTask | errors.TooLarge):
         complain(text)
         return USAGE
+    if isinstance(error, errors.SchemaTooOld):
+        complain(text)
+        return UNREACHABLE
     if isinstance(error, errors.StorageUnavailable | errors.NotADatabase | errors.SchemaTooNew):
         complain(f"{text}; run `treadle doctor` to find the cause")
         return UNREACHABLE

@@ -275,3 +275,4 @@ class Presence(Struct, frozen=True, gc=False, kw_only=True):
     paused: float = 0.0  # s from this heartbeat on during which its throttle claims nothing
     gathering: tuple[tuple[str, float, float], ...] = ()  # (batch task, s since its first item, s until its call)
     age: float = 0.0  # s since this heartbeat, set by the storage; a worker sends 0
+    versions: tuple[str, ...] = ()  # of the signature of each of `tasks`, in that order; (): it does not tell

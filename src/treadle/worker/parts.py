@@ -23,6 +23,7 @@ from treadle.worker.executors.batches import Batches
 from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.judging import Judging
 from treadle.worker.log_capture import LogCapture
+from treadle.worker.misfits import Misfits
 from treadle.worker.outage import StorageOutage
 from treadle.worker.state import WorkerState
 from treadle.worker.timeouts import Timeouts
@@ -43,6 +44,7 @@ class WorkerHost(Protocol):
     sizes: Sizes
     reducers: dict[str, Reducer]
     resources: AppResources
+    misfit_wait: float
 
     @property
     def client(self) -> Sender: ...
@@ -85,6 +87,7 @@ class WorkerParts:
     timeouts: Timeouts
     batches: Batches
     site: Site
+    misfits: Misfits
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept
     judging: Judging | None = None  # None: no middleware overrides `judged`

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 from tests.admin.situations.stage import START, Gate, Sentence, Situations, Stage
 from tests.kit import work
-from treadle.core.model import NewJob
+from treadle.core.model import NewJob, Outcome, State
+from treadle.policy.misfits import left_to_others
 
 situations = Situations()
 CALM = "a worker of 'default' will claim it shortly."
@@ -186,6 +187,23 @@ async def a_worker_declined_it(stage: Stage) -> AsyncIterator[Sentence]:
             "in 60 "
             "s; `treadle jobs run-now a` queues it at once.",
         )
+
+
+@situations.add
+async def a_worker_could_not_read_it(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.job()
+    [row] = await stage.claim("a")
+    failed = Outcome(id="a", version=row.version, state=State.FAILED, attempt=1, error="BadArgument: x")
+    await stage.storage.settle([left_to_others(row, failed, "w1", stage.clock() + 600)])
+    await stage.beat()
+    yield (
+        "a",
+        "It is queued, but worker w1 could not read its arguments and released it, uncounted: it waits for a "
+        "worker with "
+        f"another version of task 't' until {stage.at(600)}; then it fails; `treadle worker --queues default` with "
+        "that "
+        "code runs it.",
+    )
 
 
 @situations.add

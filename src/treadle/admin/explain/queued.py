@@ -12,6 +12,7 @@ from treadle.admin.explain.limited import own_parent
 from treadle.admin.explain.wording import at, count, jobs, lasting, named, start_worker, worker_of
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence
+from treadle.policy import misfits
 
 _FULL = "all slots of the"
 
@@ -27,6 +28,8 @@ def queued(facts: Facts) -> str:
         several = f"none of the {len(serving)} workers" if len(serving) > 1 else "the only worker"
         has = "has" if len(serving) > 1 else "does not have"
         return f"It is queued, and {several} of {queue!r} {has} the task {task!r}."
+    if (misfit := misfits.words(row)) is not None:
+        return f"It is queued, but {misfit}; {start_worker(queue)} with that code runs it."
     if (held_up := _held_up(able, facts)) is not None:
         return f"It is queued, but {held_up}."
     able = [worker for worker in able if not is_silent(worker) and not _pauses(worker)]
