@@ -8,11 +8,13 @@ backlog         the cost of a large backlog on a Redis server
 blocked         the cost of one tenant's blocked jobs for the others
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
+check           the cost of `treadle check` with a million jobs
 looks           the cost of lists and counts at a million jobs
 outbox          how fast a relay delivers the rows of an outbox, also while it is killed
 lateness        how late delayed jobs are picked up
 plans           how PostgreSQL finds the next jobs
 churn           whether a database that was busy for an hour is slower than a new one
+eta             how far the estimates of starts are off, in simulated fleets
 fleet-limits    the cost of limits in a fleet of workers
 fleet-lines     the effect of other tasks' jobs and of batch tasks
 acts            the time to cancel or retry many jobs
@@ -44,6 +46,7 @@ SMALLER = {
     "blocked": "blocked",
     "roads": "roads",
     "http": "over_http",
+    "check": "checking",
     "looks": "looks",
     "lateness": "lateness",
     "outbox": "outbox",
@@ -63,6 +66,7 @@ SMALLER = {
     "django": "django_enqueue",
     "otel": "otel",
     "dashboard": "dashboard.run",
+    "eta": "eta",
     "fleet": "fleet.run",
 }
 

@@ -102,6 +102,12 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "Explanations": ("tests/admin/test_explain.py", "tests/admin/test_looks.py"),
     "Dead jobs and redrive": ("tests/admin/test_dead.py",),
+    "Checks before a deployment": (
+        "tests/cli/test_two_versions.py",
+        "tests/code_check/",
+        "tests/storage/test_look_only.py",
+        "tests/worker/test_misfits.py",
+    ),
     "Retention": (f"{LAWS}laws_prune.py",),
     "Crashes and outages": ("tests/faults/",),
     "Storages": ("tests/storage/",),

@@ -24,6 +24,7 @@ from treadle.declare import Declarations
 from treadle.errors import BadOption
 from treadle.execution import every_app, middleware
 from treadle.policy import judge
+from treadle.policy.misfits import Misfits
 from treadle.policy.retry import Retry
 from treadle.ports import name_of_space, three
 from treadle.resources import Overrides
@@ -63,6 +64,10 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     token     the access token for an http:// url; None: TREADLE_TOKEN
     outbox    Outbox(...) in the database with your data: `within=session` writes the jobs there, and they are delivered
               over to the storage after the commit. For jobs that are not in the same database
+    misfits   what becomes of a job whose arguments this code cannot read. "fail": it fails. "wait": the worker
+              releases it, uncounted, while another live worker has another version of its task, for 10 minutes at
+              most; or the seconds.
+              For rolling deployments, where old and new workers run side by side
     clock     returns seconds since 1970. For tests, like ids (returns job ids) and random (returns 0 to 1).
 
     At most one of url, storage and ports can be given. Raises BadOption, BadUrl and BadCodec.
@@ -84,6 +89,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         ports: Any = None,
         namespace: str | None = None,
         outbox: Outbox | None = None,
+        misfits: Misfits = "fail",
     ) -> None:
         if sum(given is not None for given in (url, storage, ports)) > 1:
             raise BadOption("storage", "give only one of url=, storage= and ports=")
@@ -101,7 +107,16 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         )
         if codec is not None:
             codecs.probe(codec)
-        self._core = AppCore(choice, retry=retry, on_error=on_error, codec=codec, sizes=sizes, ids=ids, random=random)
+        self._core = AppCore(
+            choice,
+            retry=retry,
+            on_error=on_error,
+            codec=codec,
+            sizes=sizes,
+            ids=ids,
+            random=random,
+            misfits=misfits,
+        )
         self._sync = Portal(self._core)
         every_app.joined(self, self._core.layers)
 

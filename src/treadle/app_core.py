@@ -39,12 +39,13 @@ from treadle.execution.open_transaction import guarded
 from treadle.metrics import ProcessCounts
 from treadle.policy import judge
 from treadle.policy.judge import HOLD
+from treadle.policy.misfits import Misfits, longest_wait
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
 from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
-from treadle.storage import compose, connect
+from treadle.storage import LookOnly, compose, connect
 from treadle.storage.contract import Bound, Storage
 from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.timed import TimedStorage
@@ -74,6 +75,7 @@ class StorageChoice:
     by_default  whether no argument of the app gave the url
     outbox      writes the jobs of `within=` to the user's database; None: the storage does that
     counts      counts the calls of the storage for scrapers; None: nothing reads them
+    look        the storage is only read: opening it creates, migrates and writes nothing
     """
 
     url: str | None = None
@@ -85,6 +87,7 @@ class StorageChoice:
     by_default: bool = False
     outbox: Outbox | None = None
     counts: ProcessCounts | None = None
+    look: bool = False
 
     @property
     def is_only_one(self) -> bool:
@@ -94,7 +97,9 @@ class StorageChoice:
     def make(self) -> Storage:
         """The storage object; for a url or ports, a new one each time."""
         made = self._made()
-        return made if self.counts is None else TimedStorage(made, self.counts)
+        if self.counts is not None:
+            made = TimedStorage(made, self.counts)
+        return LookOnly(made) if self.look else made
 
     def _made(self) -> Storage:
         if self.storage is not None:
@@ -117,7 +122,9 @@ class AppCore:
         sizes: Sizes | None = None,
         ids: IdFactory | None = None,
         random: Callable[[], float] | None = None,
+        misfits: Misfits = "fail",
     ) -> None:
+        self.misfit_wait = longest_wait(misfits)
         self.choice, self.now = choice, choice.clock or clocks.wall
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, TaskCore] = {}
@@ -312,6 +319,11 @@ class AppCore:
             self.client.counted = self.counts.enqueued
             self.use(replace(self.choice, counts=self.counts))
         return self.counts
+
+    def only_look(self) -> None:
+        """Open the storage only to read it, from now on. The app must be closed. Opening then raises SchemaTooOld for a
+        storage that does not exist yet or must be migrated first."""
+        self.use(replace(self.choice, look=True))
 
     def _when_open(self) -> None:
         self.moved.forget()

@@ -78,6 +78,7 @@ class SyncJobs(View[Jobs]):
     history = _reads(Jobs.history)
     position = _reads(Jobs.position)
     explain = _reads(Jobs.explain)
+    eta = _reads(Jobs.eta)
     signals_of = _reads(Jobs.signals_of)
     signal = Waits(Jobs.signal)
     cancel = Waits(Jobs.cancel)
@@ -110,6 +111,7 @@ class SyncQueues(View[Queues]):
 
     stats = _reads(Queues.stats)
     glance = _reads(Queues.glance)
+    plan = _reads(Queues.plan)
     pause = Waits(Queues.pause)
     resume = Waits(Queues.resume)
 

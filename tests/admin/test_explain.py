@@ -44,8 +44,13 @@ async def test_a_rate_of_the_queue_that_is_used_up(app: App, clock: HandClock) -
         "It is queued, and the rate of its queue 'mail' (1 start per 3600 s) is used up; the next start is possible "
         "at 2023-11-14 23:13:20 UTC, in 3,412 s"
     )
-    assert await app.jobs.explain(second) == f"{used_up}."
-    assert await app.jobs.explain(third) == f"{used_up}; 1 job is ahead of it."
+    since = (
+        "; `treadle limits set queue:mail --rate 2 --per 3600` doubles the rate. It has waited since 2023-11-14 "
+        "22:13:20 "
+        "UTC."
+    )
+    assert await app.jobs.explain(second) == f"{used_up}{since}"
+    assert await app.jobs.explain(third) == f"{used_up}; 1 job is ahead of it{since}"
     clock.advance(3412)
     await app.storage.heartbeat(present(queue="mail"), [], 30)
     assert "shortly" in await app.jobs.explain(second)
@@ -63,13 +68,15 @@ async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> 
     clock.advance(10)
     assert await app.jobs.explain(third) == (
         "It is blocked: the rate of the limit 'api' (2 starts per 60 s) is used up; the next start is possible at "
-        "2023-11-14 22:14:20 UTC, in 50 s; 2 jobs are blocked."
+        "2023-11-14 22:14:20 UTC, in 50 s; 2 jobs are blocked; `treadle limits set api --slots 5 --rate 4 --per "
+        "60` doubles "
+        "the rate. It has waited since 2023-11-14 22:13:20 UTC."
     )
     clock.advance(50)
     await app.storage.claim(Claim(worker="w1#2", limit=1))
     assert await app.jobs.explain(large) == (
-        "It is blocked until the limit 'api' has room (3 of 5 slots in use, 1 of 2 starts per 60 s used, "
-        "1 job is blocked)."
+        "It is blocked until the limit 'api' has room (3 of 5 slots in use, 1 of 2 starts per 60 s used, it needs 2, "
+        "1 job is blocked). It has waited since 2023-11-14 22:13:20 UTC."
     )
 
 
@@ -114,7 +121,7 @@ async def test_a_worker_that_sends_no_heartbeat(app: App, clock: HandClock) -> N
     clock.advance(20)
     assert "of the 2 workers that can run it came 20 s ago (w2)" in await app.jobs.explain(job)
     clock.advance(71)
-    assert await app.jobs.explain(job) == "It is queued, and no worker serves its queue 'default'."
+    assert (await app.jobs.explain(job)).startswith("It is queued, and no worker serves its queue 'default': `treadle")
 
 
 @shows("`explain` names the worker that a throttle pauses")
@@ -143,13 +150,13 @@ async def test_a_worker_that_declines_it(app: App, spy: Spy, clock: HandClock) -
         said = await say(app, spy, job, "declined")
         assert said == (
             "It is not queued yet: worker 'w1' declined it (accept=), and it is offered again at "
-            "2023-11-14 22:14:20 UTC, in 60.0 s."
+            f"2023-11-14 22:14:20 UTC, in 60 s; `treadle jobs run-now {job.id}` queues it at once."
         )
     clock.advance(61)
     await app.storage.heartbeat(present("w2"), [], 30)
     assert await app.jobs.explain(job) == (
         "It is next in its queue again, after worker 'w1' declined it (accept=); a worker of 'default' will claim it "
-        "shortly."
+        "shortly. It has waited since 2023-11-14 22:14:20 UTC."
     )
     async with work(app, name="w2"):
         await job.result(timeout=30)
@@ -254,11 +261,13 @@ async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, spy: S
         (Limit("queue:q", slots=0), "Its queue 'q' is paused (0 slots): `treadle queues resume q` resumes it."),
         (
             Limit("api", rate=0),
-            "The limit 'api' lets no job start because its rate is 0: `treadle limits set api` changes that.",
+            "The limit 'api' lets no job start because its rate is 0: `treadle limits set api --rate 1 --per 1` "
+            "lets one start.",
         ),
         (
             Limit("queue:q", rate=0),
-            "Its queue 'q' lets no job start because its rate is 0: `treadle limits set queue:q` changes that.",
+            "Its queue 'q' lets no job start because its rate is 0: `treadle limits set queue:q --rate 1 --per 1` "
+            "lets one start.",
         ),
     ],
     ids=lambda found: f"{found.name} {found.slots}" if isinstance(found, Limit) else "",

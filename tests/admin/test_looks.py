@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit import Spy
 from treadle import App
-from treadle.admin.explain import MOST_AHEAD, explain
+from treadle.admin.explain import MOST_AHEAD, Facts, explain
 from treadle.admin.storage_move import _running
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Presence, Record
@@ -82,8 +82,12 @@ async def test_more_jobs_are_ahead_than_are_counted(spy: Spy, clock: HandClock) 
     app, rows = await filled(spy, clock)
     async with app:
         seen = Glance(at=clock(), workers=(Presence(worker="w", queues=("default",), tasks=("t",), slots=4),))
-        assert "behind 10,000+ jobs in queue 'default'" in explain(rows[1], {}, MOST_AHEAD, seen, clock())
-        assert "behind 9,999 jobs in queue" in explain(rows[1], {}, MOST_AHEAD - 1, seen, clock())
+        assert "behind 10,000+ jobs in queue 'default'" in explain(
+            Facts(row=rows[1], ahead=MOST_AHEAD, glance=seen, now=clock())
+        )
+        assert "behind 9,999 jobs in queue" in explain(
+            Facts(row=rows[1], ahead=MOST_AHEAD - 1, glance=seen, now=clock())
+        )
 
 
 async def test_a_position_is_counted_up_to_a_bound(spy: Spy, clock: HandClock) -> None:

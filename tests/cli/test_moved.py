@@ -91,11 +91,13 @@ LOOKS = {
     "jobs.history",
     "jobs.position",
     "jobs.explain",
+    "jobs.eta",
     "jobs.signals_of",
     "dead.list",
     "queues.glance",
     "dead.groups",
     "queues.stats",
+    "queues.plan",
     "limits.list",
     "limits.is_stored",
     "schedules.list",
@@ -106,6 +108,7 @@ UNKNOWN: list[Callable[[App], Awaitable[Any]]] = [  # jobs that are not in this 
     lambda app: app.jobs.handle("new"),
     lambda app: app.jobs.position("new"),
     lambda app: app.jobs.explain("new"),
+    lambda app: app.jobs.eta("new"),
     lambda app: app.jobs.signals_of("new"),
     lambda app: app.schedules.get("hourly"),
 ]
@@ -185,6 +188,7 @@ COMMANDS = (
     "jobs signal ready go",
     "jobs show new",
     "jobs explain new",
+    "jobs explain new --eta",
     "queues pause default",
     "queues resume default",
     "limits pause mail",
@@ -207,7 +211,14 @@ async def test_no_command_that_acts_ends_with_0(tmp_path: Path, capsys: pytest.C
         assert code != 0, words
         assert NEW in out + err, words
     capsys.readouterr()
-    for words in ("jobs list", "jobs explain ready", "stats", "queues list"):
+    for words in (
+        "jobs list",
+        "jobs explain ready",
+        "jobs explain ready --eta",
+        "plan default",
+        "stats",
+        "queues list",
+    ):
         assert await asyncio.to_thread(treadle, [*words.split(), "--url", url]) == 0
         assert f"was moved to {NEW}" in capsys.readouterr().err
 
@@ -220,6 +231,7 @@ OLD: dict[str, Callable[[App], Awaitable[Any]]] = {
     "app.jobs.signals_of": lambda app: app.jobs.signals_of("ready"),
     "app.dead.list": lambda app: app.dead.list(),
     "app.limits.list": lambda app: app.limits.list(),
+    "app.queues.plan": lambda app: app.queues.plan("default"),
     "app.queues.stats": lambda app: app.queues.stats(),
     "app.schedules.list": lambda app: app.schedules.list(),
     "app.schedules.get": lambda app: app.schedules.get("daily"),

@@ -56,8 +56,18 @@ URLS = [
 
 ANY = "0" * 26
 CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with each of its groups
-    "jobs": [["list"], ["list", "--json"], ["show", ANY], ["explain", ANY], ["cancel", ANY], ["retry", ANY]],
+    "jobs": [
+        ["list"],
+        ["list", "--json"],
+        ["show", ANY],
+        ["explain", ANY],
+        ["explain", ANY, "--eta"],
+        ["cancel", ANY],
+        ["retry", ANY],
+        ["export"],
+    ],
     "queues": [[], ["pause", "q"]],
+    "plan": [["q"]],
     "limits": [[], ["set", "x", "--slots", "1"]],
     "schedules": [[]],
     "enqueue": [["task", "1"]],
@@ -71,6 +81,7 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
     "metrics": [[]],
     "migrate": [[]],
     "doctor": [[], ["--json"]],
+    "check": [["tests.cli.check_app:app"], ["tests.cli.check_app:app", "--json"]],
     "server": [["--port", "0"]],
     "up": [["--protocol", "delayed", "--port", "0"]],
     "worker": [["--protocol", "delayed"]],
@@ -118,7 +129,14 @@ def test_no_command_shows_the_secret_of_a_url(
     assert SECRET not in caplog.text
 
 
-QUICK = ("jobs", "enqueue", "migrate", "doctor", "stats")  # the other commands reach the storage in the same way
+QUICK = (
+    "jobs",
+    "enqueue",
+    "migrate",
+    "doctor",
+    "check",
+    "stats",
+)  # the other commands reach the storage in the same way
 
 
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - set(QUICK)))

@@ -252,7 +252,9 @@ async def test_a_signal_after_the_wait(app: App, ledger: Ledger) -> None:
     job = await t.enqueue()
     assert await drain(app) == 1
     assert (await app.jobs.get(job)).state is State.WAITING
-    assert await app.jobs.explain(job) == "It waits for the signal 'approved'."
+    assert await app.jobs.explain(job) == (
+        f"It waits for the signal 'approved': `treadle jobs signal {job.id} approved` sends it."
+    )
     await app.jobs.signal(job, "approved", {"by": "Ada"})
     assert await drain(app) == 1
     assert await job.result(0) == [{"by": "Ada"}, "done 1"]

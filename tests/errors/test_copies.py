@@ -37,6 +37,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "RemoteFailure": ("ValueError", "builtins", "no", "Traceback ..."),
     "ResourceFailed": ("shop.pool", "failed"),
     "SchemaTooNew": (9, 3),
+    "SchemaTooOld": (1, 3, "jobs.db"),
     "Signalled": ("j1", "paid"),
     "Stale": ("j1", "running"),
     "StepMismatch": ("j1", "charge", "", "ship"),

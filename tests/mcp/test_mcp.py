@@ -23,6 +23,8 @@ READING = {
     "list_jobs",
     "get_job",
     "explain_job",
+    "estimate_job",
+    "plan_queue",
     "job_history",
     "list_queues",
     "list_workers",
@@ -112,6 +114,8 @@ async def test_every_reading_tool_answers_by_its_schema(place: Path) -> None:
         id = jobs[0]["id"]
         assert (await it.call("get_job", id=id))["state"] == "failed"
         assert "It failed" in json.dumps(await it.call("explain_job", id=id))
+        assert (await it.call("estimate_job", id=id))["start"] is None
+        assert (await it.call("plan_queue", name="mail"))["queue"] == "mail"
         assert (await it.call("job_history", id=id))["attempts"]
         queues = await it.call("list_queues")
         assert {queue["name"] for queue in queues["queues"]} == {"mail", "images"}

@@ -185,6 +185,8 @@ async def test_find_cancel_retry_run_now_delete_explain(call: Client) -> None:
     assert ([each["id"] for each in page["jobs"]], page["total"]) == ([id], 1)
     _, said = await call("GET", f"/v1/jobs/{id}/explain")
     assert "due" in said["text"]
+    _, estimate = await call("GET", f"/v1/jobs/{id}/eta")
+    assert (estimate["start"], estimate["explanation"]) == (None, said["text"])
     assert await call("POST", f"/v1/jobs/{id}/run_now") == (200, {"jobs": 1})
     assert await call("POST", f"/v1/jobs/{id}/cancel", {"tree": False}) == (200, {"jobs": 1})
     assert await call("POST", f"/v1/jobs/{id}/retry") == (200, {"jobs": 1})
@@ -196,6 +198,8 @@ async def test_find_cancel_retry_run_now_delete_explain(call: Client) -> None:
 
 async def test_queues_and_limits(call: Client) -> None:
     await call("POST", "/v1/jobs", {"task": "t", "queue": "mail"})
+    _, plan = await call("GET", "/v1/queues/mail/plan")
+    assert (plan["queued"], plan["empty"], plan["slots"]) == (1, None, 0)
     await call("POST", "/v1/queues/mail/pause")
     _, found = await call("GET", "/v1/queues")
     [queue] = found["queues"]

@@ -132,6 +132,7 @@ PRESENCE = Presence(
     paused=1.5,
     gathering=(("batch", 0.5, 1.0),),
     age=0.25,
+    versions=("ab12cd34",),
 )
 RENEWAL = LeaseRenewal("j1", 4, (("step", "1"),), "0.5", ("mail",))
 RULE = Limit("api", slots=3, rate=10, per=60.0, how="bucket", burst=5, hold="ended")

@@ -40,6 +40,12 @@ export interface Cancel {
   tree?: boolean;
 }
 
+export interface Change {
+  what: string;
+  when: ModelRange | null;
+  command: string | null;
+}
+
 export interface CheckView {
   verdict: "error" | "ok" | "warning";
   name: string;
@@ -61,6 +67,19 @@ export interface Counts {
   succeeded: number;
   failed: number;
   retried: number;
+}
+
+export interface Estimate {
+  id: string;
+  at: number;
+  explanation: string;
+  start: ModelRange | null;
+  end: ModelRange | null;
+  ahead: number;
+  left_out: number;
+  simulations: number;
+  changes: Change[];
+  assumptions: string[];
 }
 
 export interface Examined {
@@ -450,6 +469,7 @@ export interface Presence {
   gathering: [string, number, number][];
   draining: string;
   age: number;
+  versions: string[];
 }
 
 export interface PreviewView {
@@ -493,6 +513,26 @@ export interface QueueOverview {
   spark: number[];
 }
 
+export interface QueuePlan {
+  queue: string;
+  at: number;
+  queued: number;
+  running: number;
+  blocked: number;
+  scheduled: number;
+  workers: number;
+  slots: number;
+  arriving: number;
+  leaving: number | null;
+  utilisation: number | null;
+  empty: ModelRange | null;
+  bottleneck: string | null;
+  left_out: number;
+  simulations: number;
+  changes: Change[];
+  assumptions: string[];
+}
+
 export interface QueueView {
   name: string;
   paused: boolean;
@@ -509,14 +549,6 @@ export interface QueueView {
 
 export interface QueueViews {
   queues: QueueView[];
-}
-
-export interface Range {
-  from?: number | null;
-  to?: number | null;
-  step?: number | null;
-  queue?: string | null;
-  task?: string | null;
 }
 
 export interface Rates {
@@ -674,6 +706,7 @@ export interface WorkerView {
   gathering: [string, number, number][];
   draining: string;
   age: number;
+  versions: string[];
   leader: boolean;
 }
 
@@ -710,6 +743,20 @@ export interface WorkflowsAsked {
   limit?: number;
 }
 
+export interface ModelRange {
+  low: number;
+  median: number;
+  high: number;
+}
+
+export interface MetricsRange {
+  from?: number | null;
+  to?: number | null;
+  step?: number | null;
+  queue?: string | null;
+  task?: string | null;
+}
+
 export interface Answers {
   "DELETE /v1/jobs/{id}": Acted;
   "DELETE /v1/limits/{name}": Noted;
@@ -720,6 +767,7 @@ export interface Answers {
   "GET /v1/failures": FailureGroups;
   "GET /v1/jobs": PageView;
   "GET /v1/jobs/{id}": JobView;
+  "GET /v1/jobs/{id}/eta": Estimate;
   "GET /v1/jobs/{id}/explain": Explained;
   "GET /v1/jobs/{id}/history": JobHistory;
   "GET /v1/jobs/{id}/wait": JobView;
@@ -730,6 +778,7 @@ export interface Answers {
   "GET /v1/operations/{id}": Operation;
   "GET /v1/overview": Overview;
   "GET /v1/queues": QueueViews;
+  "GET /v1/queues/{name}/plan": QueuePlan;
   "GET /v1/scale": Scale;
   "GET /v1/schedules": ScheduleViews;
   "GET /v1/schedules/{name}": ScheduleView;

@@ -3,6 +3,7 @@
 
 from treadle.admin.audit import Audit
 from treadle.admin.dead import Dead
+from treadle.admin.estimate import Change, Estimate, QueuePlan, Range
 from treadle.admin.event_feed import EventFeed
 from treadle.admin.job_history import JobAttempt, JobHistory, Signal, Step
 from treadle.admin.jobs import Filter, Jobs
@@ -16,7 +17,9 @@ from treadle.admin.workflows import Workflows
 
 __all__ = [
     "Audit",
+    "Change",
     "Dead",
+    "Estimate",
     "EventFeed",
     "Filter",
     "JobAttempt",
@@ -27,7 +30,9 @@ __all__ = [
     "MetricsReader",
     "Operations",
     "OrphanedWorkflows",
+    "QueuePlan",
     "Queues",
+    "Range",
     "Signal",
     "Step",
     "Workflows",

@@ -12,7 +12,9 @@ from typing import Any
 
 from treadle.admin import acts, stored_values
 from treadle.admin.audit import is_entry, without_entries
-from treadle.admin.explain import MOST_AHEAD, explain, limits_within, made_by
+from treadle.admin.estimate import Copying, Estimate, estimate, in_turn
+from treadle.admin.explain import MOST_AHEAD, explain, limits_within
+from treadle.admin.explain.reading import Reader
 from treadle.admin.job_filters import id_of, query_of, rows_of, text_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_search import Hide, Search
@@ -20,18 +22,17 @@ from treadle.admin.job_search import find as search_rows
 from treadle.admin.known_names import Names, near, warn
 from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
-from treadle.core import defaults, ids
+from treadle.core import defaults
 from treadle.core.job import Job
 from treadle.core.model import Record, State
 from treadle.core.must_await import Awaited
-from treadle.core.query_model import Glance, Order, Page, Query
+from treadle.core.query_model import Order, Page, Query
 from treadle.durable.checkpoints import check_name
 from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
 from treadle.policy.retry import read_policy
 from treadle.producer.client import Client
 from treadle.serialization import call_codec
 from treadle.storage.contract import Storage
-from treadle.storage.move_marks import mark_of
 from treadle.storage.row_rules import within as in_reach
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
@@ -39,7 +40,6 @@ from treadle.workflow import signals
 
 Filter = Any
 Told = Callable[[int], object]
-RUNS_READ = 1_000  # running jobs among which `explain` looks for the parent of a job
 UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
@@ -57,7 +57,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     """
 
     looks = frozenset(
-        {"get", "handle", "list", "history", "position", "explain", "signals_of", "signal"}
+        {"get", "handle", "list", "history", "position", "explain", "eta", "signals_of", "signal"}
     )  # `signal` stores a row
 
     def __init__(
@@ -197,7 +197,9 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         Raises UnknownJob, and BadOption for `most` below 1."""
         if most < 1:
             raise BadOption("most", f"expected at least 1, found {most!r}")
-        row = await self.get(job)
+        return await self._ahead(await self.get(job), most)
+
+    async def _ahead(self, row: Record, most: int = MOST_AHEAD) -> int | None:
         if row.queue_position is None:
             return None
         # The query names the queue because a token that is bound to queues must name one over HTTP.
@@ -206,31 +208,32 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         return page.total
 
     async def explain(self, job: HasId | str) -> str:
-        """Explain in one sentence why a job is not running, or how it ended. Raises UnknownJob.
+        """Explain why a job is not running, or how it ended: the cause, since when, until when if that is known, which
+        job or worker holds it up, and the command that changes it. Raises UnknownJob.
 
         If the jobs have moved to another storage, the sentence names it.
         """
-        row = await self.get(job)
-        storage = await self._storage()
-        mark = await mark_of(storage)
-        if mark is not None and mark.role == "gone":
-            return (
-                f"Its storage was moved to {mark.other}: look there. Its row here is out of date and says {row.state}."
-            )
-        ups = [self._visible(up) for up in await storage.get(row.after)] if row.state is State.WAITING else []
-        ahead = await self.position(row.job.id) if row.queue_position is not None else None
-        seen = Glance(at=self._now())
-        if row.state is State.RUNNING or row.queue_position is not None:
-            seen = await storage.glance()
-        elif row.state is State.READY and row.blocked_on is not None:
-            seen = Glance(at=self._now(), limits=await storage.limits())
-        parent = None
-        if row.state is State.READY and ids.stem(row.job.id) is not None:  # a run enqueued it, and may hold its slot
-            queue = row.job.queue if storage.capabilities.queues else None  # a bound token must name one
-            running = await storage.find(Query(order="started", queue=queue, limit=RUNS_READ, scan=RUNS_READ))
-            parent = made_by([each for each in running.records if self._visible(each)], row.job.id)
-        seen = limits_within(seen, self._reach)
-        return explain(row, dict(zip(row.after, ups, strict=False)), ahead, seen, self._now(), parent)
+        row, storage = await self.get(job), await self._storage()
+        reader = Reader(storage, self._visible, self._ahead, self._reach, self._now())
+        return explain(await reader.facts(row))
+
+    async def eta(self, job: HasId | str) -> Estimate:
+        """Estimate when a job starts and ends, and what would let it start earlier. Raises UnknownJob.
+
+        The real rules run over a bounded copy of the queue, with the run times that workers have measured; see
+        `Estimate.assumptions`. `start` is None for a job that has begun or ended, and for one that does not start by
+        itself: `explanation` says why. Takes up to a second of CPU time, in a thread; the estimates of a process are
+        made one after the other.
+        """
+        row, storage = await self.get(job), await self._storage()
+        reader = Reader(storage, self._visible, self._ahead, self._reach, self._now())
+        facts = await reader.facts(row)
+        said = explain(facts)
+        if row.state.final or (facts.mark is not None and facts.mark.role in ("gone", "closing")):
+            return Estimate(id=row.job.id, at=facts.now, explanation=said)
+        seen = limits_within(await storage.glance(), self._reach)
+        copy = await Copying(storage, self._reach).of_job(row, seen, facts.ahead)
+        return await in_turn(lambda: estimate(copy, row, said, self._reach))
 
     def _visible(self, row: Record | None) -> Record | None:
         return row if row is not None and in_reach(self._reach, row.job.queue) else None

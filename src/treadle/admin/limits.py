@@ -6,7 +6,7 @@ its own, so changes by operators, deployments and holding jobs never undo each o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from treadle.admin.known_names import Names, warn
@@ -118,6 +118,11 @@ class Limits(
     async def is_stored(self) -> bool:
         """Whether the storage has the mark, and so the declared rules. Reads only the rules."""
         return any(each.key == MARK.name for each in await (await self._storage()).limits(use=False))
+
+    @property
+    def declarations(self) -> Mapping[str, Limit]:
+        """The rules that code declares, by name."""
+        return self._declared
 
     @property
     def declares(self) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from msgspec.structs import replace
 
+from treadle.admin.estimate import Copying, QueuePlan, in_turn, plan
+from treadle.admin.explain import limits_within
 from treadle.admin.known_names import warn
 from treadle.admin.limits import Limits
 from treadle.admin.moved_looks import Moved
@@ -53,6 +55,21 @@ class Queues(Awaited, call="app.queues", sync="app.sync.queues.{name}(...)"):
         found = await (await self._storage()).glance(most)
         await self._moved.looked("app.queues.glance")
         return replace(found, limits=_of_users(found.limits))
+
+    async def plan(self, queue: str, within: tuple[str, ...] = ()) -> QueuePlan:
+        """Estimate when a queue is empty, what its jobs wait for most, and what would change that.
+
+        within  the queues that the caller may see; (): all
+        Takes up to a second of CPU time, in a thread; the estimates of a process are made one after the other.
+        Warns (UnknownName) if nothing uses the name.
+        """
+        storage = await self._storage()
+        words = await self._limits.names.unused_queue(name_of(queue, "queue"))
+        await self._moved.looked("app.queues.plan")
+        glance = limits_within(await storage.glance(), within)
+        copy = await Copying(storage, within).of_queue(queue, glance)
+        warn(words)
+        return await in_turn(lambda: plan(copy, queue, within))
 
 
 def _of_users(limits: Iterable[LimitUse]) -> tuple[LimitUse, ...]:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
     """Check the storage and its contents. Each line shows ok, warn or fail, and how to fix it.
 
-    The exit code is 1 if a check fails. Without --repair the command changes nothing, except that it migrates the
-    storage to the schema of this Treadle.
+    The exit code is 1 if a check fails. Without --repair the command only reads: it changes nothing, migrates nothing,
+    and works with a user or role that may only read. A storage that must be migrated first is a failed check.
     """
     import asyncio
     import warnings
@@ -52,12 +52,11 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
 
 
 async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:
-    from treadle.errors import StorageError
+    from treadle.errors import SchemaTooNew, SchemaTooOld, StorageError
     from treadle.server.doctor import common, leftovers, sqlite
-    from treadle.server.doctor.examine import is_broken, of_contents, of_file
+    from treadle.server.doctor.examine import is_broken, of_contents, of_file, of_server
 
     url, database = target.app.url or "", target.file
-    schema = sqlite.schema(database) if database is not None else None
     if database is not None:
         if repair:
             for check in leftovers.repair_file(database):
@@ -67,13 +66,19 @@ async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]
             yield check
         if is_broken(checks):
             return
+    if not repair:
+        target.app._core.only_look()
     try:
         target.check_there()
         async with target.app as app:
             now = sqlite.schema(database) if database is not None else None
-            was = f", migrated from {schema}" if now != schema else ""
-            yield common.ok("storage", f"{target.url} answers" + (f"; schema {now}{was}" if now is not None else ""))
+            yield common.ok("storage", f"{target.url} answers" + (f"; schema {now}" if now is not None else ""))
             async for check in of_contents(app._core, target.has_tasks, repair):
+                yield check
+    except (SchemaTooOld, SchemaTooNew) as error:
+        yield common.fail("storage", str(error), "`treadle migrate` migrates it, with the newest Treadle that uses it")
+        if isinstance(error, SchemaTooOld):
+            async for check in of_server(url):
                 yield check
     except (StorageError, Stop) as error:
         yield common.fail("storage", f"{target.url}: {error}", "check the URL, and whether the server is running")

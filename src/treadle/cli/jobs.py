@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from treadle.cli.audited import audited, words_of
+from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
+from treadle.cli.histories import export
 from treadle.cli.ids import stored_ids
 from treadle.cli.output import (
     FAILED,
@@ -20,7 +21,6 @@ from treadle.cli.output import (
     data,
     document,
     facts,
-    long_ago,
     note,
     plural,
     stamp_of,
@@ -34,87 +34,17 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.core.query_model import Page
 
-Filters = dict[str, Any]
 Act = Callable[..., Awaitable[int]]  # takes the app, and an id or filters
 
 ORDERS = ["newest", "oldest", "ended", "queue", "due", "started"]
-UNFINISHED = ("waiting", "ready", "running")
-FINAL = ("succeeded", "failed", "cancelled")
-
-
-def _states(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    found = [part for text in texts for part in text.split(",") if part]
-    for each in found:
-        if each not in (*UNFINISHED, *FINAL):
-            raise click.BadParameter(f"expected one or more of {', '.join((*UNFINISHED, *FINAL))}; found {each!r}")
-    return tuple(found)
-
-
-def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the filter options to a command, which receives those that were given as `filters`."""
-
-    @click.option("--state", "-s", multiple=True, callback=_states, help="One or more states, such as ready,running.")
-    @click.option("--task", "-t", help="Name of the task.")
-    @click.option("--queue", "-q", help="Name of the queue.")
-    @click.option("--workflow", metavar="ID", help="Id of the first job of the workflow.")
-    @click.option("--parent", metavar="ID", help="Id of the parent job.")
-    @click.option("--label", "-l", help="Label of the job.")
-    @click.option(
-        "--status",
-        type=click.Choice(["queued", "scheduled", "blocked"]),
-        help="Which of the ready jobs: due, not due yet, or blocked by a limit.",
-    )
-    @click.option(
-        "--search",
-        metavar="TEXT",
-        help="A text in task, arguments, error, labels or key, or the beginning of an id; case does not matter.",
-    )
-    @click.option(
-        "--since",
-        type=long_ago,
-        metavar="MOMENT",
-        help="Jobs created at this time (ISO 8601) or later, or not longer ago than this (2h, 1d).",
-    )
-    @click.option(
-        "--before",
-        type=long_ago,
-        metavar="MOMENT",
-        help="Jobs created before this time (ISO 8601), or longer ago than this (2h, 1d).",
-    )
-    @functools.wraps(command)
-    def with_filters(
-        state: tuple[str, ...],
-        task: str | None,
-        queue: str | None,
-        workflow: str | None,
-        parent: str | None,
-        label: str | None,
-        status: str | None,
-        search: str | None,
-        since: datetime | None,
-        before: datetime | None,
-        **rest: Any,
-    ) -> Any:
-        typed = {
-            "state": state or None,
-            "task": task,
-            "queue": queue,
-            "workflow": workflow,
-            "parent": parent,
-            "label": label,
-            "status": status,
-            "search": search,
-            "since": since,
-            "before": before,
-        }
-        return command(filters={name: value for name, value in typed.items() if value is not None}, **rest)
-
-    return with_filters
 
 
 @click.group()
 def jobs() -> None:
     """List, show and change jobs."""
+
+
+jobs.add_command(export)
 
 
 # --- looking
@@ -215,14 +145,24 @@ def show(target: Target, id: str, json_: bool) -> None:
 @jobs.command()
 @targeted
 @click.argument("id")
-def explain(target: Target, id: str) -> None:
-    """Explain in one sentence why a job is not running, or how it ended."""
+@click.option("--eta", is_flag=True, help="Also estimate when it starts, and what would let it start earlier.")
+@as_json
+def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
+    """Explain why a job is not running, or how it ended, and which command changes that."""
 
-    async def look(app: App) -> str:
+    async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        return await app.jobs.explain(stored)
+        return await (app.jobs.eta(stored) if eta else app.jobs.explain(stored))
 
-    data(target.run(look))
+    found = target.run(look)
+    if json_:
+        document(found if eta else {"id": id, "explanation": found})
+    elif eta:
+        from treadle.cli.estimates import show_estimate
+
+        show_estimate(found)
+    else:
+        data(found)
 
 
 @jobs.command()

@@ -11,6 +11,7 @@ import click
 
 from treadle.cli.output import OK, UNREACHABLE, data
 from treadle.cli.target import Target, targeted
+from treadle.errors import SchemaTooOld
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -23,7 +24,10 @@ DUE = UNREACHABLE  # the exit code of --check
 @click.command()
 @targeted
 @click.option(
-    "--check", is_flag=True, help="Change nothing; exit with 3 if the storage or the outbox must be migrated first."
+    "--check",
+    is_flag=True,
+    help="Change nothing, and exit with 3 if the storage or the outbox must be migrated first; rights to read are "
+    "enough.",
 )
 def migrate(target: Target, check: bool) -> int:
     """Migrate the storage to the schema of this Treadle, or create it. Prints the old and the new schema number.
@@ -64,14 +68,18 @@ def _migrate_storage(target: Target) -> None:
 
 
 def _storage_due(target: Target) -> str | None:
-    """Why the storage needs a migration; None: it needs none. Only SQLite and PostgreSQL have migrations."""
-    newest = _newest(target)
-    if newest is None:
-        return None
-    found = _schema(target)
-    if found is None:
-        return f"{target.url} does not exist yet, or has no tables of Treadle"
-    return f"{target.url} has schema {found}, and this Treadle uses {newest}" if found < newest else None
+    """Why the storage needs a migration; None: it needs none. The storage is only read."""
+    target.app._core.only_look()
+
+    async def opened() -> None:
+        async with target.app:
+            """Opening it compares the schemas."""
+
+    try:
+        asyncio.run(opened())
+    except SchemaTooOld as error:
+        return str(error)
+    return None
 
 
 def _outbox_due(target: Target) -> str | None:
@@ -89,15 +97,6 @@ def _once(outbox: Outbox, act: Callable[[], Awaitable[T]]) -> T:
             await outbox._close()
 
     return asyncio.run(work())
-
-
-def _newest(target: Target) -> int | None:
-    """The schema number that this Treadle uses there; None: that kind of storage has no migrations."""
-    from treadle.server.doctor import postgres, sqlite
-
-    if postgres.is_postgres(target.app.url):
-        return postgres.newest()
-    return sqlite.newest() if target.file is not None else None
 
 
 def _schema(target: Target) -> int | None:

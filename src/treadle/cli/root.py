@@ -30,6 +30,7 @@ COMMANDS = {
     "jobs": ("treadle.cli.jobs", "List, show, cancel, retry and explain jobs."),
     "workflows": ("treadle.cli.workflows", "List workflows, and show the jobs of one."),
     "queues": ("treadle.cli.queues", "List, pause and resume queues."),
+    "plan": ("treadle.cli.estimates", "Estimate when a queue is empty, and what would change that."),
     "limits": ("treadle.cli.limits", "Set how many jobs may run at once, or start in a period."),
     "schedules": ("treadle.cli.schedules", "List, pause, resume and run schedules."),
     "workers": ("treadle.cli.overview", "List the workers that have sent a heartbeat recently."),
@@ -42,6 +43,7 @@ COMMANDS = {
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
     "from": ("treadle.cli.from_other", "Move a program from Celery to Treadle."),
+    "check": ("treadle.cli.check", "Compare the code with the stored jobs, before a deployment."),
     "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
     "completion": ("treadle.cli.completion", "Print the code that completes commands in a shell."),
     "demo": (
@@ -153,6 +155,9 @@ def _code_of(error: Exception) -> int:
     if isinstance(error, errors.BadUrl | errors.BadOption | errors.BadArgument | errors.UnknownTask | errors.TooLarge):
         complain(text)
         return USAGE
+    if isinstance(error, errors.SchemaTooOld):
+        complain(text)
+        return UNREACHABLE
     if isinstance(error, errors.StorageUnavailable | errors.NotADatabase | errors.SchemaTooNew):
         complain(f"{text}; run `treadle doctor` to find the cause")
         return UNREACHABLE

@@ -71,11 +71,14 @@ class Target:
         """The SQLite file; None for other storages."""
         return file_of(self.app.url)
 
-    def run(self, act: Callable[[App], Awaitable[T]], make: bool = False) -> T:
-        """Open the app, call `act`, close the app. `make`: create a missing SQLite file."""
+    def run(self, act: Callable[[App], Awaitable[T]], make: bool = False, look: bool = False) -> T:
+        """Open the app, call `act`, close the app. `make`: create a missing SQLite file. `look`: only read the storage,
+        without migrating it."""
         import asyncio
 
         app = self.app
+        if look:
+            app._core.only_look()
         self.check_there(make)
 
         async def work() -> T:

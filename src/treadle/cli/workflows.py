@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treadle.cli.filters import states
 from treadle.cli.ids import stored_ids
-from treadle.cli.jobs import _states
 from treadle.cli.output import age, as_json, data, document, iso, note, plural, stamp_of, table
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing
@@ -29,7 +29,7 @@ def workflows() -> None:
 
 @workflows.command("list")
 @targeted
-@click.option("--state", "-s", multiple=True, callback=_states, help="States of the first job, such as failed,running.")
+@click.option("--state", "-s", multiple=True, callback=states, help="States of the first job, such as failed,running.")
 @click.option("--queue", "-q", help="Name of the queue of the first job.")
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 100), default=20, show_default=True, help="Number of workflows per page."

@@ -276,3 +276,4 @@ class Presence(Struct, frozen=True, gc=False, kw_only=True):
     gathering: tuple[tuple[str, float, float], ...] = ()  # (batch task, s since its first item, s until its call)
     draining: str = ""  # why its process is replaced: it claims no more, and ends its running jobs
     age: float = 0.0  # s since this heartbeat, set by the storage; a worker sends 0
+    versions: tuple[str, ...] = ()  # of the signature of each of `tasks`, in that order; (): it does not tell

@@ -298,6 +298,9 @@ def check_presence(worker: Presence) -> None:
     at_most("queues", worker.queues, MOST_QUEUES)
     at_most("tasks", worker.tasks, MOST_CALL)
     at_most("gathering", worker.gathering, MOST_CALL)
+    at_most("versions", worker.versions, MOST_CALL)
+    for version in filter(None, worker.versions):
+        a_name("versions", version)
     for option, names in (("queues", worker.queues), ("tasks", worker.tasks)):
         for name in names:
             a_name(option, name)

@@ -120,6 +120,10 @@ class Checkpoints:
         branch.last = key
         return Asked(key, after, entry, branch)
 
+    def following(self, key: str) -> str | None:
+        """The recorded step directly behind this one, or the first one behind ""; None: there is none."""
+        return self._next.get(key)
+
     def _here(self) -> Branch:
         """The branch of the caller: a known one, or a new one."""
         place = _place()

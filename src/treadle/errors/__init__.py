@@ -39,6 +39,7 @@ TreadleError
     ├── StorageFull              no space, or read-only; nothing was stored
     ├── StorageDenied            wrong credentials, or a user without the rights it needs
     ├── SchemaTooNew             written by a newer Treadle
+    ├── SchemaTooOld             opened only to be read, and not created or migrated yet
     ├── NotADatabase             not a Treadle database, or a file whose folder does not exist
     ├── Unsupported              this kind of storage cannot do that
     ├── BadSession (ValueError)  a user's transaction that jobs cannot join
@@ -87,6 +88,7 @@ from treadle.errors.storage import (
     NestedTransaction,
     NotADatabase,
     SchemaTooNew,
+    SchemaTooOld,
     StorageDenied,
     StorageError,
     StorageFull,
@@ -128,6 +130,7 @@ __all__ = [
     "RemoteFailure",
     "ResourceFailed",
     "SchemaTooNew",
+    "SchemaTooOld",
     "Signalled",
     "Stale",
     "StepMismatch",

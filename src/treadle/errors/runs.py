@@ -21,14 +21,15 @@ class StepMismatch(TreadleError):
     """The function asks for other steps, or in another order, than the run that began this job.
 
     recorded  the step that was recorded at this point, or this step with the one before it
-    asked     the step that the function asks for now; `after` the one before it ("" for the first)
+    asked     the step that the function asks for now, "" if it ends; `after` the one before it ("" for the first)
     """
 
     def __init__(self, id: str, asked: str, after: str, recorded: str) -> None:
         self.id, self.asked, self.after, self.recorded = id, asked, after, recorded
         place = f"after {after!r}" if after else "first"
+        takes = f"takes step {asked!r} {place}" if asked else f"ends after {after!r}" if after else "takes no step"
         super().__init__(
-            f"job {id} began with other code: this run takes step {asked!r} {place}, but the stored run took "
+            f"job {id} began with other code: this run {takes}, but the stored run took "
             f"{recorded}; keep the names and order of the steps while jobs are running, and give a changed function a "
             "new task name"
         )

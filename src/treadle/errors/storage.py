@@ -46,6 +46,23 @@ class SchemaTooNew(StorageError):
         super().__init__(f"the storage has schema {found}, this Treadle knows up to {known}: upgrade Treadle")
 
 
+class SchemaTooOld(StorageError):
+    """A storage that was opened only to be read has nothing of Treadle (`found` is 0), or what an older one wrote.
+
+    lacks  the part that the older one did not write, if the schema has the same number
+    """
+
+    def __init__(self, found: int, known: int, where: str, lacks: str = "") -> None:
+        self.found, self.known, self.where, self.lacks = found, known, where, lacks
+        if not found:
+            what = f"{where} does not exist yet, or has nothing of Treadle: check the URL, or run `treadle migrate`"
+        elif lacks:
+            what = f"{where} was written by an older Treadle and lacks {lacks}: run `treadle migrate` first"
+        else:
+            what = f"{where} has schema {found}, this Treadle reads {known}: run `treadle migrate` first"
+        super().__init__(what)
+
+
 class NotADatabase(StorageError):
     """The file is not a Treadle database, or cannot be created because its folder does not exist."""
 

@@ -21,6 +21,7 @@ DESCRIPTIONS: Final = {
     "id": "id of the job, or for a workflow of its first job",
     "status": "queued, scheduled or blocked, or one of waiting, running, succeeded, failed and cancelled",
     "q": "an id or its first 8 characters, or a text in task, arguments, error, labels or key",
+    "name": "name of the queue",
     "workflow": "id of the first job of a workflow",
     "parent": "id of the job that enqueued it",
     "since": "created at this instant or later; seconds since 1970",
@@ -121,8 +122,18 @@ TOOLS: Final = (
     ),
     Reading(
         name="explain_job",
-        description="Explain in one sentence why a job is not running, or how it ended.",
+        description="Explain why a job is not running, or how it ended, and which command changes that.",
         path="/v1/jobs/{id}/explain",
+    ),
+    Reading(
+        name="estimate_job",
+        description="Estimate when a job starts and ends, and what would let it start earlier.",
+        path="/v1/jobs/{id}/eta",
+    ),
+    Reading(
+        name="plan_queue",
+        description="Estimate when a queue is empty, what its jobs wait for most, and what would change that.",
+        path="/v1/queues/{name}/plan",
     ),
     Reading(
         name="job_history",

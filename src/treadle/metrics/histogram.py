@@ -52,3 +52,11 @@ def quantiles(histogram: Mapping[int, int], ranks: tuple[float, ...]) -> tuple[f
             bucket, count = next(buckets, (bucket, whole))
         found.append(middle(bucket))
     return tuple(found)
+
+
+def edges(bucket: int) -> tuple[float, float]:
+    """The shortest and the longest duration in seconds that a bucket stands for."""
+    if bucket < 8:
+        return bucket / 1e6, (bucket + 1) / 1e6  # the bucket has one whole microsecond
+    octave, quarter = divmod(bucket, 4)
+    return (4 + quarter << octave - 1) / 1e6, (5 + quarter << octave - 1) / 1e6

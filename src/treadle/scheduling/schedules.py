@@ -102,6 +102,11 @@ class Schedules(
         self.tasks[own] = SystemTask(own, self._ticker.run, serves=task.name, by_leader=True)
 
     @property
+    def declarations(self) -> Mapping[str, Declared]:
+        """The schedules that code declares, by name."""
+        return self._declared
+
+    @property
     def declares(self) -> bool:
         """Whether code has declared any schedule."""
         return bool(self._declared)

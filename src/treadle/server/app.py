@@ -33,6 +33,7 @@ from treadle.server.redaction import Redaction
 from treadle.server.routes.audit import AuditRoutes
 from treadle.server.routes.bulk import BulkRoutes
 from treadle.server.routes.doctor import DoctorRoutes
+from treadle.server.routes.estimates import EstimateRoutes
 from treadle.server.routes.failures import FailureRoutes
 from treadle.server.routes.history import HistoryRoutes
 from treadle.server.routes.jobs import JobRoutes
@@ -74,6 +75,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         *WorkflowRoutes(core).operations(),
         *ScheduleRoutes(core).operations(),
         *OperatorRoutes(core).operations(),
+        *EstimateRoutes(core).operations(),
         *WorkerProtocol(core, waiting, settings).operations(),
     ]
 

@@ -9,6 +9,7 @@ from treadle.core.redaction import shown
 from treadle.errors import BadUrl
 from treadle.ports import Ports
 from treadle.storage.contract import Storage
+from treadle.storage.look_only import LookOnly as LookOnly
 
 KNOWN = (
     "sqlite:///file.db",

@@ -135,9 +135,15 @@ class Storage(Protocol):
         """The optional parts. A storage that wraps another one passes them on, changed where it changes them."""
         ...
 
-    async def open(self) -> None:
+    async def open(self, look: bool = False) -> None:
         """Connect and migrate. A second call does nothing. Raises BadUrl, SchemaTooNew, NotADatabase,
-        StorageUnavailable."""
+        StorageUnavailable.
+
+        look  open it only to read: nothing is created, migrated or written, rights to read are enough, and only the
+              verbs of `look_only.READS` may be called. Raises SchemaTooOld if there is nothing to read yet, or it must
+              be migrated first
+        """
+        ...
 
     async def close(self) -> None:
         """Release all connections. A second call does nothing; a closed storage can be opened again."""

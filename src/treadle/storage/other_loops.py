@@ -45,7 +45,7 @@ class SharedStorage(StorageProxy):
     async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
         return await self._owner.call(call)
 
-    async def open(self) -> None:
+    async def open(self, look: bool = False) -> None:
         """Do nothing: the app opens and closes the storage, on the loop that owns it."""
 
     async def close(self) -> None:

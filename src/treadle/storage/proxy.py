@@ -54,8 +54,8 @@ class StorageProxy:
         because they only make an object."""
         return await call(self.storage)
 
-    async def open(self) -> None:
-        await self.around("open", lambda storage: storage.open())
+    async def open(self, look: bool = False) -> None:
+        await self.around("open", lambda storage: storage.open(look) if look else storage.open())
 
     async def close(self) -> None:
         await self.around("close", lambda storage: storage.close())

@@ -46,6 +46,12 @@ def turn(job: NewJob, when: float) -> float:
     return when - job.aging * job.priority if job.aging else when
 
 
+def order(row: Record) -> tuple[float, float, str]:
+    """The key by which a queue is sorted."""
+    place = row.queue_position if row.queue_position is not None else row.return_position
+    return -rank(row.job), place if place is not None else 0.0, row.job.id
+
+
 def needed(required: int | None, after: tuple[str, ...]) -> int:
     """The number of endings it waits for: `required`, or all. A row that `after` names twice ends once."""
     upstreams = len(after) if len(after) < 2 else len(set(after))

@@ -12,6 +12,7 @@ from treadle.testing.assertions import Call
 from treadle.testing.clock import HandClock
 from treadle.testing.drain import Endless, drain  # eager: otherwise `drain` would name the submodule
 from treadle.testing.given_storage import NotEmpty
+from treadle.testing.replay import Replayed, replay  # eager, as `drain`
 
 if TYPE_CHECKING:
     from treadle.testing import conformance, faults, history
@@ -24,6 +25,7 @@ __all__ = [
     "HandClock",
     "NotEmpty",
     "Proxy",
+    "Replayed",
     "Simulation",
     "SimulationFailed",
     "StorageProxy",
@@ -32,6 +34,7 @@ __all__ = [
     "drain",
     "faults",
     "history",
+    "replay",
     "simulate",
 ]
 

@@ -38,6 +38,7 @@ class ClaimBuilder:
         self._app_tasks, self._system_tasks = parts.app.tasks, parts.app.system_tasks
         self._election, self._claimable = election, claimable
         self._lease, self._state, self._batches = parts.config.lease, parts.state, parts.batches
+        self._misfits = parts.misfits
         self._first_queue = 0  # index of the queue with which the last claim began
         self._batch_tasks: list[BatchCore] = []
         self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.SYSTEM_QUEUE]
@@ -64,7 +65,8 @@ class ClaimBuilder:
             queues = self._system_queue + queues
         # Leave out jobs with an unconfirmed outcome too: if the answer to the other dispatcher is lost, this worker
         # settles them again.
-        running = (*state.running, *[run.record.job.id for run in state.unconfirmed.runs(but=dispatcher)])
+        unconfirmed = [run.record.job.id for run in state.unconfirmed.runs(but=dispatcher)]
+        running = (*state.running, *unconfirmed, *self._misfits.left_out())
         tasks = self._tasks
         if self._batch_tasks:
             # Only dispatcher 0 claims items of batches: two concurrent claims would each fill the same room.

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from treadle.core import defaults, interrupts
 from treadle.core.events import Event, was_lost
-from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
+from treadle.core.model import ARGUMENTS, DECLINED, Outcome, Pairs, Record, State
 from treadle.durable.steps import DurableBackend
 from treadle.errors import UnknownTask
 from treadle.execution.job_run import JobRun
 from treadle.execution.runner import Runner, SystemTask
 from treadle.policy import attempts, judge
+from treadle.policy.misfits import is_misfit
 from treadle.policy.retry import DEFAULT
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker import commit
@@ -55,7 +56,7 @@ class Executor:
         self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
         self._capture = parts.capture
-        self._judging = parts.judging
+        self._judging, self._misfits = parts.judging, parts.misfits
         self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
     def start_all(self, records: Sequence[Record]) -> None:
@@ -150,7 +151,7 @@ class Executor:
                     job_run.place = run.handle or asyncio.current_task()
                 run.called = True
                 outcome = await self._runner.run(task, job_run, run.rules)
-                if outcome is not None and (job_run.durable is not None or job_run.log is not None):
+                if outcome is not None and (job_run.durable or job_run.log or outcome.reason == ARGUMENTS):
                     outcome = await self._concluded(job_run, outcome)
         except (asyncio.CancelledError, Exception) as error:
             outcome = self._broken_off(run, error)
@@ -163,7 +164,14 @@ class Executor:
         return outcome
 
     async def _concluded(self, job_run: JobRun, outcome: Outcome) -> Outcome:
-        """The outcome with the checkpoints of this run: its steps, and its log lines."""
+        """The outcome with the checkpoints of this run: its steps, and its log lines. A job whose arguments this code
+        cannot read may be left to other workers."""
+        if is_misfit(outcome):
+            moment = (job_run.record.started_at or self._now()) + max(0.0, self._now() - job_run.began)
+            found = await self._misfits.settled(job_run, outcome, moment)
+            if found is not outcome:
+                self._state.troubles[job_run] = None
+                return found
         if job_run.durable is not None:
             outcome = await job_run.durable.concluded(outcome)
         return outcome if self._capture is None else self._capture.kept(job_run, outcome)

@@ -24,6 +24,7 @@ from treadle.worker.executors.batches import Batches
 from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.judging import Judging
 from treadle.worker.log_capture import LogCapture
+from treadle.worker.misfits import Misfits
 from treadle.worker.outage import StorageOutage
 from treadle.worker.state import WorkerState
 from treadle.worker.timeouts import Timeouts
@@ -45,6 +46,7 @@ class WorkerHost(Protocol):
     reducers: dict[str, Reducer]
     resources: AppResources
     counts: ProcessCounts | None
+    misfit_wait: float
 
     @property
     def client(self) -> Sender: ...
@@ -87,6 +89,7 @@ class WorkerParts:
     timeouts: Timeouts
     batches: Batches
     site: Site
+    misfits: Misfits
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept
     judging: Judging | None = None  # None: no middleware overrides `judged`

@@ -37,6 +37,7 @@ from treadle.worker.log_capture import LogCapture
 from treadle.worker.loop_lag import watch_lag
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.metrics_folder import MetricsFolder
+from treadle.worker.misfits import Misfits
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.pruner import Pruner
@@ -81,8 +82,16 @@ class WorkerSession:
         self.timeouts = Timeouts(self.loop)
         self.batches = Batches(self.state, pools.threads, overrides(app.layers, "call"), patient, self.on_wait)
         self.lost = LostReporter(storage, app.emitter, config.name)
+        self.misfits = Misfits(self.state.name, app.tasks, storage, app.misfit_wait)
         self.heartbeat = Heartbeat(
-            self.state, storage, self.lost, list(queues), config.lease, self.tasks, self.batches.gathering
+            self.state,
+            storage,
+            self.lost,
+            list(queues),
+            config.lease,
+            self.tasks,
+            self.batches.gathering,
+            self.misfits.versions,
         )
         self.election = LeaderElection(
             config.role,
@@ -100,6 +109,7 @@ class WorkerSession:
             app=app,
             config=config,
             storage=storage,
+            misfits=self.misfits,
             outage=outage,
             state=self.state,
             timeouts=self.timeouts,

@@ -202,7 +202,7 @@ async def job_page(core: AppCore, id: str, payloads: bool) -> JobPage:
     fitting = [(verb, text) for verb, (text, states, _) in VERBS.items() if row.state in states and _is_late(verb, row)]
     return JobPage(
         row=line_of(row, payloads),
-        explained=clean(await core.jobs.explain(id)) if payloads or not row.state.final else f"It {row.state}.",
+        explained=_explained(await core.jobs.explain(id), row, payloads),
         sections=[("Job", [(name, value) for name, value in about if value is not None])],
         texts=texts,
         runs=[
@@ -275,3 +275,9 @@ async def act_on_schedules(core: AppCore, verb: str, names: Sequence[str], by: s
                 continue
             done += 1
     return done
+
+
+def _explained(sentence: str, row: Record, payloads: bool) -> str:
+    """The sentence of `explain`. Without the right to see payloads, it does not quote the error of the job."""
+    quoted = error_line(row.error)
+    return clean(sentence if payloads or not quoted else sentence.replace(quoted, "not shown"))

@@ -37,7 +37,7 @@ async def of_contents(core: AppCore, has_tasks: bool, repair: bool = False) -> A
     place = shown(core.url) if core.url else "this storage"
     if (moved := words(await mark_of(core.storage), place)) is not None:
         yield common.fail("moved", moved, "restart the processes that still use it with that URL")
-    async for check in _of_server(core.url or "", repair):
+    async for check in of_server(core.url or "", repair):
         yield check
     if not core.storage.capabilities.queues:
         async for check in leftovers.in_storage(core, repair):
@@ -69,8 +69,8 @@ async def examine(core: AppCore) -> AsyncGenerator[Check, None]:
         yield common.fail("storage", f"{place}: {error}", "check whether the server of the storage is running")
 
 
-async def _of_server(url: str, repair: bool) -> AsyncIterator[Check]:
-    """The checks of the storage's server, if it is PostgreSQL or Redis."""
+async def of_server(url: str, repair: bool = False) -> AsyncIterator[Check]:
+    """The checks of the storage's server, if it is PostgreSQL or Redis. The storage need not exist yet."""
     from treadle.server.doctor import postgres, redis
 
     if postgres.is_postgres(url):

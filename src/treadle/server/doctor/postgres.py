@@ -23,13 +23,6 @@ def is_postgres(url: str | None) -> bool:
     return urlsplit(url or "").scheme in ("postgresql", "postgres")
 
 
-def newest() -> int:
-    """The schema number of this Treadle."""
-    from treadle.storage.postgres import newest
-
-    return newest()
-
-
 async def schema(url: str) -> int | None:
     """The schema number of the database; None if it has no tables of Treadle. Raises StorageError."""
     return await _with(url, lambda storage: storage.schema())

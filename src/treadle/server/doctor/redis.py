@@ -6,12 +6,14 @@ With `repair` they correct counters of limits that do not match their jobs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec.structs import replace
 
 from treadle.core.words import size
+from treadle.errors import SchemaTooOld
 from treadle.server.doctor.common import Check, fail, ok, warn
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
@@ -45,16 +47,20 @@ class Asked(Protocol):
 
 
 async def checks(url: str, repair: bool) -> list[Check]:
-    """The checks of the storage's servers. Raises StorageError if one is unreachable."""
+    """The checks of the storage's servers. Raises StorageError if one is unreachable. Without `repair` nothing is
+    written; a namespace that does not exist yet has no counters to check."""
     from treadle.storage import connect
 
     storage = connect(url)
     assert isinstance(storage, Asked)
-    await storage.open()
+    slots: Sequence[tuple[str, int, int]] = ()
+    lists: Sequence[tuple[str, int, int]] = ()
     try:
+        with suppress(SchemaTooOld):
+            await storage.open(look=not repair)
+            slots = await storage.recount(correct=repair)
+            lists = await storage.relist(correct=repair)
         found = await storage.health()
-        slots = await storage.recount(correct=repair)
-        lists = await storage.relist(correct=repair)
     finally:
         await storage.close()
     shards = int(dict(parse_qsl(urlsplit(url).query)).get("shards", "1"))

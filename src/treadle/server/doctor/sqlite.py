@@ -13,7 +13,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.core.words import plural, size
 from treadle.server.doctor.common import Check, fail, ok, warn
@@ -58,19 +58,14 @@ def file_of(url: str | None) -> Path | None:
 
 @contextlib.contextmanager
 def looking(file: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection."""
-    db = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True, timeout=5)
+    """A read-only connection, which creates no file."""
+    from treadle.storage.sqlite import read_only_uri
+
+    db = sqlite3.connect(read_only_uri(str(file))[0], uri=True, timeout=5)
     try:
         yield db
     finally:
         db.close()
-
-
-def newest() -> int:
-    """The schema number of this Treadle."""
-    from treadle.storage.sqlite import newest
-
-    return newest()
 
 
 def schema(file: Path) -> int | None:

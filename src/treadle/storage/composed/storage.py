@@ -22,7 +22,7 @@ from treadle.core import clock
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
-from treadle.errors import StorageError
+from treadle.errors import SchemaTooOld, StorageError
 from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries
 from treadle.storage.composed.asked import Asked, Look, seen, taken
@@ -111,8 +111,8 @@ class ComposedStorage:
 
     # --- life
 
-    async def open(self) -> None:
-        """Read the current rows and subscribe to changes of the log."""
+    async def open(self, look: bool = False) -> None:
+        """Read the current rows and subscribe to changes of the log, which `look` does not. Raises SchemaTooOld."""
         while self._closing is not None and self._closing.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._closing])  # otherwise it would close what is opened here
         if self._is_open:
@@ -120,8 +120,12 @@ class ComposedStorage:
         self._begin()
         await self._follower.reload()
         await self._follower.catch_up()
+        if look and not self._replica.position:
+            await self._close_ports()
+            raise SchemaTooOld(0, log_entries.RULES, f"the namespace {self.namespace!r}")
         self._is_open = True
-        await self._notifier.listen()
+        if not look:
+            await self._notifier.listen()
 
     async def close(self) -> None:
         """Stop and close the ports. If the caller is cancelled, closing goes on, and the next `open` or `close` waits
@@ -148,6 +152,9 @@ class ComposedStorage:
         if beside:
             await asyncio.wait(beside)
         await self._notifier.close()
+        await self._close_ports()
+
+    async def _close_ports(self) -> None:
         for port in (self._queue, self._pubsub, self._store):
             if port.has("close"):
                 await soon(port(port.port.close))

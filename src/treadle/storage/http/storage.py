@@ -84,9 +84,9 @@ class HttpStorage:
         self._trips: set[asyncio.Timeout] = set()  # in progress
         self._most: int | None = None  # bytes of one request that the server accepts, as it reported
 
-    async def open(self) -> None:
+    async def open(self, look: bool = False) -> None:
         """Call `hello`, so that a wrong address or token fails here; it also returns the server's body limit and
-        queues."""
+        queues. It changes nothing, so `look` makes no difference: the server has its storage open."""
         if self._session is not None:
             return
         trust: ssl.SSLContext | bool = ssl.create_default_context(cafile=self._ca) if self._ca else True

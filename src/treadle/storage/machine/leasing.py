@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from treadle.core.model import Claim, NewJob, Record, State
 from treadle.storage.admission import Admission, opens_at, rule_for
 from treadle.storage.machine import limits
-from treadle.storage.machine.queueing import order
 from treadle.storage.machine.rows import Rows
-from treadle.storage.row_rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, within
+from treadle.storage.row_rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, order, within
 
 
 def shares(rows: Rows, ask: Claim) -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.machine.rows import QueueEnds, Rows
-from treadle.storage.row_rules import first_moment, rank, turn
+from treadle.storage.row_rules import first_moment, turn
 
 
 def position(ends: QueueEnds, job: NewJob, when: float) -> float:
@@ -20,12 +20,6 @@ def position(ends: QueueEnds, job: NewJob, when: float) -> float:
         return last + job.stride
     head = ends.queue_head(job)
     return moment if head is None else min(moment, head)
-
-
-def order(row: Record) -> tuple[float, float, str]:
-    """The key by which a queue is sorted."""
-    place = row.queue_position if row.queue_position is not None else row.return_position
-    return -rank(row.job), place if place is not None else 0.0, row.job.id
 
 
 def join(rows: Rows, row: Record, when: float) -> None:

@@ -65,7 +65,7 @@ class MemoryStorage:
         self._mark: MoveState | None = None
         self._metrics: dict[tuple[float, float, str], MetricsRow] = {}
 
-    async def open(self) -> None:
+    async def open(self, look: bool = False) -> None:
         """Does nothing: there is no connection."""
 
     async def close(self) -> None:

@@ -16,10 +16,9 @@ from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage, is_over, rule_for
 from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.machine.limits import keeps_slots
-from treadle.storage.machine.queueing import order
 from treadle.storage.machine.rows import Dependent
 from treadle.storage.memory.ordered import Ordered, Spot
-from treadle.storage.row_rules import costs, named_costs, rank
+from treadle.storage.row_rules import costs, named_costs, order, rank
 
 
 class Edge:

@@ -81,7 +81,12 @@ async def migrate(address: Address) -> None:
 
 async def schema_of(address: Address) -> int:
     """The number of the last migration applied; 0: none. Raises NotADatabase, SchemaTooNew."""
-    return (await _with_connection(address, lambda connection: state(connection, address)))[0]
+    return (await readable_state(address))[0]
+
+
+async def readable_state(address: Address) -> tuple[int, bool]:
+    """As `state`, which changes nothing, on a connection of its own."""
+    return await _with_connection(address, lambda connection: state(connection, address))
 
 
 async def _with_connection(address: Address, act: Callable[[Connection], Awaitable[T]]) -> T:

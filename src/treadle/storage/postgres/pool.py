@@ -30,6 +30,9 @@ SESSION: Final = (
     " set_config('extra_float_digits', '1', false) WHERE pg_backend_pid() = $2::int"
 )
 
+# Of a storage that is only read. Behind a pooler it is not set either; no statement that writes is sent.
+READ_ONLY: Final = "SELECT set_config('default_transaction_read_only', 'on', false) WHERE pg_backend_pid() = $1::int"
+
 
 class Runner(Protocol):
     """Runs a statement of this folder: as a transaction of its own, or in the user's transaction."""
@@ -48,9 +51,11 @@ class Pool:
         self._lent: set[Connection] = set()
         self._places = asyncio.Semaphore(address.pool)
         self._closed = True
+        self._look = False
 
-    def open(self) -> None:
-        """Prepares the pool for the running loop."""
+    def open(self, look: bool = False) -> None:
+        """Prepares the pool for the running loop. `look`: its transactions are read-only."""
+        self._look = look
         self._places = asyncio.Semaphore(self._address.pool)
         self._closed = False
 
@@ -81,6 +86,8 @@ class Pool:
             own = address.prepare is not False and await line.run(
                 SESSION, (self._server_limit, line.made.pgconn.backend_pid), address.timeout, often=False
             )
+            if own and self._look:
+                await line.run(READ_ONLY, (line.made.pgconn.backend_pid,), address.timeout, often=False)
         except BaseException:
             line.close()
             raise

@@ -18,16 +18,16 @@ to_json = msgspec.json.Encoder().encode
 from_json = msgspec.json.Decoder().decode
 decode = msgspec.json.Decoder(NewJob).decode
 
-_TOLD: Final = (
+TOLD_COLUMNS: Final = (
     "j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position, j.return_position, j.due_at, "
     "j.created_at, j.started_at, j.updated_at"
 )
-_STEPS: Final = (
+STEPS: Final = (
     "CASE WHEN j.checkpoints THEN (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num) "
     "FROM {schema}.checkpoints m WHERE m.id = j.id) END"
 )
-TOLD: Final = f"{_TOLD}, {{schema}}.more_of(j, {_STEPS})"  # of `job j`; the schema is filled in later
-TOLD_ENDED: Final = f"{_TOLD}, {{schema}}.more_of(ROW(j.*)::{{schema}}.job, {_STEPS})"  # of `ended j`
+TOLD: Final = f"{TOLD_COLUMNS}, {{schema}}.more_of(j, {STEPS})"  # of `job j`; the schema is filled in later
+TOLD_ENDED: Final = f"{TOLD_COLUMNS}, {{schema}}.more_of(ROW(j.*)::{{schema}}.job, {STEPS})"  # of `ended j`
 
 
 # --- text: PostgreSQL cannot store NUL, so NUL is stored as ESCAPE 0, and ESCAPE as ESCAPE ESCAPE

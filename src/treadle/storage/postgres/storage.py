@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from treadle.core import defaults
+from treadle.core.query_model import Page, Query
 from treadle.errors import StorageError
 from treadle.storage.contract import Capabilities
 from treadle.storage.postgres import address as urls
@@ -16,6 +17,7 @@ from treadle.storage.postgres import transfer
 from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.health import Health, health
 from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
+from treadle.storage.postgres.look_only import LookRunner, look_runner
 from treadle.storage.postgres.migrate import migrate, schema_of
 from treadle.storage.postgres.notifier import Notifier
 from treadle.storage.postgres.pool import Pool, is_missing
@@ -83,16 +85,23 @@ class PostgresStorage(Verbs):
         self._identity = Identity(self._address)
         self._commits = UserCommits(self._address)
         self._home = Home(self._address, self._statements, now, self._identity, self._commits.follow, self._publish)
-        super().__init__(_Renewed(self._pool, self._address, self._publish), now, self._sweeper)
+        self._looking: LookRunner | None = None
+        self._renewed = _Renewed(self._pool, self._address, self._publish)
+        super().__init__(self._renewed, now, self._sweeper)
 
     def _publish(self, noted: Noted) -> None:
         if self._notifier is not None:
             self._notifier.publish(noted.topics)
 
-    async def open(self) -> None:
+    async def open(self, look: bool = False) -> None:
         """Connect and migrate. Raises StorageUnavailable, NotADatabase, SchemaTooNew; StorageError if a privilege is
-        missing."""
+        missing; with `look` SchemaTooOld."""
         if self._open:
+            return
+        if look:
+            self._runner = self._looking = await look_runner(self._pool, self._address)
+            self._pool.open(look)
+            self._open = True
             return
         await migrate(self._address)
         self._pool.open()
@@ -106,12 +115,16 @@ class PostgresStorage(Verbs):
     async def close(self) -> None:
         """Release all connections."""
         self._open = False
+        self._runner, self._looking = self._renewed, None
         notifier, self._notifier = self._notifier, None
         if notifier is not None:
             await notifier.close()
         await self._commits.close()
         await self._sweeper.close()
         self._pool.close()
+
+    async def find(self, query: Query) -> Page:
+        return await super().find(query) if self._looking is None else await self._looking.find(query)
 
     def within(self, session: Any) -> Inside:
         """The verbs inside an open transaction of the user; `storage.user_session` lists the kinds of session. The

@@ -54,10 +54,12 @@ class Pool:
 
     A failed trip is repeated where that can help: once on a new connection if an idle one was dead, and for `PATIENCE`
     seconds if the server may have another address. Every script may be repeated.
+
+    look  scripts run as those that the server lets only read
     """
 
-    def __init__(self, place: Place) -> None:
-        self.where = place.where
+    def __init__(self, place: Place, look: bool = False) -> None:
+        self.where, self.look = place.where, look
         self._place = place
         self._free: list[Connection] = []
         self._places = asyncio.Semaphore(MOST)
@@ -77,7 +79,12 @@ class Pool:
 
     def run(self, *calls: Call) -> Coroutine[Any, Any, list[Any]]:
         """Run several scripts in one trip; return their answers in order."""
-        return self._repeated(calls, b"".join(map(_packed, calls)), len(calls))
+        words = self._evalsha
+        return self._repeated(calls, b"".join([_packed(words, call) for call in calls]), len(calls))
+
+    @property
+    def _evalsha(self) -> bytes:
+        return b"EVALSHA_RO" if self.look else b"EVALSHA"
 
     async def command(self, *words: Any) -> Any:
         """Run one plain command, which must be safe to repeat."""
@@ -113,7 +120,7 @@ class Pool:
             for number, call in enumerate(calls):
                 if isinstance(answers[number], NoScriptError):  # nothing ran: the server does not have the script
                     script, words = call
-                    [answers[number]] = await wire.ask(hiredis.pack_command((b"EVAL", script.text, *words)), 1)
+                    [answers[number]] = await wire.ask(hiredis.pack_command((self._eval, script.text, *words)), 1)
         except BaseException as error:
             wire.close()  # an answer may be outstanding
             if isinstance(error, (Broken, OSError)) and not isinstance(error, TimeoutError):
@@ -137,6 +144,10 @@ class Pool:
             raise wrong
         return answers
 
+    @property
+    def _eval(self) -> bytes:
+        return b"EVAL_RO" if self.look else b"EVAL"
+
     async def _connected(self) -> Connection:
         try:
             return Connection(await self._place.connect(), TIMEOUT)
@@ -158,7 +169,7 @@ def _elsewhere(error: Exception) -> bool:
     return isinstance(error, (Broken, OSError, *ELSEWHERE)) or says(error, ("READONLY", "NOREPLICAS"))
 
 
-def _packed(call: Call) -> bytes:
+def _packed(evalsha: bytes, call: Call) -> bytes:
     script, words = call
-    packed: bytes = hiredis.pack_command((b"EVALSHA", script.sha, *words))
+    packed: bytes = hiredis.pack_command((evalsha, script.sha, *words))
     return packed

@@ -72,13 +72,15 @@ class ShardedRedis:
         self._cross_shard = CrossShard(self._layout, self._shards)
         self._claims = ShardClaims(self._shards, self._cross_shard, self._note)
         self._seen: dict[str, int] = {}
+        self._look = False
 
-    async def open(self) -> None:
-        """Connect. Raises StorageUnavailable and SchemaTooNew, and BadUrl if the namespace was created with another
-        number of shards."""
-        await self._home.open()
+    async def open(self, look: bool = False) -> None:
+        """Connect. Raises StorageUnavailable and SchemaTooNew, with `look` SchemaTooOld, and BadUrl if the namespace
+        was created with another number of shards."""
+        self._look = look
+        await self._home.open(look)
         try:
-            await together(shard.open() for shard in self._shards[1:])
+            await together(shard.open(look) for shard in self._shards[1:])
         except BaseException:
             await self.close()
             raise
@@ -255,8 +257,9 @@ class ShardedRedis:
         return found
 
     async def _arrive(self) -> None:
-        """Finish all moves of workflows, so that no job is between two shards."""
-        if any(await together(shard.read("EXISTS", "leaving") for shard in self._shards[1:])):
+        """Finish all moves of workflows, so that no job is between two shards. A process that only reads leaves them to
+        the others: it may miss the jobs of a workflow that is being moved."""
+        if not self._look and any(await together(shard.read("EXISTS", "leaving") for shard in self._shards[1:])):
             await self._cross_shard.finish()
 
     async def find(self, query: Query) -> Page:
@@ -351,7 +354,7 @@ class ShardedRedis:
             await shard.set_mark(mark)
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
-        if cursor is None:
+        if cursor is None and not self._look:
             await self._cross_shard.finish(fresh=-1.0)  # all calls that began; under a mark no other begins
         told, jobs = Chunk(), list[Carried]()
         while True:

@@ -16,11 +16,10 @@ from treadle.core import clock
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
-from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageUnavailable
+from treadle.errors import BadUrl, SchemaTooOld, StorageUnavailable
 from treadle.storage.contract import Capabilities
 from treadle.storage.queries import merged_glances
-from treadle.storage.redis import call_words, counting, lists, metrics, queries, reading, transfer
-from treadle.storage.redis.errors import RIGHTS
+from treadle.storage.redis import call_words, counting, lists, metrics, opening, queries, reading, transfer
 from treadle.storage.redis.health import Health, health
 from treadle.storage.redis.notifier import Mailbox, Notifier
 from treadle.storage.redis.pool import Command, Pool
@@ -47,8 +46,6 @@ from treadle.storage.value_checks import (
     guarded_settle_claim,
 )
 
-# Version of the layout of keys and rows. Raise it with each change that an older Treadle cannot read.
-SCHEMA: Final = 1
 HOME, LATE = b"\1", b"\2"  # a shard stored nothing: the jobs belong to the first shard, or the call came too late
 TIDIED: Final = 500  # entries of each kind that one prune checks
 RECOUNTED: Final = 10_000  # the most rows from which slots are counted: some 15 ms of the server's time
@@ -90,6 +87,7 @@ class RedisStorage:
         self._place = place_of(url, self._tag)
         self._pool = Pool(self._place)
         self._notifier: Notifier | None = None
+        self._looking = False
         self._tidied: Sequence[Any] = (0, 0, 0, 0)  # the cursors of `tidy`
 
     @property
@@ -97,55 +95,55 @@ class RedisStorage:
         """The server's URL without secrets."""
         return self._pool.where
 
-    async def open(self) -> None:
-        """Connect. Raises StorageUnavailable, StorageDenied, SchemaTooNew."""
-        if self._notifier is not None:
+    async def open(self, look: bool = False) -> None:
+        """Connect. Raises StorageUnavailable, StorageDenied, SchemaTooNew; with `look` SchemaTooOld."""
+        if self._notifier is not None or self._looking:
             return
-        self._pool = Pool(self._place)
+        self._pool, self._looking = Pool(self._place, look), look
+        if look:
+            await self._open_to_look()
+            return
         # One value, so that the first process sets both.
-        own = SCHEMA if self._shards == 1 else f"{SCHEMA}/{self._shards}"
+        own = opening.stored_schema(self._shards)
         stored = await self.read("GET", "schema")
         if stored is None:  # write only then, so that a full server can still be opened and pruned
             await self._pool.command("SET", f"{self._tag}:schema", own, "NX")
             stored = await self.read("GET", "schema")
-        found, _, shards = stored.decode().partition("/")
-        if int(found) > SCHEMA:
-            await self._pool.close()
-            raise SchemaTooNew(int(found), SCHEMA)
-        if int(shards or 1) != self._shards:
-            await self._pool.close()
-            raise BadUrl(
-                f"{self._pool.where}: the namespace {self._ns!r} has shards={shards or 1}, found shards={self._shards} "
-                f"in the URL; use shards={shards or 1}, or move the jobs to another ns with `treadle move`"
-            )
-        self._notifier = Notifier(self._pool, self._tag, self._waiters)
-        await self._notifier.open()
         try:
-            await self._check_rights(self._notifier)
+            self._check_schema(stored)
+            self._notifier = Notifier(self._pool, self._tag, self._waiters)
+            await self._notifier.open()
+            await opening.check_rights(self, self._notifier, self.where, self._ns)
             if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
                 await lists.relist(self, stale=False)
         except BaseException:
             await self.close()
             raise
 
-    async def _check_rights(self, notifier: Notifier) -> None:
-        """Raise StorageDenied if the user lacks a right, because a script that fails halfway does not roll back."""
-        told = await self.call("rights")
-        refused = [f"{told[at].decode()} ({told[at + 1].decode()})" for at in range(0, len(told), 2)]
-        if notifier.refusal is not None:
-            refused.append(f"SUBSCRIBE ({notifier.refusal})")
-        if refused:
-            prefix = f"{{treadle:{self._ns}*"
-            raise StorageDenied(
-                f"{self.where}: the server refuses this user {', '.join(refused)}; expected the rights of "
-                f"`ACL SETUSER <user> ~{prefix} &{prefix} {RIGHTS}`"
-            )
+    async def _open_to_look(self) -> None:
+        """Open without writing, and without a subscription."""
+        try:
+            stored = await self.read("GET", "schema")
+            if stored is None:
+                raise SchemaTooOld(0, opening.SCHEMA, f"{self.where} (ns={self._ns})")
+            self._check_schema(stored)
+            if not await self.read("EXISTS", "listed"):
+                raise SchemaTooOld(opening.SCHEMA, opening.SCHEMA, self.where, "the lists of few jobs")
+            if not await opening.restricts_scripts(self):
+                self._pool.look = False
+        except BaseException:
+            await self.close()
+            raise
+
+    def _check_schema(self, stored: bytes) -> None:
+        opening.check_schema(stored, self._shards, self.where, self._ns)
 
     async def close(self) -> None:
         """Close all connections."""
         notifier, self._notifier = self._notifier, None
         if notifier is not None:
             await notifier.close()
+        self._looking = False
         await self._pool.close()
 
     # --- trips

@@ -2,6 +2,7 @@
 
 from treadle.storage.sqlite.in_memory import make_tables_in_memory, within_memory
 from treadle.storage.sqlite.migrate import newest
+from treadle.storage.sqlite.opening import read_only_uri
 from treadle.storage.sqlite.storage import SqliteStorage
 
-__all__ = ["SqliteStorage", "make_tables_in_memory", "newest", "within_memory"]
+__all__ = ["SqliteStorage", "make_tables_in_memory", "newest", "read_only_uri", "within_memory"]

@@ -18,7 +18,7 @@ from treadle.errors import StorageError, StorageFull, StorageUnavailable
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import patiently
-from treadle.storage.sqlite.opening import Opened, open_file
+from treadle.storage.sqlite.opening import Opened, look_at_file, open_file
 from treadle.storage.sqlite.threads import in_thread
 from treadle.storage.sqlite.waiting_workers import WaitingWorkers
 
@@ -43,8 +43,10 @@ class OpenFile:
         self._closed: asyncio.Task[None] | None = None  # set while the file is being closed
         self._place: tuple[int, int] | None = None  # device and inode of the open file
         self._look_at = 0.0
+        self._state: tuple[float, int, bool] | None = None  # of a file that its connections see as it was then
+        self._replaced: list[sqlite3.Connection] = []  # its former connections: a search may still use one
 
-    async def open(self) -> None:
+    async def open(self, look: bool = False) -> None:
         while self._closed is not None and self._closed.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._closed])  # else closing would close what this call opens
         if self.loop is not None:
@@ -53,7 +55,13 @@ class OpenFile:
         self.threads = ThreadPoolExecutor(1, "treadle-sqlite")
         self._searches = ThreadPoolExecutor(1, "treadle-sqlite-look")
         loop = asyncio.get_running_loop()
-        opening = self.threads.submit(lambda: open_file(self.path, self.synchronous, self.now, self._shared))
+        opening = self.threads.submit(
+            lambda: (
+                look_at_file(self.path, self._shared)
+                if look
+                else open_file(self.path, self.synchronous, self.now, self._shared)
+            )
+        )
         try:
             opened = await asyncio.shield(asyncio.wrap_future(opening, loop=loop))
         except BaseException as error:
@@ -66,6 +74,7 @@ class OpenFile:
             raise found from error
         self.db, self.look, self.search = opened.db, opened.look, opened.search
         self.lock, self.unwritable = opened.lock, opened.unwritable
+        self._state = _state_of(self.path) if opened.still else None
         if self.lock is not None:
             self.asks = WaitingWorkers(self.lock)
         self.loop, self.closing = loop, False
@@ -103,9 +112,10 @@ class OpenFile:
             if place_of(self.named) == self._place:
                 self._close_connections()
             else:  # SQLite would delete the log by its name, which belongs to another database now
-                for each in (self.search, self.look, self.checkpoints.db, self.db):
+                for each in (*self._replaced, self.search, self.look, self.checkpoints.db, self.db):
                     forks.leave(each)
         finally:
+            self._replaced.clear()
             self.checkpoints.close()
             if self.lock is not None:
                 self.lock.close()
@@ -113,7 +123,7 @@ class OpenFile:
     def _close_connections(self) -> None:
         locked = self.lock is not None and patiently(self.lock)
         try:
-            for each in (self.search, self.look, self.checkpoints.db, self.db):
+            for each in (*self._replaced, self.search, self.look, self.checkpoints.db, self.db):
                 if each is not None:
                     each.close()
         finally:
@@ -123,8 +133,24 @@ class OpenFile:
     def check_process(self) -> None:
         """Raise unless this process opened the file and the file is still there."""
         self._check_owner()
+        if self._state is not None:
+            self._follow()
         if clock.monotonic() > self._look_at:
             self._check_place()
+
+    def _follow(self) -> None:
+        """Open a file that had no log again, if a process has changed it or keeps a log of it now."""
+        if _state_of(self.path) == self._state:
+            return
+        self._state = _state_of(self.path)
+        try:
+            opened = look_at_file(self.path, self._shared, self.unwritable)
+        except Exception as error:
+            raise translated(error, self.path) from error
+        self._replaced += [self.search, self.look, self.db]
+        self.db, self.look, self.search = opened.db, opened.look, opened.search
+        if not opened.still:
+            self._state = None
 
     def _check_owner(self) -> None:
         if self.loop is None:
@@ -179,6 +205,15 @@ def place_of(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _state_of(path: str) -> tuple[float, int, bool] | None:
+    """When the file was changed last, its size, and whether it has a log. None: there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, os.path.exists(path + "-wal")
 
 
 def _let_go(opening: ThreadFuture[Opened]) -> None:

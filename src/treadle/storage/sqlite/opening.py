@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from treadle.core import clock
 from treadle.core.private_files import make_file, share
-from treadle.errors import BadUrl, NotADatabase, StorageFull, StorageUnavailable
+from treadle.errors import BadUrl, NotADatabase, SchemaTooOld, StorageFull, StorageUnavailable
 from treadle.storage.sqlite.bulk_read import Gathering
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
 from treadle.storage.sqlite.migrate import check, migrate, newest
@@ -24,6 +24,7 @@ class Opened(NamedTuple):
     """The connections: one to write, one for short reads, one for long reads.
 
     unwritable  why this process can only read the file; "" if it can write
+    still       the connections see the file as it was when they were opened: it had no log then
     """
 
     db: sqlite3.Connection
@@ -31,6 +32,7 @@ class Opened(NamedTuple):
     search: sqlite3.Connection
     lock: LockFile | None
     unwritable: str = ""
+    still: bool = False
 
 
 def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = False) -> Opened:
@@ -40,16 +42,38 @@ def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = Fals
     A file that has our schema is opened without the lock: a process in the middle of a transaction of its own database
     connection may open it.
     """
+    folder = _folder_of(path)
+    why = _unwritable(path, folder)
+    if why and not os.path.exists(path):
+        raise StorageFull(f"{path} cannot be created: {why}")
+    if why:
+        return look_at_file(path, shared, why)
+    return _named(path, lambda: _open_to_write(path, synchronous, now, shared))
+
+
+def look_at_file(path: str, shared: bool = False, why: str = "it was opened only to be read") -> Opened:
+    """Open the file for reading only: nothing is created or written. Raises SchemaTooOld, SchemaTooNew, NotADatabase.
+
+    why  the reason that the first write raises
+    """
+    _folder_of(path)
+    if not os.path.exists(path):
+        raise SchemaTooOld(0, newest(), path)
+    return _named(path, lambda: _open_to_look(path, None, why, shared))
+
+
+def _folder_of(path: str) -> str:
     folder = os.path.dirname(path)
     if path.endswith(":memory:"):
         raise BadUrl("SQLite's :memory: cannot be shared by two connections; use memory://")
     if not os.path.isdir(folder):
         raise NotADatabase(f"the folder {folder} does not exist; create it, or give another file")
-    why = _unwritable(path, folder)
-    if why and not os.path.exists(path):
-        raise StorageFull(f"{path} cannot be created: {why}")
+    return folder
+
+
+def _named(path: str, act: Callable[[], Opened]) -> Opened:
     try:
-        return _open_to_look(path, None, why) if why else _open_to_write(path, synchronous, now, shared)
+        return act()
     except sqlite3.Error as error:
         # Only SQLite may find this out. Opening and closing the file here would drop the locks of every connection that
         # this process has to it, and their commits would be lost.
@@ -83,7 +107,7 @@ def _open_to_write(path: str, synchronous: str, now: clock.Clock, shared: bool) 
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
                 raise
-            opened = _open_to_look(path, lock, str(error))
+            opened = _open_to_look(path, lock, str(error), shared)
         made.pop_all()
     return opened
 
@@ -130,12 +154,24 @@ def _make(db: sqlite3.Connection, path: str, now: clock.Clock, lock: LockFile, s
         lock.unlock()
 
 
-def _open_to_look(path: str, lock: LockFile | None, why: str) -> Opened:
+def _open_to_look(path: str, lock: LockFile | None, why: str, shared: bool) -> Opened:
     """Open the file for reading only; the first write raises."""
-    # If no process has the file open, it has no log, and SQLite could not create one here to read the file as usual.
-    how = "mode=ro" if os.path.exists(path + "-wal") else "mode=ro&immutable=1"
-    uri = f"{pathlib.Path(path).as_uri()}?{how}"
-    return Opened(*_connections(uri, lambda db: check(db, path)), lock, why)
+    uri, still = read_only_uri(path)
+
+    def checked(db: sqlite3.Connection) -> None:
+        found = check(db, path, shared)
+        if found < newest():
+            raise SchemaTooOld(found, newest(), path)
+
+    return Opened(*_connections(uri, checked), lock, why, still)
+
+
+def read_only_uri(path: str) -> tuple[str, bool]:
+    """The URI with which SQLite reads the file and creates none, and whether that shows the file as it is now."""
+    # If no process has the file open, it has no log. SQLite would create an empty one to read the file as usual, which
+    # changes the folder, and fails in one that is read-only.
+    still = not any(os.path.exists(path + end) for end in ("-wal", "-journal"))
+    return f"{pathlib.Path(path).absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}", still
 
 
 def new_connection(path: str, kind: type[sqlite3.Connection] = Gathering) -> sqlite3.Connection:

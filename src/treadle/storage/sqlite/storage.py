@@ -86,9 +86,10 @@ class SqliteStorage:
         """The file, absolute."""
         return self._file.path
 
-    async def open(self) -> None:
-        """Create or check the file. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageFull."""
-        await self._file.open()
+    async def open(self, look: bool = False) -> None:
+        """Create or check the file. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageFull; with `look`
+        SchemaTooOld."""
+        await self._file.open(look)
         self._known.is_made = True
         self._notifier.start()
 

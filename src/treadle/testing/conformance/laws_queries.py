@@ -287,6 +287,26 @@ async def test_law13_a_close_that_is_cancelled_leaves_a_storage_that_can_be_open
         assert ids(await storage.enqueue(jobs(f"b{turns}"))) == [f"b{turns}"]
 
 
+async def test_law13_a_storage_opened_to_be_read_answers_the_same(storage: Storage, durable: bool) -> None:
+    """A second such open does nothing, and afterwards the storage can be opened to be used."""
+    if not durable:
+        pytest.skip("this storage is not durable")
+    await storage.enqueue([job("a", key="k"), job("b", after=("a",)), job("c", delay=60)])
+    await claim_one(storage)
+    before = await storage.get(["a", "b", "c"]), await storage.find(Query(order="oldest")), await storage.stats()
+    await storage.close()
+    await storage.open(look=True)
+    await storage.open(look=True)
+    assert (
+        await storage.get(["a", "b", "c"]),
+        await storage.find(Query(order="oldest")),
+        await storage.stats(),
+    ) == before
+    await storage.close()
+    await storage.open()
+    assert ids(await storage.enqueue([job("d")])) == ["d"]
+
+
 @shows(
     "rows, dependencies, keys, limits and checkpoints survive closing and opening a durable storage", area="Storages"
 )

@@ -107,7 +107,7 @@ class Network(StorageProxy):
 
     # --- the contract
 
-    async def open(self) -> None: ...
+    async def open(self, look: bool = False) -> None: ...
 
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         async def noted(storage: Storage) -> HeartbeatResult:

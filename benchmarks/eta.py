@@ -1,0 +1,258 @@
+"""How far estimates are off: `app.jobs.eta` in simulated fleets, against the moment at which the job really starts.
+
+    python3 dev.py bench eta [--seeds 200] [--first 0] [--each]
+
+Every seed is a fleet of its own in virtual time, with real workers: 1 to 4 of them with 1 to 8 slots each, three tasks
+whose run times differ by a factor of up to a hundred and vary by seed, in one or two queues, with priorities, lanes,
+ageing, delays, keys, slots and rates of limits and of the queue, partitions, failures, and in every third fleet
+jobs that go on arriving. The workers have measured 150 jobs before. Then more jobs come, and at a random
+moment the start of a random job is estimated.
+
+An estimate is right if it is off by at most `PART` of the real wait or by `SECONDS`. The range of an estimate has nine
+of ten virtual runs; `in range` is the share of fleets whose job started within it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from treadle import App, Limit, Record, Retry, current
+from treadle.admin import Estimate
+from treadle.testing import Simulation, simulate
+
+PART, SECONDS = 1 / 3, 2.0
+LONGEST = 3_600.0  # s for which jobs go on arriving
+MEASURED = 150  # jobs of the three tasks that have run before
+GOAL = 0.9  # share of fleets whose estimate is right
+FEW = 5.0  # s: of a shorter wait the relative error says little
+
+
+class Found(NamedTuple):
+    """One fleet: what was said and what happened, in seconds after the estimate. None: it did not start."""
+
+    seed: int
+    said: float | None
+    low: float
+    high: float
+    real: float | None
+    ahead: int
+    cpu: float
+    words: str
+
+    @property
+    def error(self) -> float:
+        if self.said is None or self.real is None:
+            return 0.0 if self.said == self.real else float("inf")
+        return abs(self.said - self.real)
+
+    @property
+    def is_right(self) -> bool:
+        return self.error <= max(SECONDS, PART * (self.real or 0.0))
+
+    @property
+    def is_in_range(self) -> bool:
+        return self.real is not None and self.low - 0.5 <= self.real <= self.high + 0.5
+
+
+class Fleet:
+    """The random choices of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        chance = self.chance = random.Random(f"{seed} fleet")
+        self.seed, self.workers, self.slots = seed, chance.choice((1, 1, 2, 3, 4)), chance.choice((1, 2, 4, 8))
+        self.means = {
+            "short": chance.uniform(0.05, 0.5),
+            "middle": chance.uniform(0.5, 3),
+            "long": chance.uniform(2, 8),
+        }
+        self.spread = chance.choice((0.05, 0.5, 1.0))
+        self.shares = [chance.uniform(0.2, 1) for _ in self.means]
+        self.jobs = chance.randint(20, 400)
+        self.arrives = chance.random() < 1 / 3
+        self.fails = chance.choice((0.0, 0.0, 0.1))
+        self.queues = ("default", "other") if chance.random() < 0.3 else ("default",)
+        self.rules = self.limits()
+        self.begun: dict[str, float] = {}  # job -> its first start
+        self.now: Callable[[], float] = float
+        self.found: Found | None = None
+
+    def app(self) -> App:
+        app = App("memory://", retry=Retry(base=1, attempts=4))
+        for name in self.means:
+            self._define(app, name)
+        return app
+
+    def _define(self, app: App, name: str) -> None:
+        chance = random.Random(f"{self.seed} {name}")
+
+        @app.task(name=name)
+        async def run() -> None:
+            self.begun.setdefault(current().id, self.now())
+            await asyncio.sleep(self.means[name] * chance.lognormvariate(-(self.spread**2) / 2, self.spread))
+            if chance.random() < self.fails:
+                raise ValueError("as in real life")
+
+    def options(self) -> dict[str, Any]:
+        """The options of one job."""
+        chance, found = self.chance, dict[str, Any]()
+        found["queue"] = chance.choice(self.queues)
+        if chance.random() < 0.3:
+            found["priority"] = chance.choice((-5, 0, 5))
+        if chance.random() < 0.2:
+            found["lane"] = chance.choice("abc")
+        if chance.random() < 0.1:
+            found["aging"] = 30
+        if chance.random() < 0.1:
+            found["delay"] = chance.uniform(1, 30)
+        if chance.random() < 0.3:
+            found["limits"] = [chance.choice(("api", f"tenant:{chance.choice('xyz')}", "pace"))]
+        if chance.random() < 0.05:
+            found["key"] = f"key {chance.randrange(20)}"
+        return found
+
+    def limits(self) -> list[Limit]:
+        chance, found = self.chance, list[Limit]()
+        if chance.random() < 0.5:
+            found.append(Limit("api", slots=chance.choice((1, 2, 4))))
+        if chance.random() < 0.5:
+            found.append(Limit("tenant", slots=chance.choice((1, 2))))
+        if chance.random() < 0.5:
+            how = chance.choice(("window", "bucket"))
+            found.append(Limit("pace", rate=chance.choice((5, 20)), per=10, how=how))
+        if chance.random() < 0.2:
+            found.append(Limit("queue:default", slots=chance.choice((1, 3))))
+        return found
+
+    def specs(self, app: App, number: int) -> list[Any]:
+        names = self.chance.choices(list(self.means), self.shares, k=number)
+        return [app.tasks[name].options(**self.options()).job() for name in names]
+
+    # --- one run
+
+    async def live(self, sim: Simulation) -> None:
+        app, self.now = sim.app, sim.now
+        for rule in self.rules:
+            await app.limits.set(rule)
+        first = await app.enqueue(self.specs(app, MEASURED))
+        for job in first:
+            await job.ended()
+        await asyncio.sleep(self.chance.uniform(11, 30))  # the workers have stored what they measured
+        stop = asyncio.Event()
+        if self.arrives:
+            sim.spawn("producer", self._produce(app, self._pace(sim.case.workers), stop))
+            await asyncio.sleep(self.chance.uniform(300, 400))
+        jobs = await app.enqueue(self.specs(app, self.jobs))
+        await asyncio.sleep(self.chance.uniform(0.1, 5))
+        rows = [await app.jobs.get(job.id) for job in self.chance.sample(list(jobs), min(len(jobs), 12))]
+        await self._ask(app, [row for row in rows if row.started_at is None and not row.state.final])
+        stop.set()
+
+    def _pace(self, workers: int) -> float:
+        """Seconds between two arrivals, so that they take 20 to 60 % of the slots."""
+        of_queue = [rule.slots for rule in self.rules if rule.slots and rule.name == "queue:default"]
+        slots = min([workers * self.slots, *of_queue])
+        mean = sum(map(float.__mul__, self.means.values(), self.shares)) / sum(self.shares)
+        return mean / (slots * self.chance.uniform(0.2, 0.6))
+
+    async def _produce(self, app: App, pace: float, stop: asyncio.Event) -> None:
+        last = self.now() + LONGEST
+        while not stop.is_set():
+            await app.enqueue(self.specs(app, 1))
+            await asyncio.sleep(self.chance.expovariate(1 / pace))
+            if self.now() > last:
+                return
+
+    async def _ask(self, app: App, waiting: list[Record]) -> None:
+        if not waiting:
+            return
+        row = waiting[0]
+        began = time.thread_time()
+        said: Estimate = await app.jobs.eta(row.job.id)
+        cpu = time.thread_time() - began
+        await (await app.jobs.handle(row.job.id)).ended()
+        begun = self.begun.get(row.job.id)
+        real = None if begun is None else begun - said.at
+        if real is not None and real <= 0:
+            return  # it started while the call was under way
+        start = said.start
+        self.found = Found(
+            self.seed,
+            None if start is None else start.median - said.at,
+            0.0 if start is None else start.low - said.at,
+            0.0 if start is None else start.high - said.at,
+            real,
+            said.ahead,
+            cpu,
+            said.explanation,
+        )
+
+
+def measure(seed: int) -> Found | None:
+    """One fleet; None if no job was left to ask about."""
+    fleet = Fleet(seed)
+    simulate(
+        fleet.app,
+        fleet.live,
+        seeds=[seed],
+        faults=(),
+        workers=fleet.workers,
+        concurrency=fleet.slots,
+        patience=86_400,
+        shrink=False,
+        options={"queues": list(fleet.queues)},
+    )
+    return fleet.found
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="dev.py bench eta")
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--each", action="store_true", help="print every fleet")
+    asked = parser.parse_args(words)
+    found = list[Found]()
+    for seed in range(asked.first, asked.first + asked.seeds):
+        one = measure(seed)
+        if one is None:
+            continue
+        found.append(one)
+        if asked.each or not one.is_right:
+            print(_line(one), flush=True)
+    print(summary(found))
+    return 0 if share(found) >= GOAL else 1
+
+
+def _line(one: Found) -> str:
+    said, real = ("never" if it is None else f"{it:8.1f} s" for it in (one.said, one.real))
+    mark = "     " if one.is_right else "wrong"
+    spread = f"{one.low:7.1f} to {one.high:7.1f}"
+    return f"{mark} seed {one.seed:4}: said {said} ({spread}), real {real}, {one.ahead:4} ahead  {one.words}"
+
+
+def share(found: list[Found]) -> float:
+    return sum(each.is_right for each in found) / max(1, len(found))
+
+
+def summary(found: list[Found]) -> str:
+    waits = [each for each in found if each.real is not None and each.said is not None]
+    parts = sorted(each.error / each.real for each in waits if each.real and each.real >= FEW)
+    errors = sorted(each.error for each in waits)
+    ninth = [int(0.9 * (len(each) - 1)) for each in (parts, errors)]
+    return (
+        f"{len(found)} fleets: {share(found):.1%} are within {PART:.0%} or {SECONDS:g} s; "
+        f"{sum(each.is_in_range for each in waits) / max(1, len(waits)):.1%} in range; "
+        f"of waits of {FEW:g} s and more the error is {statistics.median(parts):.1%} in half and "
+        f"{parts[ninth[0]]:.1%} in nine tenths; of all {errors[ninth[1]]:.1f} s in nine tenths; "
+        f"CPU {statistics.median(each.cpu for each in found):.2f} s, {max(each.cpu for each in found):.2f} s at most"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,27 @@
+"""Estimates when a job starts and ends and when a queue is empty, by virtual runs of a copy of the queue.
+
+`snapshot` reads a bounded copy, `fleet` runs it under the rules of the memory storage, `forecast` repeats that and
+tries out changes. The estimates of one process are made one after the other, in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from treadle.admin.estimate.forecast import estimate, plan
+from treadle.admin.estimate.model import Change, Estimate, QueuePlan, Range
+from treadle.admin.estimate.snapshot import Copying
+
+__all__ = ["Change", "Copying", "Estimate", "QueuePlan", "Range", "estimate", "in_turn", "plan"]
+
+T = TypeVar("T")
+
+_thread = ThreadPoolExecutor(1, "treadle-estimate")  # one at a time: each takes up to a second of CPU
+
+
+async def in_turn(call: Callable[[], T]) -> T:
+    """Make an estimate in the thread for estimates, after all earlier ones."""
+    return await asyncio.wrap_future(_thread.submit(call))

@@ -1,0 +1,140 @@
+"""How long runs take: drawn from the measured times of the task, or of the most similar jobs that were measured."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from typing import Final
+
+from treadle.core.query_model import MetricsRow
+from treadle.metrics import Cell, decode
+from treadle.metrics.histogram import add, edges
+
+ASSUMED: Final = 1.0  # s that a run takes if nothing was measured
+MANY: Final = 300  # measured runs from which on their distribution counts as known
+ENOUGH: Final = 5  # runs of a task from which on its own times are used
+
+
+class Sampler:
+    """Draws durations from one histogram."""
+
+    def __init__(self, histogram: Mapping[int, int]) -> None:
+        self._buckets = sorted(histogram)
+        self._sums = list(accumulate(histogram[bucket] for bucket in self._buckets))
+        self.count = self._sums[-1] if self._sums else 0
+
+    @property
+    def mean(self) -> float:
+        counts = [after - before for before, after in zip([0, *self._sums], self._sums, strict=False)]
+        whole = sum(sum(edges(bucket)) / 2 * n for bucket, n in zip(self._buckets, counts, strict=True))
+        return whole / max(1, self.count)
+
+    def again(self, chance: random.Random) -> Sampler:
+        """The times that another sample of the same size might have had: with few measured runs they are uncertain."""
+        if not 0 < self.count <= MANY:
+            return self
+        found: dict[int, int] = {}
+        for _ in range(self.count):
+            bucket = self._buckets[bisect_left(self._sums, chance.random() * self.count)]
+            found[bucket] = found.get(bucket, 0) + 1
+        return Sampler(found)
+
+    def draw(self, chance: random.Random) -> float:
+        low, high = edges(self._buckets[bisect_left(self._sums, chance.random() * self.count)])
+        return low + (high - low) * chance.random()
+
+    def rest(self, elapsed: float, chance: random.Random) -> float:
+        """How much longer a run takes that has run for `elapsed` s."""
+        first = next((at for at, bucket in enumerate(self._buckets) if edges(bucket)[1] > elapsed), None)
+        if first is None:  # longer than all that were measured: it may take as long again
+            return elapsed * chance.random()
+        gone = self._sums[first - 1] if first else 0
+        at = bisect_left(self._sums, gone + chance.random() * (self.count - gone))
+        low, high = edges(self._buckets[min(at, len(self._buckets) - 1)])
+        low = max(low, elapsed)
+        return low + max(0.0, high - low) * chance.random() - elapsed
+
+
+class Durations:
+    """The run times by queue and task, and the share of runs that are followed by a retry.
+
+    unmeasured  the tasks for which other times had to be used, with what was used
+    """
+
+    def __init__(self, rows: Iterable[MetricsRow], queues: tuple[str, ...] = ()) -> None:
+        self._cells: dict[tuple[str, str], Cell] = {}
+        self._samplers: dict[tuple[str, str], Sampler] = {}
+        self.unmeasured: dict[str, str] = {}
+        for row in rows:
+            for cell in decode(row.data) or ():
+                if not queues or cell.queue in queues:
+                    for key in {(cell.queue, cell.task), ("", cell.task), (cell.queue, ""), ("", "")}:
+                        self._add(key, cell)
+
+    def _add(self, key: tuple[str, str], cell: Cell) -> None:
+        known = self._cells.setdefault(key, Cell(*key))
+        add(known.run, cell.run)
+        known.succeeded += cell.succeeded
+        known.failed += cell.failed
+        known.retried += cell.retried
+
+    def knows(self, queue: str, task: str) -> bool:
+        cell = self._cells.get((queue, task))
+        return cell is not None and sum(cell.run.values()) >= ENOUGH
+
+    def of(self, queue: str, task: str) -> Sampler | None:
+        """The times of the most similar jobs; None if nothing was measured."""
+        known = self._samplers.get((queue, task))
+        if known is not None:
+            return known if known.count else None
+        found = Sampler({})
+        steps = {(queue, task): "", ("", task): "other queues", (queue, ""): "other tasks", ("", ""): "all tasks"}
+        for key, words in steps.items():
+            if self.knows(*key) or (key == (queue, task) and key in self._cells and self._cells[key].run):
+                found = Sampler(self._cells[key].run)
+                if words:
+                    self.unmeasured[task] = f"the times of {words}"
+                break
+        else:
+            self.unmeasured[task] = f"{ASSUMED:g} s a run"
+        self._samplers[queue, task] = found
+        return found if found.count else None
+
+    def mean(self, queue: str, task: str) -> float:
+        sampler = self.of(queue, task)
+        return sampler.mean if sampler is not None else ASSUMED
+
+    def retried(self, queue: str, task: str) -> float:
+        """The share of runs that fail and are tried again."""
+        cell = self._cells.get((queue, task))
+        runs = cell.succeeded + cell.failed + cell.retried if cell is not None else 0
+        return cell.retried / runs if cell is not None and runs >= ENOUGH else 0.0
+
+
+class RunTimes:
+    """The durations of one virtual run. Each run has other ones, as far as the measured ones leave that open."""
+
+    def __init__(self, durations: Durations, chance: random.Random) -> None:
+        self._durations, self._chance = durations, chance
+        self._samplers: dict[tuple[str, str], Sampler | None] = {}
+
+    def _of(self, queue: str, task: str) -> Sampler | None:
+        key = queue, task
+        if key not in self._samplers:
+            known = self._durations.of(queue, task)
+            self._samplers[key] = known.again(self._chance) if known is not None else None
+        return self._samplers[key]
+
+    def draw(self, queue: str, task: str) -> float:
+        """How long a run takes, in seconds."""
+        sampler = self._of(queue, task)
+        return sampler.draw(self._chance) if sampler is not None else ASSUMED
+
+    def rest(self, queue: str, task: str, elapsed: float) -> float:
+        """How much longer a run takes that has run for `elapsed` s."""
+        sampler = self._of(queue, task)
+        if sampler is not None:
+            return sampler.rest(elapsed, self._chance)
+        return max(ASSUMED - elapsed, elapsed * self._chance.random())

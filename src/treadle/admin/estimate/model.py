@@ -1,0 +1,93 @@
+"""The values of an estimate: what the calls return and the HTTP API sends. Instants are seconds since 1970."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Range(Struct, frozen=True):
+    """When something happens: in nine of ten virtual runs between `low` and `high`, in half of them by `median`."""
+
+    low: float
+    median: float
+    high: float
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """The effect of one change.
+
+    what     the change in words, such as "2 more workers with 20 slots each"
+    when     when the job then starts, or the queue is empty; None: not within the horizon
+    command  the command that makes the change, if one does
+    """
+
+    what: str
+    when: Range | None = None
+    command: str | None = None
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """When a job starts and ends, as far as its storage can tell.
+
+    id, at       the job, and the time of the estimate
+    start        when its next run begins; None: it has begun or ended, or does not begin by itself
+    end          when that run ends
+    explanation  the sentence of `explain`
+    ahead        jobs that were simulated before it
+    left_out     jobs ahead that were not simulated; their number scales the estimate
+    simulations  how many virtual runs of the queue the figures come from
+    changes      what would let it start earlier, the most effective first
+    assumptions  what the estimate takes for granted, as sentences
+    """
+
+    id: str
+    at: float
+    explanation: str
+    start: Range | None = None
+    end: Range | None = None
+    ahead: int = 0
+    left_out: int = 0
+    simulations: int = 0
+    changes: tuple[Change, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+
+class QueuePlan(Struct, frozen=True, kw_only=True):
+    """The near future of a queue if nothing changes.
+
+    queue, at     the queue, and the time of the plan
+    queued, running, blocked, scheduled  its jobs now; numbers of 10,000 may be more
+    workers, slots  those that can run its jobs, without silent and paused workers
+    arriving      jobs a second that enter it: the median of the last minutes
+    leaving       jobs a second that start while jobs are queued, at most
+    utilisation   share of the slots that its arriving jobs keep busy; above 1 it falls behind
+    empty         when no job of it is queued or blocked; None: not by itself
+    bottleneck    what its jobs wait for most, as words
+    """
+
+    queue: str
+    at: float
+    queued: int = 0
+    running: int = 0
+    blocked: int = 0
+    scheduled: int = 0
+    workers: int = 0
+    slots: int = 0
+    arriving: float = 0.0
+    leaving: float | None = None
+    utilisation: float | None = None
+    empty: Range | None = None
+    bottleneck: str | None = None
+    left_out: int = 0
+    simulations: int = 0
+    changes: tuple[Change, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+
+def range_of(moments: list[float]) -> Range:
+    """The range of these moments; there is at least one."""
+    found = sorted(moments)
+    last = len(found) - 1
+    return Range(
+        found[round(last * 0.05)], found[last // 2] / 2 + found[(last + 1) // 2] / 2, found[round(last * 0.95)]
+    )

@@ -1,0 +1,73 @@
+"""Explains in one or two sentences why a job is not running, from its row and a glance at the storage.
+
+Each names the cause, since when and until when as far as the storage knows, the job or worker that holds it up, and the
+command that changes it. `reading` reads the facts, the other modules make sentences of them.
+"""
+
+from __future__ import annotations
+
+from treadle.admin.explain.facts import Facts, is_due, limits_within, waits_since
+from treadle.admin.explain.limited import blocked, by_parent, queue_blocks
+from treadle.admin.explain.queued import queued
+from treadle.admin.explain.running import overdue, running, scheduled
+from treadle.admin.explain.waiting import ended, waiting
+from treadle.admin.explain.wording import MOST_AHEAD, at, command, lasting
+from treadle.core.model import State
+
+__all__ = ["MOST_AHEAD", "Facts", "explain", "limits_within"]
+
+LONG = 1.0  # s of waiting from which on a sentence says since when
+
+
+def explain(facts: Facts) -> str:
+    """Explain the state of a job."""
+    row, mark = facts.row, facts.mark
+    if mark is not None and mark.role == "gone":
+        return f"Its storage was moved to {mark.other}: look there. Its row here is out of date and says {row.state}."
+    if row.state.final:
+        return ended(facts)
+    if row.state is State.RUNNING:
+        return running(facts) + _deadline(facts)
+    if row.state is State.WAITING:
+        return waiting(facts) + _deadline(facts)
+    if mark is not None and mark.role == "closing":
+        undo = command("move", "SOURCE", mark.other, "--abort")
+        there = f"Its storage is being moved to {mark.other}: no job starts here any more, and it runs there afterwards"
+        return f"{there}; {undo} aborts the move."
+    return _ready(facts) + _since(facts) + _deadline(facts)
+
+
+def _ready(facts: Facts) -> str:
+    row = facts.row
+    if row.queue_position is not None:
+        return f"{'Its function has run, and its ending is due. ' if row.function_done else ''}{_in_queue(facts)}"
+    if row.blocked_on is not None:
+        return by_parent(row.blocked_on, facts) or blocked(row.blocked_on, facts)
+    return overdue(facts, _in_queue(facts)) if is_due(row, facts.now) else scheduled(facts)
+
+
+def _in_queue(facts: Facts) -> str:
+    if facts.row.function_done:  # no limit holds back an ending
+        return queued(facts)
+    by_its_parent = by_parent(f"queue:{facts.row.job.queue}", facts) or by_parent("queue", facts)
+    return by_its_parent or queue_blocks(facts) or queued(facts)
+
+
+def _since(facts: Facts) -> str:
+    """Since when the job has waited; nothing for a job that has only just come, or is not due."""
+    row = facts.row
+    if row.queue_position is None and row.blocked_on is None:
+        return ""
+    since = waits_since(row)
+    return f" It has waited since {at(since)}." if facts.now - since >= LONG else ""
+
+
+def _deadline(facts: Facts) -> str:
+    """When the job fails because its deadline passes."""
+    row, now = facts.row, facts.now
+    if row.deadline_at is None or row.function_done:
+        return ""
+    left = row.deadline_at - now
+    if left <= 0:
+        return f" Its deadline passed at {at(row.deadline_at)}: it fails with the next claim."
+    return f" It fails at {at(row.deadline_at)}, in {lasting(left)}, unless it has ended by then."

@@ -1,0 +1,100 @@
+"""The facts that a sentence is made of: the row, and what was read of its surroundings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core import ids
+from treadle.core.limit_model import LimitUse
+from treadle.core.model import DECLINED, LOST_BY, Record, State
+from treadle.core.query_model import Glance
+from treadle.storage.row_rules import costs
+from treadle.storage.transfer import MoveState
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """The job of a sentence and its surroundings, as far as its state makes them relevant.
+
+    row        the job
+    glance     queues, workers and limits
+    now        the storage's time
+    upstreams  the rows that it waits for, by id; None: not stored, or of a queue that the caller may not see
+    ahead      the number of queued jobs before it, counted up to MOST_AHEAD; None: it is not queued
+    first      the first job of its queue, if others are ahead of it
+    running    running jobs that the caller may see, the earliest start first, a bounded number
+    rivals     jobs that come before it and need room in the limit that blocks it
+    parent     the running job whose function enqueued it
+    holder     the job that has its key and still runs
+    mark       the move that the storage takes part in
+    """
+
+    row: Record
+    glance: Glance
+    now: float
+    upstreams: Mapping[str, Record | None] = {}
+    ahead: int | None = None
+    first: Record | None = None
+    running: tuple[Record, ...] = ()
+    rivals: tuple[Record, ...] = ()
+    parent: Record | None = None
+    holder: Record | None = None
+    mark: MoveState | None = None
+
+    def use_of(self, *keys: str) -> LimitUse | None:
+        """The first of these limits that has a rule."""
+        uses = {use.key: use for use in self.glance.limits}
+        return next((uses[key] for key in keys if key in uses), None)
+
+    def holders(self, key: str) -> list[Record]:
+        """The running jobs that hold slots of a limit."""
+        return [row for row in self.running if key in dict(costs(row.job))]
+
+
+def limits_within(glance: Glance, reach: Sequence[str]) -> Glance:
+    """The glance for a caller whose rights cover these queues; (): all queues.
+
+    It contains the limits of these queues, and the rule for every queue without its use.
+    """
+    if not reach:
+        return glance
+    own = {f"queue:{queue}" for queue in reach}
+    common = [replace(use, used=0, blocked=0, starts=0, next_start=None) for use in glance.limits if use.key == "queue"]
+    return replace(glance, limits=(*[use for use in glance.limits if use.key in own], *common))
+
+
+def made_by(rows: Sequence[Record], id: str) -> Record | None:
+    """The run, of these, that enqueued the job with this id; None if there is none."""
+    stem = ids.stem(id)
+    return next((row for row in rows if ids.derived(row.job.id, row.version) == stem), None) if stem else None
+
+
+def declined_by(row: Record) -> str | None:
+    """The worker whose `accept=` declined the job, if it has not run since."""
+    return _after(DECLINED, row)
+
+
+def lost_by(row: Record) -> str | None:
+    """The worker whose lease on the job expired, if it has not been settled since."""
+    return _after(LOST_BY, row)
+
+
+def _after(prefix: str, row: Record) -> str | None:
+    reason = row.reason or ""
+    return reason.removeprefix(prefix) if reason.startswith(prefix) else None
+
+
+def is_due(row: Record, now: float) -> bool:
+    """Whether a ready job would be queued by the next claim, although no claim has queued it yet."""
+    return row.state is State.READY and row.due_at is not None and row.due_at <= now
+
+
+def waits_since(row: Record) -> float:
+    """Since when a ready job has waited to run. With a lane its position is no instant."""
+    place = row.return_position
+    if place is None or row.job.lane is not None:
+        begun = row.created_at + row.job.delay if row.started_at is None else row.updated_at
+        return max(begun, row.updated_at)
+    return max(place + row.job.aging * row.job.priority, row.updated_at if row.started_at is not None else 0.0)

@@ -1,0 +1,109 @@
+"""Sentences about queued jobs: whether a worker can claim it, what is ahead of it, and which slots are taken.
+
+The figures of workers are as old as their last heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treadle.admin.explain.facts import Facts, declined_by, lost_by
+from treadle.admin.explain.limited import own_parent
+from treadle.admin.explain.wording import at, count, jobs, lasting, named, start_worker, worker_of
+from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.core.model import Presence
+from treadle.policy import misfits
+
+_FULL = "all slots of the"
+
+
+def queued(facts: Facts) -> str:
+    """The sentence for a queued job that no limit blocks."""
+    row, queue, task = facts.row, facts.row.job.queue, facts.row.job.task
+    serving = serve(facts)
+    if not serving:
+        return f"It is queued, and no worker serves its queue {queue!r}: {start_worker(queue)} starts one."
+    able = [worker for worker in serving if task in worker.tasks or queue == SYSTEM_QUEUE or row.function_done]
+    if not able:
+        several = f"none of the {len(serving)} workers" if len(serving) > 1 else "the only worker"
+        has = "has" if len(serving) > 1 else "does not have"
+        return f"It is queued, and {several} of {queue!r} {has} the task {task!r}."
+    if (misfit := misfits.words(row)) is not None:
+        return f"It is queued, but {misfit}; {start_worker(queue)} with that code runs it."
+    if (held_up := _held_up(able, facts)) is not None:
+        return f"It is queued, but {held_up}."
+    able = [worker for worker in able if not is_silent(worker) and not _pauses(worker)]
+    # The workers' figures are as old as their heartbeats; the rows are current.
+    runs = sum(each.running for each in facts.glance.queues if each.name == queue)
+    free = sum(worker.slots for worker in able) - max(runs, sum(worker.running for worker in able))
+    if facts.ahead:
+        place = f"It is queued behind {jobs(facts.ahead)} in queue {queue!r}{_turn(facts)}"
+        if free <= 0:
+            return f"{place}; {_full(able, facts)}."
+        return f"{place}; {count(len(able), 'worker')} can run it, with {count(free, 'free slot')}."
+    if free <= 0:
+        return f"It is next in its queue; {_full(able, facts, ' that can run it')}."
+    again = ""
+    if (worker := declined_by(row)) is not None:
+        again = f" again, after worker {worker!r} declined it (accept=)"
+    elif (worker := lost_by(row)) is not None:
+        again = f" again, after worker {worker!r} lost it"
+    return f"It is next in its queue{again}; a worker of {queue!r} will claim it shortly."
+
+
+def serve(facts: Facts) -> list[Presence]:
+    """The workers that claim from its queue. Any worker may maintain the storage, and only one of them does."""
+    queue = facts.row.job.queue
+    return [worker for worker in facts.glance.workers if queue in worker.queues or queue == SYSTEM_QUEUE]
+
+
+def is_silent(worker: Presence) -> bool:
+    """Whether a heartbeat is overdue: one comes every third of a lease, and `ttl` is three leases."""
+    return worker.age > worker.ttl / 9 + 1
+
+
+def _pauses(worker: Presence) -> bool:
+    return worker.paused > worker.age
+
+
+def _turn(facts: Facts) -> str:
+    """The rule that decides its turn, unless that is the order in which the jobs came."""
+    job, first = facts.row.job, facts.first
+    if job.lane is not None:
+        return f" (lanes take turns; its lane is {job.lane!r})"
+    if job.aging:
+        return f" (each {job.aging:g} s of waiting count as one step of priority; its own is {job.priority})"
+    if first is not None and not first.job.aging and first.job.priority > job.priority:
+        return f" (the first has priority {first.job.priority}, it has {job.priority})"
+    return ""
+
+
+def _full(able: Sequence[Presence], facts: Facts, can: str = "") -> str:
+    """All slots are taken, and by which jobs."""
+    whose = count(len(able), "worker") if len(able) > 1 else "only worker"
+    said = f"{_FULL} {whose}{can} are taken"
+    if facts.parent is not None:
+        return f"{said}, one of them by {own_parent(facts.parent)}"
+    names = {worker.worker for worker in able}
+    first = next((row for row in facts.running if worker_of(row) in names), None)
+    if first is None:
+        return said
+    since = f"{named(first)} has run longest, on {worker_of(first)} since {at(first.started_at)}"
+    return f"{said}: {since}; {start_worker(facts.row.job.queue)} adds slots"
+
+
+def _held_up(able: Sequence[Presence], facts: Facts) -> str | None:
+    """Why none of the workers that have the task can claim it; None if one can."""
+    heard, now = [worker for worker in able if not is_silent(worker)], facts.now
+    if not heard:
+        last = min(able, key=lambda worker: worker.age)
+        which = f"the {len(able)} workers" if len(able) > 1 else "the only worker"
+        return (
+            f"the last heartbeat of {which} that can run it came {lasting(last.age)} ago ({last.worker}): if it was "
+            f"killed or its machine has stopped, start another one: {start_worker(facts.row.job.queue)}"
+        )
+    if all(_pauses(worker) for worker in heard):
+        which = f"all {len(heard)} workers that can run it" if len(heard) > 1 else f"worker {heard[0].worker!r}"
+        ends = min(now - worker.age + worker.paused for worker in heard)
+        return f"{which} may claim nothing because of a throttle, until {at(ends)}, in {lasting(ends - now)}"
+    return None

@@ -1,0 +1,125 @@
+"""Reads the facts of an explanation: only those that the state of the job makes relevant, each at a bounded cost."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from treadle.admin.explain.facts import Facts, is_due, limits_within, made_by
+from treadle.core import ids
+from treadle.core.model import Record, State
+from treadle.core.query_model import Glance, Query
+from treadle.storage.admission import Usage, slots_fit
+from treadle.storage.contract import Storage
+from treadle.storage.move_marks import mark_of
+from treadle.storage.row_rules import costs, order
+
+RUNS_READ: Final = 1_000  # running jobs among which the parent of a job and the holders of slots are looked for
+RIVALS_READ: Final = 200  # blocked or queued jobs of its queue that are compared with a job
+
+
+class Reader:
+    """Reads the facts of one job for one caller.
+
+    visible   the row if the caller may see it, else None
+    position  the number of queued jobs ahead of a job
+    reach     the queues of the caller; (): all
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        visible: Callable[[Record | None], Record | None],
+        position: Callable[[Record], Awaitable[int | None]],
+        reach: tuple[str, ...],
+        now: float,
+    ) -> None:
+        self._storage, self._visible, self._position = storage, visible, position
+        self._reach, self._now = reach, now
+
+    async def facts(self, row: Record) -> Facts:
+        mark = await mark_of(self._storage)
+        seen = limits_within(await self._seen(row), self._reach)
+        if mark is not None and mark.role in ("gone", "closing"):
+            return Facts(row=row, glance=seen, now=self._now, mark=mark)
+        if row.state is State.WAITING:
+            ups = [self._visible(up) for up in await self._storage.get(row.after)]
+            holder = await self._holder(row, ups)
+            return Facts(
+                row=row,
+                glance=seen,
+                now=self._now,
+                upstreams=dict(zip(row.after, ups, strict=False)),
+                holder=holder,
+                mark=mark,
+            )
+        if row.state is not State.READY:
+            return Facts(row=row, glance=seen, now=self._now, mark=mark)
+        waits = row.queue_position is not None or row.blocked_on is not None or is_due(row, self._now)
+        runs = await self._running(row) if waits else ()
+        ahead = await self._position(row) if row.queue_position is not None else None
+        return Facts(
+            row=row,
+            glance=seen,
+            now=self._now,
+            ahead=ahead,
+            first=await self._first(row) if ahead else None,
+            running=runs,
+            rivals=await self._rivals(row, seen),
+            parent=made_by(runs, row.job.id) if ids.stem(row.job.id) is not None else None,
+            mark=mark,
+        )
+
+    async def _seen(self, row: Record) -> Glance:
+        """Queues, workers and limits where the sentence needs them."""
+        blocked = row.state is State.READY and row.queue_position is None and row.blocked_on is not None
+        if blocked:
+            return Glance(at=self._now, limits=await self._storage.limits())
+        ready = row.state is State.READY and (row.queue_position is not None or is_due(row, self._now))
+        cancelled = row.state is State.CANCELLED and row.worker is not None
+        if ready or cancelled or row.state is State.RUNNING:
+            return await self._storage.glance()
+        return Glance(at=self._now)
+
+    def _queue(self, row: Record) -> str | None:
+        """The queue that a query must name for a caller that may not see all of them."""
+        return row.job.queue if self._reach or self._storage.capabilities.queues else None
+
+    async def _running(self, row: Record) -> tuple[Record, ...]:
+        query = Query(order="started", queue=self._queue(row), limit=RUNS_READ, scan=RUNS_READ)
+        return tuple(each for each in (await self._storage.find(query)).records if self._visible(each))
+
+    async def _first(self, row: Record) -> Record | None:
+        page = await self._storage.find(Query(order="queue", queue=row.job.queue, limit=1))
+        return next(iter(page.records), None)
+
+    async def _rivals(self, row: Record, seen: Glance) -> tuple[Record, ...]:
+        """The jobs ahead of a blocked job that need room in a limit which has some: those that are queued again, then
+        those that are blocked."""
+        key = row.blocked_on
+        use = next((use for use in seen.limits if use.key == key), None)
+        if key is None or row.queue_position is not None or use is None or use.next_start is not None:
+            return ()
+        cost = dict(costs(row.job)).get(key, 1)
+        if not slots_fit(use.rule, Usage(used=use.used), cost):
+            return ()
+        back = Query(order="queue", queue=row.job.queue, limit=RIVALS_READ, scan=RIVALS_READ)
+        scan = self._storage.capabilities.scan
+        held = Query(order="oldest", queue=row.job.queue, ready="blocked", limit=RIVALS_READ, scan=scan)
+        found = [each for query in (back, held) for each in (await self._storage.find(query)).records]
+        ahead = [each for each in found if each.blocked_on == key and order(each) < order(row)]
+        return tuple(sorted(ahead, key=lambda each: (each.queue_position is None, order(each))))
+
+    async def _holder(self, row: Record, ups: list[Record | None]) -> Record | None:
+        """The job from which a waiting job has taken its key, if it waits for that one only."""
+        if row.job.key is None or row.started_at is not None or [up for up in ups if up is None or not up.state.final]:
+            return None
+        key = row.job.key
+        for query in (
+            Query(order="started", queue=self._queue(row), limit=RUNS_READ, scan=RUNS_READ),
+            Query(state=(State.WAITING, State.READY), queue=self._queue(row), limit=RIVALS_READ, scan=RUNS_READ),
+        ):
+            for each in (await self._storage.find(query)).records:
+                if each.job.key == key and each.job.id != row.job.id and self._visible(each):
+                    return each
+        return None

@@ -1,0 +1,115 @@
+"""Sentences about running jobs, about jobs that are not due yet, and about jobs that were cancelled while they ran."""
+
+from __future__ import annotations
+
+from treadle.admin.explain.facts import Facts, declined_by, is_due
+from treadle.admin.explain.queued import is_silent, serve
+from treadle.admin.explain.wording import at, command, lasting, on_job, worker_of
+from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.core.model import Presence, Record
+from treadle.durable.checkpoints import read_entry
+from treadle.errors import UNREADABLE, error_line
+
+NEAR = 0.25  # s by which a job may have been claimed before the batch that it opens
+_SCHEDULE = "schedule="  # prefix of the label of a schedule's row
+
+
+def running(facts: Facts) -> str:
+    row, now = facts.row, facts.now
+    left, name = (row.due_at or now) - now, worker_of(row)
+    worker = _worker(facts)
+    if worker is not None and (ends := _gathered(row, worker, now)) is not None:
+        return (
+            f"Worker {name!r} gathers it with other jobs of {row.job.task!r} for one call, which begins when the batch "
+            f"is full, or at {at(ends)}; its lease {_lasts(left, facts)}."
+        )
+    again = f" (attempt {row.attempt + 1})" if row.attempt else ""
+    done = f", {row.progress:.0%} done" if row.progress is not None else ""
+    silent = ""
+    if worker is not None and is_silent(worker):
+        silent = f"; the last heartbeat of {name} came {lasting(worker.age)} ago"
+    since = f"It has been running on {name} since {at(row.started_at)}{again}{done}{silent}"
+    return f"{since}; its lease {_lasts(left, facts)}."
+
+
+def _worker(facts: Facts) -> Presence | None:
+    return next((each for each in facts.glance.workers if each.worker == worker_of(facts.row)), None)
+
+
+def _gathered(row: Record, worker: Presence, now: float) -> float | None:
+    """When the worker will start the batch that the job is gathered for; None if the job is not being gathered."""
+    beat = now - worker.age
+    for task, waited, left in worker.gathering:
+        if task == row.job.task and row.started_at is not None and row.started_at >= beat - waited - NEAR:
+            return beat + left if beat + left > now else None
+    return None
+
+
+def _lasts(left: float, facts: Facts) -> str:
+    if left >= 0:
+        worker = _worker(facts)
+        silent = worker is not None and is_silent(worker)
+        return f"lasts another {left:.0f} s" + (", after which another worker claims the job" if silent else "")
+    taken = "so the job will soon be claimed again"
+    if not [worker for worker in serve(facts) if not is_silent(worker)]:
+        taken = f"and no worker serves its queue {facts.row.job.queue!r} to claim the job again"
+    return f"expired {-left:.0f} s ago, {taken}"
+
+
+def still_running(facts: Facts) -> str:
+    """The words for a job that was cancelled while it ran, if its worker may not have stopped the function yet."""
+    row, worker = facts.row, _worker(facts)
+    if worker is None or row.ended_at is None or facts.now - worker.age >= row.ended_at:
+        return ""
+    most = row.ended_at + worker.ttl / 9
+    return f" Its function may run on {worker.worker} until that worker's next heartbeat, due by {at(most)}."
+
+
+# --- not due yet
+
+
+def scheduled(facts: Facts) -> str:
+    """The sentence for a ready job that is not queued yet."""
+    row, now = facts.row, facts.now
+    if row.job.queue == SYSTEM_QUEUE and dict(row.checkpoints).get("paused"):
+        return _paused_schedule(row)
+    when = f"at {at(row.due_at)}, in {lasting(max(0.0, (row.due_at or now) - now))}"
+    if (worker := declined_by(row)) is not None:
+        why = f"worker {worker!r} declined it (accept=), and it is offered again {when}"
+    elif (step := _sleeps(row)) is not None:
+        why = f"it sleeps in its step {step!r}, and runs again {when}"
+    elif row.attempt and row.error:
+        why = f"attempt {row.attempt} failed and the next one is due {when} ({error_line(row.error)})"
+    elif row.started_at is not None and row.reopenings == 0:
+        why = f"its run of {at(row.started_at)} has deferred it, and it is due {when}"
+        if facts.mark is not None:
+            why = f"it ran when the jobs were moved here, or deferred itself, and it is due {when}"
+    else:
+        why = f"it is due {when}"
+    return f"It is not queued yet: {why}; {on_job('run-now', row)} queues it at once."
+
+
+def overdue(facts: Facts, sentence: str) -> str:
+    """The sentence for a job that is due and that no claim has queued yet."""
+    assert is_due(facts.row, facts.now)
+    return f"It has been due since {at(facts.row.due_at)}, and the next claim queues it. {sentence}"
+
+
+def _sleeps(row: Record) -> str | None:
+    """The name of the durable step in which a job sleeps; None if it does not."""
+    for name, text in reversed(row.checkpoints):
+        try:
+            until = read_entry(text).until
+        except UNREADABLE:
+            continue
+        if isinstance(until, float) and row.due_at is not None and abs(until - row.due_at) < 1:
+            return name
+    return None
+
+
+def _paused_schedule(row: Record) -> str:
+    name = next((each.removeprefix(_SCHEDULE) for each in row.job.labels if each.startswith(_SCHEDULE)), row.job.id)
+    begin = command("schedules", "resume", name)
+    if dict(row.checkpoints).get("paused") == "ended":
+        return f"It is the schedule {name!r}, whose function returned no further time: {begin} begins it anew."
+    return f"It is the schedule {name!r}, which is paused: {begin} resumes it."

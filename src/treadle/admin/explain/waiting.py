@@ -1,0 +1,76 @@
+"""Sentences about jobs that wait for other jobs, for a signal or for a caller, and about jobs that have ended."""
+
+from __future__ import annotations
+
+from treadle.admin.explain.facts import Facts
+from treadle.admin.explain.running import still_running
+from treadle.admin.explain.wording import at, command, count, named, on_job, worker_of
+from treadle.core.defaults import SIGNAL_ROW
+from treadle.core.model import ASKED, CHILDREN, SUPERSEDED, UPSTREAM, Record, State
+from treadle.errors import error_line
+from treadle.workflow.signals import signal_name
+
+
+def waiting(facts: Facts) -> str:
+    row, upstreams = facts.row, facts.upstreams
+    until = f", until {at(row.due_at)} at most" if row.due_at is not None else ""
+    if not row.job.task:
+        if (name := signal_name(row)) is not None:
+            return f"It is the signal {name!r} of another job: it waits until a caller sends it{until}."
+        return f"It is a promise: it waits until a caller settles it{until}."
+    open_ = [id for id, up in upstreams.items() if up is None or not up.state.final]
+    signals = [(id, name) for id in open_ if (up := upstreams[id]) and (name := signal_name(up)) is not None]
+    if signals and len(open_) == 1:
+        [(id, name)] = signals
+        until = until or _signal_ends(upstreams[id])
+        return f"It waits for the signal {name!r}{until}: {command('jobs', 'signal', row.job.id, name)} sends it."
+    if not open_ and facts.holder is not None:
+        holder = f"{named(facts.holder)}, which held its key {_key(row)!r} before and {_does(facts.holder)}"
+        return f"It waits for {holder}: {on_job('cancel', facts.holder)} ends that job{until}."
+    done = "It has run and waits for its children" if row.function_done else "It waits"
+    unknown = [id for id in open_ if upstreams[id] is None]
+    strangers = f"; not stored yet: {', '.join(unknown[:3])}" if unknown else ""
+    return f"{done}: {count(row.pending, 'more job')} must end, of {_named(facts, open_)}{until}{strangers}."
+
+
+def _signal_ends(row: Record | None) -> str:
+    """Until when a signal is waited for; "" if the wait has no timeout: then the next row follows this one."""
+    ends = row.deadline_at if row is not None else None
+    return f", until {at(ends)} at most" if row and ends and ends - row.created_at < SIGNAL_ROW - 1 else ""
+
+
+def _key(row: Record) -> str:
+    return (row.job.key or "").partition(" ")[2] or row.job.key or ""
+
+
+def _does(row: Record) -> str:
+    return f"runs on {worker_of(row)} since {at(row.started_at)}" if row.state is State.RUNNING else f"is {row.state}"
+
+
+def _named(facts: Facts, open_: list[str]) -> str:
+    """The jobs that it waits for; a single one with its state."""
+    if len(open_) == 1 and (up := facts.upstreams[open_[0]]) is not None:
+        state = f"running on {worker_of(up)} since {at(up.started_at)}" if up.state is State.RUNNING else str(up.state)
+        return f"{open_[0]} ({up.job.task or 'a promise'}, {state}; {on_job('explain', up)} says why)"
+    more = f" and {len(open_) - 3} more" if len(open_) > 3 else ""
+    return (", ".join(open_[:3]) + more) or "jobs that have just ended"
+
+
+def ended(facts: Facts) -> str:
+    row = facts.row
+    because = f": {error_line(row.error)}" if row.error else ""
+    reason = f" ({row.reason})" if row.reason else ""
+    how = "was cancelled" if row.state is State.CANCELLED else str(row.state)
+    said = f"It {how}{reason} at {at(row.ended_at)} after {count(row.attempt, 'attempt')}{because}"
+    if row.state is State.SUCCEEDED or not row.job.task:
+        return f"{said}."
+    stop = "" if said.endswith((".", "!", "?")) else "."
+    return f"{said}{stop} {on_job('retry', row)} {_reopens(row)}.{still_running(facts)}"
+
+
+def _reopens(row: Record) -> str:
+    if row.reason == CHILDREN:
+        return "runs its failed children again"
+    if row.reason in (UPSTREAM, SUPERSEDED, ASKED):
+        return "queues it again"
+    return "runs it again"

@@ -1,0 +1,70 @@
+"""Words of the sentences: counts, moments, durations, and the commands that change a situation."""
+
+from __future__ import annotations
+
+import shlex
+
+from treadle.core.clock import moment_text
+from treadle.core.limit_model import Limit
+from treadle.core.model import Record
+
+MOST_AHEAD = 10_000  # queued jobs ahead of a job that are counted
+
+
+def count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def jobs(ahead: int) -> str:
+    return f"{ahead:,}+ jobs" if ahead >= MOST_AHEAD else count(ahead, "job")
+
+
+def at(seconds: float | None) -> str:
+    return "an unknown time" if seconds is None else moment_text(seconds)
+
+
+def lasting(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{max(0.0, seconds):.1f} s"
+
+
+def named(row: Record) -> str:
+    """A job by task and id."""
+    return f"{row.job.task or 'promise'} {row.job.id}"
+
+
+def worker_of(row: Record) -> str:
+    """The name of the worker that holds a job, or held it last."""
+    return (row.worker or "?").rpartition("#")[0] or row.worker or "?"
+
+
+# --- commands
+
+
+def command(*words: str) -> str:
+    return f"`treadle {shlex.join(words)}`"
+
+
+def on_job(verb: str, row: Record) -> str:
+    return command("jobs", verb, row.job.id)
+
+
+def resume(name: str) -> str:
+    kind, _, queue = name.partition(":")
+    return command("queues", "resume", queue) if kind == "queue" and queue else command("limits", "resume", name)
+
+
+def set_limit(rule: Limit, slots: int | None = None, rate: int | None = None) -> str:
+    """The command that sets this rule with more slots or a higher rate. It repeats the other values of the rule."""
+    slots, rate = rule.slots if slots is None else slots, rule.rate if rate is None else rate
+    words = ["limits", "set", rule.name]
+    words += [] if slots is None else ["--slots", str(slots)]
+    if rate is not None:
+        words += ["--rate", str(rate), "--per", f"{rule.per:.15g}"]
+        words += ["--how", "bucket"] if rule.how == "bucket" else []
+        words += ["--burst", str(max(rule.burst, rate))] if rule.burst is not None else []
+    words += ["--hold", "ended"] if rule.hold == "ended" else []
+    return command(*words)
+
+
+def start_worker(queue: str) -> str:
+    return command("worker", "--queues", queue)

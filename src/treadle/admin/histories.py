@@ -1,0 +1,215 @@
+"""Histories of durable jobs: what their runs have recorded, in a form that a file keeps and a test replays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from treadle.core.model import NewJob, Pairs, Record, State
+from treadle.durable.checkpoints import OURS
+from treadle.errors import UNREADABLE, BadOption
+from treadle.policy.judge import upstreams
+from treadle.policy.retry import read_policy
+from treadle.workflow.fold import encoding_of
+
+FORMAT: Final = 1  # raised when a reader of the former one would misread a line
+PAGE: Final = 200
+
+
+class Upstream(Struct, frozen=True, omit_defaults=True):
+    """A job whose result is the first argument of a history's job. `of`: the tasks that encoded the result."""
+
+    id: str
+    task: str
+    state: State
+    result: str | None = None
+    of: Any = None
+
+
+class History(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job and its recorded steps: a line of the file.
+
+    format    FORMAT
+    at        when it was exported, seconds since 1970
+    payload   the stored text of the call
+    steps     the names and texts of the checkpoints, in their order; also those of the engine ("treadle:...")
+    upstream  the jobs whose results are passed to it, if it has `pass_result`
+    """
+
+    format: int
+    at: float
+    id: str
+    task: str
+    state: State
+    payload: str
+    steps: Pairs
+    queue: str = "default"
+    version: int = 1
+    attempt: int = 0
+    lost: int = 0
+    started_at: float | None = None
+    created_at: float = 0.0
+    retry: str | None = None
+    headers: Pairs = ()
+    labels: tuple[str, ...] = ()
+    root: str | None = None
+    parent: str | None = None
+    after: tuple[str, ...] = ()
+    upstream: tuple[Upstream, ...] = ()
+
+    @property
+    def record(self) -> Record:
+        """The row of the job, as a worker would claim it."""
+        job = NewJob(
+            id=self.id,
+            task=self.task,
+            payload=self.payload,
+            queue=self.queue,
+            retry=self.retry,
+            headers=self.headers,
+            labels=self.labels,
+            root=self.root,
+            parent=self.parent,
+            after=self.after,
+        )
+        return Record(
+            job=job,
+            version=self.version,
+            state=State.RUNNING,
+            after=self.after,
+            attempt=self.attempt,
+            lost=self.lost,
+            checkpoints=self.steps,
+            created_at=self.created_at,
+            started_at=self.started_at,
+        )
+
+
+class Hides(Protocol):
+    """Hides secrets in JSON."""
+
+    def json(self, value: Any, /) -> Raw: ...
+    def named(self, name: str, value: Any, /) -> Raw: ...
+    def headers(self, headers: Any, /) -> dict[str, str]: ...
+    def stored(self, text: str, /) -> str: ...
+
+
+class Lists(Protocol):
+    """The parts of an app that are used here."""
+
+    @property
+    def jobs(self) -> Any: ...
+    @property
+    def storage(self) -> Any: ...
+    def now(self) -> float: ...
+
+
+async def histories(core: Lists, filters: Mapping[str, Any], most: int | None = None) -> AsyncIterator[History]:
+    """The histories of the jobs that `app.jobs.list` finds with these filters and that have recorded steps, oldest
+    first. Raises what it raises."""
+    cursor: str | None = None
+    while most is None or most > 0:
+        page = await core.jobs.list(cursor=cursor, limit=PAGE, order="oldest", **filters)
+        for row in page.records:
+            if row.function_done or all(name.startswith(OURS) for name, _ in row.checkpoints):
+                continue
+            yield await _history(row, core.storage.get, core.now())
+            most = None if most is None else most - 1
+            if most == 0:
+                return
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+async def _history(
+    row: Record, get: Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]], at: float
+) -> History:
+    job = row.job
+    passes = bool(read_policy(job.retry).pass_result)
+    ups = [up for up in await get(upstreams(row)) if up is not None] if passes else []
+    return History(
+        format=FORMAT,
+        at=at,
+        id=job.id,
+        task=job.task,
+        state=row.state,
+        payload=job.payload,
+        steps=row.checkpoints,
+        queue=job.queue,
+        version=row.version,
+        attempt=row.attempt,
+        lost=row.lost,
+        started_at=row.started_at,
+        created_at=row.created_at,
+        retry=job.retry,
+        headers=job.headers,
+        labels=job.labels,
+        root=job.root,
+        parent=job.parent,
+        after=upstreams(row),
+        upstream=tuple(Upstream(up.job.id, up.job.task, up.state, up.result, encoding_of(up)) for up in ups),
+    )
+
+
+def line(history: History, hides: Hides | None) -> str:
+    """The history as one line of JSON. `hides`: removes secrets; None: nothing is hidden."""
+    if hides is not None:
+        history = replace(
+            history,
+            payload=_without(history.payload, hides),
+            steps=tuple((name, _step(name, text, hides)) for name, text in history.steps),
+            headers=tuple(hides.headers(history.headers).items()),
+            upstream=tuple(
+                replace(up, result=None if up.result is None else _without(up.result, hides)) for up in history.upstream
+            ),
+        )
+    return msgspec.json.encode(history).decode()
+
+
+def _without(text: str, hides: Hides) -> str:
+    """A stored text with its secrets hidden; a codec's own format has no names, so all of it is hidden."""
+    try:
+        msgspec.json.decode(text)
+    except UNREADABLE:
+        return msgspec.json.encode(hides.stored(text)).decode()
+    return bytes(hides.json(Raw(text.encode()))).decode()
+
+
+def _step(name: str, text: str, hides: Hides) -> str:
+    """A checkpoint with the secrets of its value hidden; the order of the steps stays."""
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Raw])
+    except UNREADABLE:
+        return text
+    for field in ("value", "text"):
+        if field in found:
+            found[field] = hides.named(name, found[field])
+    return msgspec.json.encode(found).decode()
+
+
+_read = msgspec.json.Decoder(History).decode
+
+
+def read(lines: Sequence[str | bytes]) -> list[History]:
+    """The histories in these lines of a file; empty lines are left out. Raises BadOption with the number of a line that
+    is no history."""
+    found = []
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            history = _read(text)
+        except UNREADABLE as error:
+            what = f"line {number} is no history of `treadle jobs export`: {error}"
+            raise BadOption("histories", what) from None
+        if history.format != FORMAT:
+            raise BadOption(
+                "histories", f"line {number} has the format {history.format}, expected {FORMAT}: export again"
+            )
+        found.append(history)
+    return found

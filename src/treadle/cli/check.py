@@ -1,0 +1,110 @@
+"""`treadle check`: compares an app's code with the jobs in a storage, before that code is deployed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from treadle.cli.output import FAILED, OK, as_json, data, document, note, paint, place, plural
+from treadle.core.redaction import in_line
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.code_check import Finding, Options, Report
+
+
+@click.command()
+@click.argument("app", metavar="MODULE:APP")
+@click.option("--url", metavar="URL", help="Storage URL to check the code against. [default: that of the app]")
+@click.option(
+    "--queues",
+    "-q",
+    multiple=True,
+    metavar="NAMES",
+    help="Queues that the workers are started with, such as mail=3,bulk. [default: the queues of all tasks]",
+)
+@click.option("--only", multiple=True, metavar="NAMES", help="Check only the jobs of these queues. [default: of all]")
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Look only at the N oldest and the N newest unfinished jobs. [default: all]",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 also if there are only notes.")
+@as_json
+def check(
+    app: str,
+    url: str | None,
+    queues: tuple[str, ...],
+    only: tuple[str, ...],
+    sample: int | None,
+    strict: bool,
+    json_: bool,
+) -> int:
+    """Compare the code of MODULE:APP with what is queued, scheduled and half run, and name every misfit.
+
+    The exit code is 1 if jobs would break: arguments that no longer fit, removed tasks, queues that no worker serves,
+    steps and reducers that are gone, results that cannot be read. Notes (schedules and limits) do not change it.
+
+    The command only reads: it stores nothing, migrates nothing and runs no job. Rights to read are enough.
+    """
+    from treadle.cli.app_loader import find_app
+    from treadle.code_check import Options
+
+    found = find_app(app)
+    if url is not None:
+        core = found._core
+        core.use(dataclasses.replace(core.choice, url=url, storage=None, ports=None, by_default=False))
+    options = Options(serves=_names(queues), only=_names(only), sample=sample)
+    report = asyncio.run(_run(found, options))
+    if json_:
+        document(report)
+    else:
+        _show(report, place(found._core.url, "the storage of the app"))
+    return FAILED if report.fails(strict) else OK
+
+
+async def _run(app: App, options: Options) -> Report:
+    from treadle.cli.progress import Bar
+    from treadle.code_check import check_code
+
+    app._core.only_look()
+    async with app:
+        with Bar("checking", 0) as bar:
+
+            def progress(looked: int, jobs: int) -> None:
+                bar.total = max(looked, jobs)
+                bar.update(looked)
+
+            return await check_code(app._core, options, progress)
+
+
+def _show(report: Report, where: str) -> None:
+    for finding in report.findings:
+        _finding(finding)
+    breaks = sum(each.level == "break" for each in report.findings)
+    notes = len(report.findings) - breaks
+    share = f"{report.looked:,} of {plural(report.jobs, 'unfinished job')}" if report.sampled else ""
+    looked = share or plural(report.looked, "unfinished job")
+    verdict = f"{plural(breaks, 'misfit')}, {plural(notes, 'note')}" if report.findings else "the code fits"
+    note(f"{where}: {looked} checked: {verdict}")
+
+
+def _finding(finding: Finding) -> None:
+    word = "fail" if finding.level == "break" else "warn"
+    many = plural(finding.jobs, "job") if finding.states else ""
+    states = ", ".join(f"{count:,} {state}" for state, count in sorted(finding.states.items()))
+    counted = f"  {many} ({states})" if many else ""
+    data(f"{paint(f'{word:<4}', word)}  {finding.kind} {in_line(finding.subject)}{counted}")
+    data(f"      {in_line(finding.what)}")
+    if finding.example is not None:
+        data(f"      e.g. {in_line(finding.example)}")
+    data(f"      -> {in_line(finding.advice)}")
+
+
+def _names(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The names in `mail=3,bulk`; weights are left out."""
+    return tuple(part.strip().partition("=")[0] for text in texts for part in text.split(",") if part.strip())

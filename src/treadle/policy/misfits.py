@@ -1,0 +1,62 @@
+"""A job that one version of a program cannot read, and another one can: how long it waits, and the words for it.
+
+The row keeps the end of the wait in a checkpoint, with the round that it belongs to: after a reopening it counts anew.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from treadle.core.clock import moment_text
+from treadle.core.model import ARGUMENTS, Outcome, Pairs, Record, State
+from treadle.errors import BadOption
+from treadle.policy.judge import handed_back
+
+Misfits = Literal["fail", "wait"] | float
+LONGEST: Final = 600.0  # s that "wait" waits: the time of a rolling deployment
+MISFIT: Final = "does not fit the code of "  # the reason of such a row; the name of the worker follows
+UNTIL: Final = "treadle:misfit"  # the checkpoint: "<reopenings>:<instant at which the wait ends>"
+
+
+def longest_wait(given: object) -> float:
+    """The seconds that a job may wait for another version; 0: it fails at once. Raises BadOption."""
+    if given in ("fail", "wait"):
+        return LONGEST if given == "wait" else 0.0
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 86_400:
+        raise BadOption("misfits", f"expected 'fail', 'wait' or the seconds to wait, up to a day; found {given!r}")
+    return float(given)
+
+
+def waits_until(record: Record) -> float | None:
+    """When the wait of this job ends; None: it has not begun in this round."""
+    round, _, until = dict(record.checkpoints).get(UNTIL, "").partition(":")
+    try:
+        return float(until) if round == str(record.reopenings) else None
+    except ValueError:  # another program has stored it
+        return None
+
+
+def is_misfit(outcome: Outcome | None) -> bool:
+    """Whether a run failed because this code cannot read the arguments."""
+    return outcome is not None and outcome.state is State.FAILED and outcome.reason == ARGUMENTS
+
+
+def left_to_others(record: Record, outcome: Outcome, worker: str, until: float, carried: Pairs = ()) -> Outcome:
+    """The job goes back to its queue position, uncounted, with the error that this worker saw."""
+    pairs = (*carried, (UNTIL, f"{record.reopenings}:{until!r}"))
+    back = handed_back(record, 0.0, pairs, outcome.note, MISFIT + worker)
+    return replace(back, error=outcome.error)
+
+
+def words(record: Record) -> str | None:
+    """The words for a job that waits for another version of its task; None: it does not."""
+    if record.reason is None or not record.reason.startswith(MISFIT) or record.state is not State.READY:
+        return None
+    worker, until = record.reason.removeprefix(MISFIT), waits_until(record)
+    end = "" if until is None else f" until {moment_text(until)}; then it fails"
+    return (
+        f"worker {worker} could not read its arguments and released it, uncounted: it waits for a worker with "
+        f"another version of task {record.job.task!r}{end}"
+    )

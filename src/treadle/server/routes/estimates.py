@@ -1,0 +1,85 @@
+"""The operations that estimate when a job starts and when a queue is empty. One is made at a time, in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from treadle.admin import Estimate, QueuePlan
+from treadle.errors import UnknownJob
+from treadle.server.auth import rights
+from treadle.server.errors import Refused
+from treadle.server.operation import Call, Operation
+from treadle.storage import messages
+from treadle.tasks.options import name_of
+
+if TYPE_CHECKING:
+    from treadle.app_core import AppCore
+
+T = TypeVar("T")
+
+ASKING: Final = 8  # estimates under way or waiting; each takes up to a second
+
+
+class EstimateRoutes:
+    """The estimates of one server."""
+
+    def __init__(self, core: AppCore) -> None:
+        self._core, self._asking = core, 0
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                method="GET",
+                path="/v1/jobs/{id}/eta",
+                run=self.eta,
+                tag="jobs",
+                scope="read",
+                summary="Estimate when a job starts and ends, and what would let it start earlier",
+                gives=Estimate,
+                others=(404, 503),
+            ),
+            Operation(
+                method="GET",
+                path="/v1/queues/{name}/plan",
+                run=self.plan,
+                tag="operate",
+                scope="read",
+                summary="Estimate when a queue is empty, what its jobs wait for, and what would change that",
+                gives=QueuePlan,
+                others=(503,),
+            ),
+        ]
+
+    async def eta(self, call: Call[None, messages.Nothing]) -> Estimate:
+        jobs = self._core.jobs.within(call.token.queues)
+        row = await jobs.get(call.part("id"))
+        if not rights.sees(call.token, row):
+            raise UnknownJob(row.id)
+        found = await self._in_turn(jobs.eta(row.id))
+        return replace(found, explanation=call.redaction.within(found.explanation, row.error))
+
+    async def plan(self, call: Call[None, messages.Nothing]) -> QueuePlan:
+        name = name_of(call.part("name"), "queue")
+        call.allowed([name])
+        with call.heard():  # a queue that nothing uses is an empty one
+            return await self._in_turn(self._core.queues.plan(name, call.token.queues))
+
+    async def _in_turn(self, asked: Awaitable[T]) -> T:
+        """Raises Refused (503) if many estimates are waiting already."""
+        if self._asking >= ASKING:
+            _close(asked)
+            words = f"{ASKING} estimates are being made already: ask again in some seconds"
+            raise Refused(503, "too_many", words, {"Retry-After": "5"})
+        self._asking += 1
+        try:
+            return await asked
+        finally:
+            self._asking -= 1
+
+
+def _close(call: Any) -> None:
+    """A coroutine that is not awaited must be closed."""
+    call.close()

@@ -1,0 +1,132 @@
+"""Reads a schema that was opened only to be read, also one without the functions of this version of Treadle.
+
+A check before a deployment runs the new version on the schema of the old one, whose functions have other names. Their
+reads are then done by plain statements, whose cost has no bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from treadle.core.query_model import Page, Query
+from treadle.errors import SchemaTooOld, StorageError
+from treadle.storage import queries as orders
+from treadle.storage.admission import Usage, level, opens_at, rule_for
+from treadle.storage.postgres import metrics, pages, queries
+from treadle.storage.postgres.address import Address
+from treadle.storage.postgres.connection import Row, Value
+from treadle.storage.postgres.migrate import newest, readable_state
+from treadle.storage.postgres.pool import Pool, is_missing
+from treadle.storage.postgres.rows import STATES, STEPS, TOLD, TOLD_COLUMNS, TOLD_ENDED, heard
+from treadle.storage.postgres.topics import Caller
+
+# The columns of `more_of` in functions/more.sql, in its order.
+_MORE: Final = (
+    f"{TOLD_COLUMNS}, json_build_array(j.after, j.pending, j.failures_allowed, j.function_done, j.deadline_at, "
+    "j.blocked_on, j.reopenings, j.result, j.value, j.error, j.reason, j.note, j.ended_at, j.expires_at, "
+    f"{STEPS})::text"
+)
+_BY_IDS: Final = (
+    f"SELECT {_MORE} FROM {{schema}}.job j WHERE j.id = ANY ({queries.IDS}) "
+    f"UNION ALL SELECT {_MORE} FROM {{schema}}.ended j WHERE j.id = ANY ({queries.IDS})"
+)
+_METRICS: Final = (
+    "SELECT at, span, source, encode(data, 'hex') FROM {schema}.metrics "
+    "WHERE at < %s::float8 AND at + span > %s::float8 ORDER BY at, span, source"
+)
+_GATES: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE spent > 0 OR tokens IS NOT NULL"
+_STARTS: Final = "SELECT key, at, cost FROM {schema}.start ORDER BY key, at"
+_KINDS: Final = {"waiting": "waiting", "running": "running", "failed": "failed"}
+
+
+class LookRunner(Caller):
+    """Runs statements that only read. `has_functions`: the schema has the functions of this version."""
+
+    def __init__(self, pool: Pool, address: Address, has_functions: bool) -> None:
+        self._pool, self._address, self.has_functions = pool, address, has_functions
+
+    async def call(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
+        return await self.run(text, values, often)
+
+    async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
+        if not self.has_functions:
+            if text == queries.RATES:
+                return await self._rates(values[0])
+            if text == queries.GLANCE:
+                return await self._glance(values[0])
+            if text == queries.BY_IDS:
+                text, values = _BY_IDS, [*values, *values]
+            if text == metrics.READ:
+                text, values = _METRICS, [values[1], values[0]]
+            text = text.replace(TOLD, _MORE).replace(TOLD_ENDED, _MORE)
+        try:
+            return await self._pool.run(text, values, often)
+        except StorageError as error:
+            if not is_missing(error.__cause__):
+                raise
+            lacks = "tables that it had when it was opened"
+            raise SchemaTooOld(newest(), newest(), self._address.shown, lacks) from error
+
+    async def find(self, query: Query) -> Page:
+        """A page. Without the functions, a query that bounds the rows it looks at reads all that it needs."""
+        if query.scan is None or self.has_functions:
+            return await pages.find(self, query)
+        found = await pages.find(self, replace(query, scan=None))
+        last = found.records[-1] if found.cursor is not None else None
+        moment = None if last is None else orders.moment_of(last, query.order)
+        return Page(found.records, found.cursor, found.total, len(found.records), moment)
+
+    async def _moment(self, now: Any) -> float:
+        return float(now if now is not None else (await self.run(queries.NOW, []))[0][0])
+
+    async def _rates(self, now: Any) -> list[Row]:
+        """The rows of the function `rates`: limit, starts that are left, the next start."""
+        moment = await self._moment(now)
+        rules = orders.acting_rules(await queries.limit_facts(self))
+        starts: dict[str, list[tuple[float, int]]] = {}
+        for key, at, cost in await self.run(_STARTS, []):
+            starts.setdefault(key, []).append((at, cost))
+        rows = []
+        for key, tokens, at in await self.run(_GATES, []):
+            rule = rule_for(rules, heard(key))
+            if rule is not None and rule.rate:
+                usage = Usage(starts=starts.get(key, []), tokens=tokens, at=at or 0.0)
+                rows.append((key, level(rule, usage, moment), opens_at(rule, usage, 1, moment)))
+        return rows
+
+    async def _glance(self, now: Any) -> list[Row]:
+        """The row of the function `glance`, with counts that have no bound."""
+        at, queued, kinds = await self._moment(now), dict[str, list[Any]](), dict[tuple[str, str], int]()
+        for queue, _, number, jobs, line, blocked, first in await self.run(queries.COUNTS, []):
+            state = STATES[number]
+            if line:
+                found = queued.setdefault(queue, [queue, 0, first])
+                found[1:] = [found[1] + line, min(found[2], first)]
+            if state == "ready":
+                for kind, count in (("blocked", blocked), ("scheduled", jobs - line - blocked)):
+                    kinds[kind, queue] = kinds.get((kind, queue), 0) + count
+            elif state in _KINDS:
+                kinds[state, queue] = kinds.get((state, queue), 0) + jobs
+        told = [
+            at,
+            list(queued.values()),
+            [(kind, queue, jobs, False) for (kind, queue), jobs in kinds.items()],
+            [(presence, seen) for presence, seen in await self.run(queries.WORKERS, [])],
+            await self.run(queries.FACTS, []),
+            await self.run(queries.USES, []),
+            await self.run(queries.ASIDE, []),
+            await self._rates(at),
+        ]
+        return [(msgspec.json.encode(told, enc_hook=float).decode(),)]
+
+
+async def look_runner(pool: Pool, address: Address) -> LookRunner:
+    """Raises NotADatabase, SchemaTooNew, SchemaTooOld, StorageUnavailable; StorageDenied without the rights to read."""
+    found, functions = await readable_state(address)
+    if found < newest():
+        raise SchemaTooOld(found, newest(), address.shown)
+    return LookRunner(pool, address, functions)

@@ -1,0 +1,63 @@
+"""Checks a namespace when a storage opens it: its schema, its shards, and the rights of the user."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageError
+from treadle.storage.redis.errors import RIGHTS
+
+# Version of the layout of keys and rows. Raise it with each change that an older Treadle cannot read.
+SCHEMA: Final = 1
+
+
+class Caller(Protocol):
+    async def call(self, verb: str, *words: Any) -> Any:
+        """Run a script."""
+        ...
+
+
+class Listener(Protocol):
+    refusal: str | None
+
+
+def stored_schema(shards: int) -> int | str:
+    """The value that a namespace with this number of shards keeps."""
+    return SCHEMA if shards == 1 else f"{SCHEMA}/{shards}"
+
+
+def check_schema(stored: bytes, wanted: int, where: str, ns: str) -> None:
+    """Raise SchemaTooNew, or BadUrl for a namespace with another number of shards than `wanted`."""
+    found, _, shards = stored.decode().partition("/")
+    if int(found) > SCHEMA:
+        raise SchemaTooNew(int(found), SCHEMA)
+    if int(shards or 1) != wanted:
+        raise BadUrl(
+            f"{where}: the namespace {ns!r} has shards={shards or 1}, found shards={wanted} in the URL; use "
+            f"shards={shards or 1}, or move the jobs to another ns with `treadle move`"
+        )
+
+
+async def check_rights(db: Caller, notifier: Listener, where: str, ns: str) -> None:
+    """Raise StorageDenied if the user lacks a right, because a script that fails halfway does not roll back."""
+    told = await db.call("rights")
+    refused = [f"{told[at].decode()} ({told[at + 1].decode()})" for at in range(0, len(told), 2)]
+    if notifier.refusal is not None:
+        refused.append(f"SUBSCRIBE ({notifier.refusal})")
+    if refused:
+        prefix = f"{{treadle:{ns}*"
+        raise StorageDenied(
+            f"{where}: the server refuses this user {', '.join(refused)}; expected the rights of "
+            f"`ACL SETUSER <user> ~{prefix} &{prefix} {RIGHTS}`"
+        )
+
+
+async def restricts_scripts(db: Caller) -> bool:
+    """Whether the server can restrict scripts to reading, as Redis 7 and every Valkey do."""
+    try:
+        await db.call("look")
+    except StorageError as error:
+        if "unknown command" not in str(error).lower():
+            raise
+        return False
+    return True

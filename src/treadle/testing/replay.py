@@ -1,0 +1,266 @@
+"""Runs durable functions over recorded histories, as a test of changed code: no step is run, and nothing is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from treadle.admin.histories import History, Upstream, read
+from treadle.app_core import injectors
+from treadle.core.model import NewJob, Outcome, Record, State
+from treadle.durable.checkpoints import Asked, Checkpoints
+from treadle.durable.once import marks_of
+from treadle.durable.steps import Durable, DurableBackend, DurableRun, left_by
+from treadle.errors import BadOption, StepMismatch, UnknownTask
+from treadle.execution.job_run import JobRun, Site, enter
+from treadle.execution.threads import in_thread
+from treadle.policy.retry import read_policy
+from treadle.resources import Life, NewThreads, Overrides
+from treadle.serialization.call_codec import MISSING, Codec
+from treadle.tasks.core import TaskCore
+from treadle.tasks.options import Sizes
+from treadle.testing.app import Testing
+from treadle.testing.clock import HandClock
+from treadle.workflow.fold import decode_of
+from treadle.workflow.plan import OF
+
+if TYPE_CHECKING:
+    from treadle.app_core import AnyApp, AppCore
+
+PATIENCE: Final = 10.0  # s that the code between two steps may take
+
+
+class Replayed(Struct, frozen=True):
+    """The result of one history.
+
+    stopped_at  the first step that no run has recorded; None: the function ended before such a step
+    taken       the recorded steps that it took
+    error       what the function raised behind its recorded steps; None: nothing
+    """
+
+    id: str
+    task: str
+    stopped_at: str | None
+    taken: tuple[str, ...]
+    error: str | None = None
+
+
+class _Beyond(BaseException):
+    """Ends a function at a step that was not recorded. Not an Exception, so `except Exception` does not catch it."""
+
+
+async def replay(
+    app: AnyApp,
+    histories: str | PathLike[str] | Iterable[str | bytes | Mapping[str, Any] | History],
+    *,
+    overrides: Overrides | None = None,
+) -> list[Replayed]:
+    """Run the durable functions of `app` over histories that `treadle jobs export` has written.
+
+    Each recorded step returns its recorded value. The function ends at the first step that was not recorded: no step is
+    run, no job is stored, no signal is awaited, and the storage of the app is not opened. The code between steps runs,
+    and so do providers of dependencies that are not overridden.
+
+    histories  the file, or its lines
+    overrides  functions that replace providers of `depends(...)`, by what they replace
+    Raises StepMismatch for the first history that the code does not follow, with a note for each further one;
+    UnknownTask; BadArgument for arguments that do not fit any more; BadResult for such results of steps; BadOption for
+    a file that is none; TimeoutError if the code between two steps takes more than 10 seconds; and what a function
+    raises before its last recorded step.
+    """
+    rows = _rows(histories)
+    core = app._core
+    core.resources.check(dict(overrides or {}), injectors(core))
+    found: list[Replayed] = []
+    mismatches: list[StepMismatch] = []
+    async with Testing(core, HandClock(), overrides=overrides):
+        life = Life(None, core.resources.overrides)
+        try:
+            for history in rows:
+                try:
+                    found.append(await _Replay(core, life, history).run())
+                except StepMismatch as error:
+                    mismatches.append(error)
+        finally:
+            await life.end(None)
+    if mismatches:
+        first, *others = mismatches
+        for other in others:
+            first.add_note(f"also: {other}")
+        raise first
+    return found
+
+
+def _rows(given: Any) -> list[History]:
+    if isinstance(given, str | PathLike):
+        return read(Path(given).read_text("utf-8").splitlines())
+    lines: list[Any] = list(given)
+    if all(isinstance(each, History) for each in lines):
+        return lines
+    try:
+        return read([each if isinstance(each, str | bytes) else msgspec.json.encode(each) for each in lines])
+    except TypeError as error:
+        raise BadOption("histories", f"expected a file, or lines of `treadle jobs export`: {error}") from None
+
+
+class _Replay:
+    """One history and one run of the function over it."""
+
+    def __init__(self, core: AppCore, life: Life, history: History) -> None:
+        task = core.tasks.get(history.task)
+        if task is None:
+            raise UnknownTask(history.task, tuple(core.tasks))
+        self._core, self._history, self._task = core, history, task
+        loop = asyncio.get_running_loop()
+        self._run = JobRun(history.record, "replay", lambda: None, self._results)
+        self._run.site, self._run.began = Site(None, loop, life, NewThreads), history.at
+        self._durable = _RecordedDurable(self._run, _Backend(loop, core.sizes, history.at), task.signature._codec)
+        self._run.durable = self._durable
+
+    async def run(self) -> Replayed:
+        """Raises StepMismatch, and what the function raises before its last recorded step."""
+        error: BaseException | None = None
+        try:
+            payload, task = self._history.payload, self._task
+            args, kwargs = task.signature.decode_call(payload, first=self._first())
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.create_task(self._call(task, args, kwargs))
+        except BaseException as raised:
+            error = raised
+            if isinstance(raised, asyncio.CancelledError):
+                raise
+        return self._told(error)
+
+    async def _call(self, task: TaskCore, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        enter(self._run)
+        if task.kind == "async":
+            self._run.place = asyncio.current_task()
+            await task.call(*args, **kwargs)
+        else:
+            here = contextvars.copy_context()
+            call = functools.partial(here.run, task.call, *args, **kwargs)
+            await in_thread(NewThreads(), call, task.name, lambda: True, self._durable.interrupt)
+
+    def _told(self, error: BaseException | None) -> Replayed:
+        """The result of the run. Raises StepMismatch also if the function ended although its history goes on."""
+        steps, history = self._durable.steps, self._history
+        if steps.mismatch is not None:  # also if the function caught it
+            raise steps.mismatch
+        if self._run.leaving is not None:  # it sleeps
+            steps.stopped_at = steps.stopped_at or steps.last
+        if steps.stopped_at is None:
+            behind = steps.following(steps.last)
+            if error is not None and (behind is not None or not steps.taken or not isinstance(error, Exception)):
+                raise error
+            if behind is not None:
+                raise StepMismatch(history.id, "", steps.last, f"{behind!r} at this point")
+        elif error is not None and not _is_end(error):
+            error = None  # what it raised after it was ended, such as an error of a `finally`
+        shown = None if error is None or _is_end(error) else f"{type(error).__name__}: {error}"
+        return Replayed(history.id, history.task, steps.stopped_at, tuple(steps.taken), shown)
+
+    def _first(self) -> object:
+        how, values = read_policy(self._history.retry).pass_result, self._values()
+        if not how:
+            return MISSING
+        return [each for each in values if each is not None] if how == "list" else values[0] if values else None
+
+    def _values(self) -> list[Any]:
+        return [_value_of(up, self._core) for up in self._history.upstream]
+
+    async def _results(self, ids: Sequence[str]) -> list[Any]:
+        return self._values()
+
+
+def _value_of(up: Upstream, core: AppCore) -> Any:
+    if up.state is not State.SUCCEEDED:
+        return None
+    noted = () if up.of == up.task else ((OF, msgspec.json.encode(up.of).decode()),)
+    row = Record(job=NewJob(id=up.id, task=up.task), version=1, state=up.state, checkpoints=noted)
+    return decode_of(row, core.tasks, up.result or "null")
+
+
+def _is_end(error: BaseException) -> bool:
+    """Whether this is the exception that ends a function here, or a group of nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_end(each) for each in error.exceptions)
+    return isinstance(error, _Beyond) or left_by(error)
+
+
+class _RecordedSteps(Checkpoints):
+    """The recorded steps. Asking for another one ends the function."""
+
+    def __init__(self, record: Record, sizes: Sizes, place: object) -> None:
+        super().__init__(record.job.id, record.checkpoints, sizes, place)
+        self.taken: list[str] = []
+        self.stopped_at: str | None = None
+        self.last = ""
+        self.mismatch: StepMismatch | None = None
+
+    def ask(self, name: str) -> Asked:
+        try:
+            asked = super().ask(name)
+        except StepMismatch as error:
+            self.mismatch = self.mismatch or error
+            raise
+        if asked.entry is None:
+            self.end(asked.key)
+        self.last = asked.key
+        self.taken.append(asked.key)
+        return asked
+
+    def end(self, key: str) -> NoReturn:
+        self.stopped_at = self.stopped_at or key
+        raise _Beyond(key)
+
+
+class _RecordedDurable(Durable):
+    """Durable code that returns what was recorded."""
+
+    def __init__(self, run: JobRun, home: DurableBackend, codec: Codec | None) -> None:
+        super().__init__(run, home, codec)
+        self.checkpoints = self.steps = _RecordedSteps(run.record, home.sizes, None)
+        self._held = {mark.key for mark in marks_of(run.record.checkpoints) if not mark.given_back}
+
+    async def win(self, key: str, keep: float | timedelta) -> bool:
+        """True for a mark that the job has; nothing says whether it would get another one."""
+        if key not in self._held:
+            self.steps.end(f"once:{key}")
+        return True
+
+
+class _Backend:
+    """The services of a worker, without a worker: nothing is stored."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sizes: Sizes, at: float) -> None:
+        self.loop, self.sizes, self._at = loop, sizes, at
+
+    def now(self) -> float:
+        return self._at
+
+    def codec(self, task: str) -> Codec | None:
+        return None
+
+    async def save(self, run: DurableRun) -> None:
+        """Store nothing."""
+
+    async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
+        return [None] * len(ids)
+
+    async def store(self, job: NewJob) -> Record:
+        raise _Beyond(job.id)
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> None:
+        """Settle nothing."""
+
+    async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any:
+        raise _Beyond(run.record.job.id)

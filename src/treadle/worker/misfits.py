@@ -1,0 +1,101 @@
+"""Leaves jobs whose arguments this code cannot read to workers with another version of their task.
+
+A job that it releases keeps its queue position. This worker leaves it out of its claims for AGAIN seconds, so that
+the others get it; then it claims it once more, to see whether there still are others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from treadle.core.clock import monotonic
+from treadle.core.model import Outcome, Presence, Record
+from treadle.errors import StorageError
+from treadle.execution.job_run import JobRun
+from treadle.policy import misfits
+from treadle.serialization.call_schema import version_of
+from treadle.storage.contract import Storage
+from treadle.tasks.core import TaskCore
+
+AGAIN: Final = 5.0  # s
+FRESH: Final = 2.0  # s for which a list of workers shows that there is another version
+SOON: Final = 0.1  # s for which it shows that there is none
+MOST: Final = 500  # jobs that are left out of claims at once: their ids are part of each claim
+
+log = logging.getLogger("treadle")
+
+
+class Misfits:
+    """One for each worker. `longest`: s that a job may wait for another version; 0: it fails at once."""
+
+    def __init__(self, worker: str, tasks: Mapping[str, TaskCore], storage: Storage, longest: float) -> None:
+        self._worker, self._tasks, self._storage, self._longest = worker, tasks, storage, longest
+        self._left: dict[str, float] = {}  # id -> when it is claimed here again
+        self._versions: dict[str, str] = {}
+        self._workers: Sequence[Presence] = ()
+        self._read_at = float("-inf")
+
+    def versions(self, tasks: Sequence[str]) -> tuple[str, ...]:
+        """The version of each task's signature, for the presence of this worker; (): it lets no job wait."""
+        return tuple(map(self._version, tasks)) if self._longest else ()
+
+    def _version(self, name: str) -> str:
+        if name not in self._versions:
+            task = self._tasks.get(name)
+            self._versions[name] = "" if task is None else version_of(task.signature)
+        return self._versions[name]
+
+    def left_out(self) -> tuple[str, ...]:
+        """The jobs that this worker does not claim now."""
+        if not self._left:
+            return ()
+        now = monotonic()
+        self._left = {id: until for id, until in self._left.items() if until > now}
+        return tuple(self._left)
+
+    async def settled(self, run: JobRun, outcome: Outcome, moment: float) -> Outcome:
+        """The outcome of a run that could not read its arguments: as it is, or the job released.
+
+        moment  now, by the storage's clock
+        """
+        record = run.record
+        until = misfits.waits_until(record) or moment + self._longest
+        if not self._longest or moment >= until or len(self._left) >= MOST or not await self._is_for_others(record):
+            return outcome
+        self._left[record.job.id] = monotonic() + AGAIN
+        log.warning(
+            "%s %s: this code cannot read its arguments, but another worker has other code: released",
+            record.job.task,
+            record.job.id,
+        )
+        return misfits.left_to_others(record, outcome, self._worker, until, run.carried)
+
+    async def _is_for_others(self, record: Record) -> bool:
+        """Whether a live worker that claims from its queue has another version of its task. Before it says no, the
+        workers are read again: one may just have started."""
+        age = monotonic() - self._read_at
+        if age < FRESH and self._knows_another(record):
+            return True
+        if age > SOON:
+            try:
+                self._workers, self._read_at = (await self._storage.glance(1)).workers, monotonic()
+            except StorageError:
+                return False
+        return self._knows_another(record)
+
+    def _knows_another(self, record: Record) -> bool:
+        task, queue = record.job.task, record.job.queue
+        own = self._version(task)
+        return any(
+            task in each.tasks and queue in each.queues and _version_of(each, task) != own
+            for each in self._workers
+            if each.worker != self._worker
+        )
+
+
+def _version_of(worker: Presence, task: str) -> str:
+    """Its version of a task; "" for a worker that does not tell, whose code is another one."""
+    at = worker.tasks.index(task)
+    return worker.versions[at] if at < len(worker.versions) else ""

@@ -1,0 +1,1 @@
+"""The situations in which a job waits, runs or has ended, each with the whole sentence of `explain`."""

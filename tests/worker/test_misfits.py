@@ -1,0 +1,142 @@
+"""`App(misfits="wait")`: a job that one version of the code cannot read is left to workers with another version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures import KINDS, a_url
+from tests.kit import Told
+from tests.served import memory_url
+from treadle import App, BadOption, JobFailed, Worker
+from treadle.core.model import Presence
+from treadle.policy import misfits
+from treadle.serialization.call_schema import version_of
+from treadle.storage.memory import MemoryStorage
+from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
+
+
+@contextmanager
+def place(kind: str, folder: Path, clock: HandClock) -> Iterator[dict[str, Any]]:
+    """The arguments of an app on a storage of this kind; "http" is a server."""
+    if kind == "http":
+        yield {"url": memory_url(clock)}
+    elif kind == "memory":
+        yield {"storage": MemoryStorage()}
+    else:
+        with a_url(kind, folder) as url:
+            yield {"url": url}
+
+
+def version(number: int, where: dict[str, Any], ran: list[str], wait: Any = "wait") -> App:
+    app = App(**where, misfits=wait)
+    if number == 1:
+
+        @app.task(name="pay")
+        async def pay(order: int) -> str:
+            ran.append("old")
+            return "old"
+    else:
+
+        @app.task(name="pay")
+        async def pay(order: str, currency: str) -> str:
+            ran.append("new")
+            return "new"
+
+    return app
+
+
+@asynccontextmanager
+async def working(*workers: Worker) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for worker in workers:
+            await stack.enter_async_context(worker)
+            assert worker._core.session is not None
+            await worker._core.session.heartbeat.once()  # stored before any job is
+        yield
+
+
+@shows("with misfits='wait', jobs that new code cannot read are run by the old workers, uncounted")
+@pytest.mark.parametrize("kind", [*KINDS, "http"])
+async def test_two_versions_side_by_side(kind: str, tmp_path: Path) -> None:
+    """Each version enqueues jobs that the other cannot read; all of them are run by their own."""
+    ran: list[str] = []
+    with place(kind, tmp_path, HandClock()) as where:
+        old, new = version(1, where, ran), version(2, where, ran)
+        async with old, new:
+            workers = [Worker(app, concurrency=4, poll=0.05) for app in (old, new)]
+            async with working(*workers):
+                jobs = [await old.tasks["pay"].enqueue(n) for n in range(5)]
+                jobs += [await new.tasks["pay"].enqueue(str(n), "EUR") for n in range(5)]
+                async with asyncio.timeout(60):
+                    results = [await job.result() for job in jobs]
+            rows = await old.storage.get([job.id for job in jobs])
+    assert results == ["old"] * 5 + ["new"] * 5
+    assert {row.attempt for row in rows if row is not None} == {1}
+
+
+async def test_without_another_version_it_fails_at_once(tmp_path: Path) -> None:
+    ran: list[str] = []
+    where = {"storage": MemoryStorage()}
+    old, new = version(1, where, ran), version(2, where, ran)
+    async with old, new:
+        job = await old.tasks["pay"].enqueue(1)
+        await drain(new)
+        with pytest.raises(JobFailed, match="'currency' is missing"):
+            await job.result()
+
+
+async def test_it_fails_when_its_time_is_over() -> None:
+    """The wait is part of the row, counted by the storage's clock, and named."""
+    clock, ran = HandClock(), list[str]()
+    storage = MemoryStorage(clock)
+    where = {"storage": storage, "clock": clock}
+    old, new = version(1, where, ran), version(2, where, ran, wait=60)
+    async with old, new:
+        other = Presence(worker="other", queues=("default",), tasks=("pay",), ttl=86_400)
+        await storage.heartbeat(other, [], 30.0)
+        job, told = await old.tasks["pay"].enqueue(1), Told(new)
+        async with Worker(new, poll=0.05):
+            await told.until("deferred", id=job.id)
+        [row] = await storage.get([job.id])
+        assert row is not None
+        assert (row.state, row.attempt) == ("ready", 0)
+        assert row.reason is not None
+        assert row.reason.startswith(misfits.MISFIT)
+        assert misfits.waits_until(row) == pytest.approx(clock() + 60, abs=1)
+        assert "it waits for a worker with another version of task 'pay' until" in str(misfits.words(row))
+        clock.advance(61)
+        await drain(new)
+        with pytest.raises(JobFailed, match="'currency' is missing"):
+            await job.result()
+        [row] = await storage.get([job.id])
+        assert row is not None
+        assert misfits.words(row) is None
+
+
+def test_the_version_of_a_signature() -> None:
+    app = App("memory://")
+
+    def of(function: Any) -> str:
+        return version_of(app.task(function, name=f"t{len(app.tasks)}")._core.signature)
+
+    async def one(a: int, b: str = "x") -> None: ...
+    async def same(a: int, b: str = "x") -> int: ...
+    async def retyped(a: str, b: str = "x") -> None: ...
+    async def more(a: int, b: str = "x", c: int = 1) -> None: ...
+
+    assert of(one) == of(same)
+    assert len({of(one), of(retyped), of(more)}) == 3
+    assert len(of(one)) == 8
+
+
+@pytest.mark.parametrize("wrong", ["later", 0, -1, True, None, 1e9])
+def test_wrong_values_are_refused(wrong: Any) -> None:
+    with pytest.raises(BadOption, match="misfits"):
+        App("memory://", misfits=wrong)
