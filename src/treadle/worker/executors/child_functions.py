@@ -6,7 +6,7 @@ import importlib
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from treadle.core.injected import injected_names
 from treadle.errors import BadTask
@@ -15,12 +15,18 @@ from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.core import TaskCore
 from treadle.tasks.task import Task
 
-if TYPE_CHECKING:
-    from treadle.worker.executors.child import Ask
-
 MAINS = ("__main__", "__mp_main__")
 
 Place = tuple[CallCodec, Any, TaskCore | None, list[Middleware]]
+
+
+class Asked(Protocol):
+    """The part of a request that names a function; `codec`: whether the task has its own codec."""
+
+    module: str
+    qualname: str
+    name: str
+    codec: bool
 
 
 class Places:
@@ -30,7 +36,7 @@ class Places:
         self._main, self._package = main, package
         self._known: dict[tuple[str, str, str], Place] = {}
 
-    def find(self, ask: Ask) -> Place:
+    def find(self, ask: Asked) -> Place:
         """The codec of the task, its function, the task, and the middleware of its app around the call. If the module
         does not declare the task: only the function. Raises BadTask, or the error of the import."""
         key = ask.module, ask.qualname, ask.name
@@ -45,7 +51,7 @@ class Places:
         }
         return [layer for sender in apps.values() for layer in overrides(sender.layers, method)]
 
-    def _load(self, ask: Ask) -> Place:
+    def _load(self, ask: Asked) -> Place:
         module = self._script() if ask.module in MAINS else importlib.import_module(ask.module)
         function: Any = module
         for part in ask.qualname.split("."):
