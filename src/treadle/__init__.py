@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from treadle.policy.retry import Abort, Defer, Retry
     from treadle.policy.throttle import AIMD
     from treadle.resources import depends
+    from treadle.serialization.encryption import Keys
     from treadle.tasks.batch import BatchTask
     from treadle.tasks.options import Key, Sizes
     from treadle.tasks.task import Task
@@ -145,6 +146,7 @@ else:
             "treadle.execution.middleware": ("Middleware",),
             "treadle.execution.run_outcome": ("RunOutcome",),
             "treadle.outbox": ("Outbox",),
+            "treadle.serialization.encryption": ("Keys",),
             "treadle.pipeline": (
                 "Pipeline",
                 "Step",
@@ -219,6 +221,7 @@ __all__ = [
     "JobSpec",
     "Key",
     "KeyHeld",
+    "Keys",
     "LifespanFailed",
     "Limit",
     "Middleware",

@@ -37,7 +37,11 @@ from treadle.tasks.when import HasId, When
 from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from treadle.blobs.objects import Objects
     from treadle.outbox import Outbox
+    from treadle.serialization.encryption import Keys
     from treadle.testing.app import Testing
     from treadle.testing.clock import HandClock
     from treadle.testing.given_storage import Given
@@ -61,6 +65,11 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     codec     converts arguments and results to text and back; None: by their annotations
     sizes     the largest payload, result and headers, in bytes
     token     the access token for an http:// url; None: TREADLE_TOKEN
+    blobs     where large arguments, results and steps are stored, apart from their rows: a folder that all programs
+              share, or s3://bucket/prefix; None: in the rows
+    offload   bytes from which on a text is large [default: 65,536]
+    keys      Keys(...) that encrypt arguments, results, steps and errors; None: they are stored as they are
+    redact    names of more values that people must not see, see docs/guides/payloads.md
     outbox    Outbox(...) in the database with your data: `within=session` writes the jobs there, and they are delivered
               over to the storage after the commit. For jobs that are not in the same database
     clock     returns seconds since 1970. For tests, like ids (returns job ids) and random (returns 0 to 1).
@@ -84,6 +93,9 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         ports: Any = None,
         namespace: str | None = None,
         outbox: Outbox | None = None,
+        blobs: str | Path | Objects | None = None,
+        offload: int | None = None,
+        keys: Keys | None = None,
     ) -> None:
         if sum(given is not None for given in (url, storage, ports)) > 1:
             raise BadOption("storage", "give only one of url=, storage= and ports=")
@@ -98,6 +110,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             token=token or config.token(),
             by_default=by_url and url is None,
             outbox=None if outbox is None else _checked_outbox(outbox),
+            wrap=_wrap(blobs, offload, keys),
         )
         if codec is not None:
             codecs.probe(codec)
@@ -319,6 +332,14 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self._core.leave(even_if_lazily=True)  # a worker that still runs continues, and closes it
+
+
+def _wrap(blobs: object, offload: object, keys: object) -> Callable[[Storage], Storage] | None:
+    if blobs is None and offload is None and keys is None:
+        return None
+    from treadle.storage.payloads import wrapping  # most apps have neither
+
+    return wrapping(blobs, offload, keys)
 
 
 def _checked_outbox(given: object) -> Outbox:

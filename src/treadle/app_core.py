@@ -71,6 +71,7 @@ class StorageChoice:
     clock       for storages that read the time in this process; None: the wall clock
     by_default  whether no argument of the app gave the url
     outbox      writes the jobs of `within=` to the user's database; None: the storage does that
+    wrap        makes the storage one that offloads and encrypts the texts of rows; None: they are stored as they are
     """
 
     url: str | None = None
@@ -81,6 +82,7 @@ class StorageChoice:
     token: str | None = None
     by_default: bool = False
     outbox: Outbox | None = None
+    wrap: Callable[[Storage], Storage] | None = None
 
     @property
     def is_only_one(self) -> bool:
@@ -89,6 +91,10 @@ class StorageChoice:
 
     def make(self) -> Storage:
         """The storage object; for a url or ports, a new one each time."""
+        made = self._plain()
+        return made if self.wrap is None else self.wrap(made)
+
+    def _plain(self) -> Storage:
         if self.storage is not None:
             return self.storage
         if self.ports is not None:

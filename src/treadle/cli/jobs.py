@@ -202,7 +202,7 @@ def show(target: Target, id: str, json_: bool) -> None:
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        return await app.jobs.get(stored), await app.jobs.history(stored), await app.jobs.explain(stored)
+        return await app.jobs.whole(stored), await app.jobs.history(stored), await app.jobs.explain(stored)
 
     row, history, why = target.run(look)
     if json_:

@@ -94,7 +94,7 @@ from treadle.errors.storage import (
     StorageUnavailable,
     Unsupported,
 )
-from treadle.errors.text import error_line, traceback_of
+from treadle.errors.text import error_line, readable, traceback_of
 
 __all__ = [
     "UNREADABLE",
@@ -146,6 +146,7 @@ __all__ = [
     "Unsupported",
     "WorkflowFailed",
     "error_line",
+    "readable",
     "traceback_of",
 ]
 

@@ -18,6 +18,7 @@ from treadle.execution import middleware, open_transaction
 from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
+from treadle.storage.capabilities import whole, whole_row
 from treadle.storage.contract import Bound, Storage
 from treadle.workflow.checks import acyclic
 from treadle.workflow.finisher import failure_of
@@ -266,7 +267,7 @@ class Client:
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """For each of these jobs, in order, its result, or the exception that says why it has none."""
-        rows = await self.get(ids)
+        rows = await whole(await self._storage(), await self.get(ids), "result", "value")
         return [await self._result(id, row) for id, row in zip(ids, rows, strict=True)]
 
     async def _result(self, id: str, row: Record | None) -> Any:
@@ -312,7 +313,10 @@ class Client:
     async def ended(self, id: str, timeout: float | timedelta | None, own: bool = False) -> Record:
         """The row of a job once it has ended; `own`: once its own result is final. Raises UnknownJob, and TimeoutError
         after `timeout` seconds; with 0 it reads once."""
-        limit = None if timeout is None else seconds(timeout, "timeout")
+        row = await self._ended(id, None if timeout is None else seconds(timeout, "timeout"), own)
+        return await whole_row(await self._storage(), row, "result", "value")
+
+    async def _ended(self, id: str, limit: float | None, own: bool) -> Record:
         if limit != 0:
             try:
                 async with asyncio.timeout(limit) as within:

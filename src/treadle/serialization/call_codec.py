@@ -28,6 +28,7 @@ import msgspec
 
 from treadle.core.injected import call_signature, hints_of, injected_names, refuse_misplaced
 from treadle.core.job import returned
+from treadle.core.stored_text import FORMS, lacks
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.serialization import tagged_json, tagged_reader, tags
 from treadle.serialization.annotations import AnnotationCompiler
@@ -150,7 +151,7 @@ class CallCodec:
             except Exception:  # the slow path finds the error; `suppress` would cost 0.15 us
                 pass
         plan = (self._plan or self._ready()) if first is MISSING else self._late()
-        tree = MISSING if self._codec is None else self._from_codec(text)
+        tree = MISSING if self._codec is None or text.startswith(FORMS) else self._from_codec(text)
         try:
             args, kwargs = self._arguments(plan, text) if tree is MISSING else self._read_tree(plan, tree)
             if first is not MISSING:
@@ -219,6 +220,8 @@ class CallCodec:
         return self._decode(typing.cast("Param", self._value), text)
 
     def _decode(self, result: Param, text: str) -> object:
+        if text.startswith(FORMS) and (why := lacks(text)) is not None:
+            raise BadResult(self.name, why)
         try:
             if self._codec is not None:
                 return result.shape.accept(self._codec.decode(text))
@@ -315,6 +318,8 @@ class CallCodec:
     # --- text to arguments ----------------------------------------------------------------------------------------
 
     def _arguments(self, plan: Parameters, text: str) -> _Call:
+        if text.startswith(FORMS):
+            self._refuse_form(text)
         if self._codec is not None:
             return self._read_tree(plan, self._from_codec(text))
         if has_mark(text):
@@ -330,6 +335,10 @@ class CallCodec:
         elif text == "[]" and plan.simple:
             return (), {}
         return self._one_by_one(plan, text)
+
+    def _refuse_form(self, text: str) -> None:
+        if (why := lacks(text)) is not None:
+            raise BadArgument(self.name, None, why)
 
     def _one_by_one(self, plan: Parameters, text: str) -> _Call:
         """Decode each argument by itself: for calls with keywords, and to find the wrong argument."""
