@@ -24,9 +24,9 @@ HERE = "tests/project/test_public_surface.py"
 TREADLE = """
     AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession BadStep
     BadTask BadUrl BatchTask Conclude Context Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
-    JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Middleware NotADatabase OldRows
-    Outbox Pipeline ProcessDied Record Redrive RemoteFailure Retry RunOutcome SchemaTooNew Signalled Sizes Stale State
-    Step StepMismatch StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task TooLarge
+    JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Middleware NotADatabase
+    OldRows Outbox Pipeline ProcessDied Record Redrive RemoteFailure Retry RunOutcome SchemaTooNew Signalled Sizes Stale
+    State Step StepMismatch StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task TooLarge
     TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream Unsupported Worker WorkflowFailed
     all_done all_succeeded at_least chain current current_batch depends flow gather
 """

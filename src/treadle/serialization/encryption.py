@@ -89,7 +89,7 @@ class Keys:
 
 
 def _bound(job: str, field: str) -> list[bytes]:
-    return [b"treadle", job.encode(), field.encode("utf-8", "surrogatepass")]
+    return [b"treadle", job.encode("utf-8", "surrogatepass"), field.encode("utf-8", "surrogatepass")]
 
 
 def _read(key: object, number: int) -> tuple[str, Any]:

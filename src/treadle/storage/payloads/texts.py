@@ -32,7 +32,9 @@ ALL: Final = ("payload", "result", "value", "checkpoints")
 
 def name_of(id: str, digest: str) -> str:
     """The name of the object with this digest of this job."""
-    return f"{hashlib.sha256(id.encode()).hexdigest()[:2]}/{quote(id, safe='~')}/{digest}"
+    raw = id.encode("utf-8", "surrogatepass")
+    named = id.replace(".", "%2E") if id in (".", "..") else quote(raw, safe="~:@")
+    return f"{hashlib.sha256(raw).hexdigest()[:2]}/{named}/{digest}"
 
 
 def owner_of(name: str) -> tuple[str, str] | None:
