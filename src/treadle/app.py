@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from treadle.blobs.objects import Objects
     from treadle.outbox import Outbox
     from treadle.serialization.encryption import Keys
+    from treadle.storage.payloads import Wrapping
     from treadle.testing.app import Testing
     from treadle.testing.clock import HandClock
     from treadle.testing.given_storage import Given
@@ -334,12 +335,12 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         await self._core.leave(even_if_lazily=True)  # a worker that still runs continues, and closes it
 
 
-def _wrap(blobs: object, offload: object, keys: object) -> Callable[[Storage], Storage] | None:
+def _wrap(blobs: object, offload: object, keys: object) -> Wrapping | None:
     if blobs is None and offload is None and keys is None:
         return None
-    from treadle.storage.payloads import wrapping  # most apps have neither
+    from treadle.storage.payloads import Wrapping  # most apps have neither
 
-    return wrapping(blobs, offload, keys)
+    return Wrapping.of(blobs, offload, keys)
 
 
 def _checked_outbox(given: object) -> Outbox:

@@ -60,6 +60,7 @@ from treadle.workflow.enqueue_args import flatten, waiting
 
 if TYPE_CHECKING:
     from treadle.outbox import Outbox, OutboxTasks, Relay
+    from treadle.storage.payloads import Wrapping
 
 log = logging.getLogger("treadle")
 
@@ -82,7 +83,7 @@ class StorageChoice:
     token: str | None = None
     by_default: bool = False
     outbox: Outbox | None = None
-    wrap: Callable[[Storage], Storage] | None = None
+    wrap: Wrapping | None = None
 
     @property
     def is_only_one(self) -> bool:
@@ -92,7 +93,7 @@ class StorageChoice:
     def make(self) -> Storage:
         """The storage object; for a url or ports, a new one each time."""
         made = self._plain()
-        return made if self.wrap is None else self.wrap(made)
+        return made if self.wrap is None else self.wrap.storage(made)
 
     def _plain(self) -> Storage:
         if self.storage is not None:
@@ -227,7 +228,8 @@ class AppCore:
         """The storage's verbs, or those of the outbox, inside a transaction of the user. It does not open the app,
         because opening could wait for that very transaction."""
         if self.choice.outbox is not None and self.outbox_tasks is not None and not is_of_run(within):
-            return self.outbox_tasks.within(self.choice.outbox, within)
+            found: Bound = self.outbox_tasks.within(self.choice.outbox, within)
+            return found if self.choice.wrap is None else self.choice.wrap.bound(found)
         return bound_to(self.storage, within)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle.storage.payloads.settings import wrapping
-from treadle.storage.payloads.wrapper import PayloadStorage
+from treadle.storage.payloads.settings import Wrapping
+from treadle.storage.payloads.wrapper import IDENTITY, IDENTITY_TASK, PayloadStorage
 
-__all__ = ["PayloadStorage", "wrapping"]
+__all__ = ["IDENTITY", "IDENTITY_TASK", "PayloadStorage", "Wrapping"]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.storage.contract import Bound, Transaction
@@ -17,18 +19,24 @@ from treadle.storage.payloads.texts import Texts
 T = TypeVar("T")
 
 
-class Home(Protocol):
-    """The storage whose transaction this is."""
+class PayloadHome:
+    """The rules of a storage, and the rows that its callers see."""
 
-    texts: Texts
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
 
-    def as_given(self, jobs: Sequence[NewJob], stored: Sequence[NewJob], rows: Sequence[Record]) -> list[Record]: ...
+    def as_given(self, jobs: Sequence[NewJob], stored: Sequence[NewJob], rows: Sequence[Record]) -> list[Record]:
+        """The rows of an enqueue: each new one with the job as the caller gave it."""
+        return [
+            replace(row, job=new) if row.job is sent and sent is not new else self.texts.opened(row)
+            for new, sent, row in zip(jobs, stored, rows, strict=True)
+        ]
 
 
 class PayloadBound:
     """The verbs inside a transaction of the user, or of a run."""
 
-    def __init__(self, bound: Bound, home: Home) -> None:
+    def __init__(self, bound: Bound, home: PayloadHome) -> None:
         self._bound, self._home = bound, home
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
@@ -49,7 +57,7 @@ class PayloadBound:
 class PayloadTransaction:
     """The transaction of one run."""
 
-    def __init__(self, made: Transaction, home: Home) -> None:
+    def __init__(self, made: Transaction, home: PayloadHome) -> None:
         self._made = made
         self.raw: Any = made.raw
         self.alone, self.bound = made.alone, PayloadBound(made.bound, home)

@@ -29,15 +29,15 @@ from treadle.storage.contract import (
     Transaction,
     Transactional,
 )
-from treadle.storage.payloads.bound import PayloadBound, PayloadTransaction
+from treadle.storage.payloads.bound import PayloadBound, PayloadHome, PayloadTransaction
 from treadle.storage.payloads.collector import collect
 from treadle.storage.payloads.texts import Texts, identity
 from treadle.storage.proxy import StorageProxy
 
 log = logging.getLogger("treadle")
 
-ID: Final = "treadle:blobs"  # of the row with the identity of this storage
-TASK: Final = "treadle.blobs"
+IDENTITY: Final = "treadle:blobs"  # of the row with the identity of this storage
+IDENTITY_TASK: Final = "treadle.blobs"
 OWNER: Final = "owner"  # the object with the identity of the storage whose texts these are
 
 
@@ -46,7 +46,7 @@ class PayloadStorage(StorageProxy):
 
     def __init__(self, storage: Storage, texts: Texts) -> None:
         super().__init__(storage)
-        self.texts = texts
+        self.texts, self._home = texts, PayloadHome(texts)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -72,7 +72,7 @@ class PayloadStorage(StorageProxy):
         objects = self.texts.objects
         if objects is None or self.capabilities.queues:
             return
-        [row] = await self.storage.get([ID])
+        [row] = await self.storage.get([IDENTITY])
         known, content = None if row is None else identity(row.job.payload), await objects.get(OWNER)
         owner = None if content is None else identity(content.decode(errors="replace"))
         if content is not None and (known is None or owner != known):
@@ -84,8 +84,8 @@ class PayloadStorage(StorageProxy):
         if known is None:
             payload = msgspec.json.encode(os.urandom(16).hex()).decode()
             new = NewJob(
-                id=ID,
-                task=TASK,
+                id=IDENTITY,
+                task=IDENTITY_TASK,
                 queue=defaults.SYSTEM_QUEUE,
                 payload=payload,
                 delay=defaults.MAX_DELAY,
@@ -100,14 +100,7 @@ class PayloadStorage(StorageProxy):
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         stored = await self.texts.jobs(jobs)
-        return self.as_given(jobs, stored, await super().enqueue(stored))
-
-    def as_given(self, jobs: Sequence[NewJob], stored: Sequence[NewJob], rows: Sequence[Record]) -> list[Record]:
-        """The rows of an enqueue: each new one with the job as the caller gave it."""
-        return [
-            replace(row, job=new) if row.job is sent and sent is not new else self.texts.opened(row)
-            for new, sent, row in zip(jobs, stored, rows, strict=True)
-        ]
+        return self._home.as_given(jobs, stored, await super().enqueue(stored))
 
     async def claim(self, ask: Claim) -> Claimed:
         return self._claimed(await super().claim(ask))
@@ -168,7 +161,7 @@ class PayloadStorage(StorageProxy):
         return cast("HandOffs", self.storage).post(lambda claim, row: take(claim, self.texts.opened(row)))
 
     def within(self, session: Any) -> Bound:
-        return PayloadBound(cast("Transactional", self.storage).within(session), self)
+        return PayloadBound(cast("Transactional", self.storage).within(session), self._home)
 
     async def begin(self, sync: bool) -> Transaction:
-        return PayloadTransaction(await super().begin(sync), self)
+        return PayloadTransaction(await super().begin(sync), self._home)
