@@ -5,7 +5,7 @@ Each app has a task registry of its own; there is no global one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
@@ -31,6 +31,7 @@ from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage.contract import Storage
 from treadle.sync import Portal
+from treadle.tasks.declaration import names_to_hide
 from treadle.tasks.options import Seconds, Sizes
 from treadle.tasks.task import Task
 from treadle.tasks.when import HasId, When
@@ -97,6 +98,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         blobs: str | Path | Objects | None = None,
         offload: int | None = None,
         keys: Keys | None = None,
+        redact: Sequence[str] = (),
     ) -> None:
         if sum(given is not None for given in (url, storage, ports)) > 1:
             raise BadOption("storage", "give only one of url=, storage= and ports=")
@@ -115,7 +117,16 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         )
         if codec is not None:
             codecs.probe(codec)
-        self._core = AppCore(choice, retry=retry, on_error=on_error, codec=codec, sizes=sizes, ids=ids, random=random)
+        self._core = AppCore(
+            choice,
+            retry=retry,
+            on_error=on_error,
+            codec=codec,
+            sizes=sizes,
+            ids=ids,
+            random=random,
+            redact=names_to_hide(redact),
+        )
         self._sync = Portal(self._core)
 
     # --- its parts

@@ -51,6 +51,7 @@ from treadle.tasks.core import TaskCore
 from treadle.tasks.job_factory import JobFactory, own_limit
 from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Options, Seconds, Sizes
+from treadle.tasks.redactor import Redactor
 from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import AnyTask
@@ -116,10 +117,12 @@ class AppCore:
         sizes: Sizes | None = None,
         ids: IdFactory | None = None,
         random: Callable[[], float] | None = None,
+        redact: Sequence[str] = (),
     ) -> None:
         self.choice, self.now = choice, choice.clock or clocks.wall
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, TaskCore] = {}
+        self.redactor = Redactor(self.tasks, redact)
         self.declared: dict[str, AnyTask] = {}  # the same tasks, as users see them
         self.modules = TaskModules()
         self.emitter = Emitter()

@@ -193,12 +193,15 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             if cursor is None:
                 return
 
-    async def history(self, job: HasId | str) -> JobHistory:
+    async def history(self, job: HasId | str, *, hide: Callable[[Record], Record] | None = None) -> JobHistory:
         """The last runs of a job, its steps and signals, and the states of its children. Raises UnknownJob.
 
+        hide  removes secrets from the rows before they are read, for people
         A worker keeps the log lines of a run only with `capture_logs`.
         """
         row = await self.whole(job)
+        if hide is not None:
+            row = hide(row)
         return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)))
 
     async def position(self, job: HasId | str, *, most: int = MOST_AHEAD) -> int | None:

@@ -192,6 +192,22 @@ class CallCodec:
         names = [param.name for param in self._late().positional[:count]] or ["name"]
         return f"give the rest by name: {self.name}.job({', '.join(f'{name}=...' for name in names)})"
 
+    @property
+    def has_codec(self) -> bool:
+        """Whether a codec of the user writes the texts."""
+        return self._codec is not None
+
+    def decode_own(self, text: str) -> object:
+        """What that codec has written. It may raise anything."""
+        return typing.cast("Codec", self._codec).decode(text)
+
+    def positional_names(self) -> tuple[str, ...]:
+        """The names of the parameters that can be given by position."""
+        try:
+            return tuple(param.name for param in (self._plan or self._ready()).positional)
+        except BadTask:  # an annotation cannot be resolved: no job of it can run
+            return ()
+
     def _encode(self, shape: TypeCheck, value: object) -> str:
         try:
             if self._codec is not None:

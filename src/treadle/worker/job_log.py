@@ -41,14 +41,21 @@ def wanted(name: str, task: str) -> bool:
     return level is not None and (level >= logging.ERROR or not task.startswith(OWN)) and log.isEnabledFor(level)
 
 
-def write(event: Event, error: BaseException | None = None) -> None:
+Hide = Callable[[str], str]
+
+
+def write(event: Event, error: BaseException | None = None, hide: Hide | None = None) -> None:
     """Log one record with the attributes `job`, `task`, `attempt` and `worker`.
 
     `exc_info` is the exception that the function raised, if it is known. `exc_text`, which standard formatters print
     instead, is the stored traceback: without lines of Treadle, and for a process task the one of the child process.
+    `hide` removes the secrets of the job. If the error has one, there is no `exc_info`, which would show it.
     """
     level, text = LEVELS[event.name], TEMPLATES[event.name]
     arguments, error_text = [event.task], str(event.error or "")
+    if hide is not None and error_text:
+        said, error_text = error_text, hide(error_text)
+        error = error if said == error_text else None
     if summary := error_line(error_text):
         text, arguments = f"{text}: %s", [*arguments, visible(summary)]
     if event.delay is not None:

@@ -17,6 +17,7 @@ from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Sizes
+from treadle.tasks.redactor import Redactor
 from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
@@ -43,6 +44,7 @@ class WorkerHost(Protocol):
     sizes: Sizes
     reducers: dict[str, Reducer]
     resources: AppResources
+    redactor: Redactor
 
     @property
     def client(self) -> Sender: ...

@@ -26,6 +26,7 @@ class Settler:
     """One for each worker. It emits the events of a job after the storage has stored its outcome."""
 
     def __init__(self, parts: WorkerParts, lost: LostReporter) -> None:
+        self._hide = parts.app.redactor.text
         self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
         self._judging = parts.judging
 
@@ -114,7 +115,7 @@ class Settler:
             if logged or emitted:
                 event = event_of(name, run, self._state.name, outcome)
                 if logged:
-                    job_log.write(event, error)
+                    job_log.write(event, error, lambda text: self._hide(text, run.job_run.record))
                 if emitted:
                     emitter.emit(event)
         if final and run.record.job.root is None and emitter.wants("workflow.ended"):

@@ -285,7 +285,7 @@ class JobRoutes:
     async def explain(self, call: Call[None, messages.Nothing]) -> Explained:
         row = await self._row(call)
         jobs = self._jobs(call)
-        text = call.redaction.within(await jobs.explain(row.id), row.error)
+        text = call.redaction.about(row, call.redaction.within(await jobs.explain(row.id), row.error)) or ""
         return Explained(text, await jobs.position(row.id))
 
     async def _row(self, call: Call[Any, Any]) -> Record:
