@@ -76,7 +76,7 @@ async def test_in_a_process(tmp_path: Path) -> None:
             assert await job.result(30) == LARGE * 2
 
 
-@shows("Large and encrypted arguments work in the caller's own transaction, on an event loop or in a plain thread.")
+@shows("Large and encrypted arguments work in the caller's own transaction, on an event loop or in a plain thread")
 async def test_within_a_transaction(tmp_path: Path) -> None:
     async with App(f"sqlite:///{tmp_path}/a.db", blobs=tmp_path / "blobs", offload=2_000) as app:
 
@@ -136,7 +136,7 @@ async def test_an_outbox_encrypts_and_its_relay_offloads(tmp_path: Path) -> None
         assert offloaded(await payload_of(app, job.id))
 
 
-@shows("A server that has the blob store and the keys serves clients that have neither; without them it passes on.")
+@shows("A server that has the blob store and the keys serves clients that have neither; without them it passes on")
 async def test_over_http(tmp_path: Path) -> None:
     keys = Keys(Keys.make("k"))
     inner = MemoryStorage()

@@ -66,7 +66,7 @@ async def texts_of(storage: Any) -> str:
             return repr(found)
 
 
-@shows("With keys, arguments, results, steps, signals, progress and errors are in no file and no row in plain text.")
+@shows("With keys, arguments, results, steps, signals, progress and errors are in no file and no row in plain text")
 async def test_a_planted_secret_is_in_no_storage(url: str, tmp_path: Path) -> None:
     keys = Keys(OLD)
     async with App(url, keys=keys, blobs=tmp_path / "blobs", offload=2_000) as app:
@@ -102,7 +102,7 @@ async def test_a_planted_secret_is_in_no_storage(url: str, tmp_path: Path) -> No
         assert PLANTED.encode() not in path.read_bytes(), path
 
 
-@shows("The newest key encrypts, and every key decrypts; a job whose key a worker lacks waits for another worker.")
+@shows("The newest key encrypts, and every key decrypts; a job whose key a worker lacks waits for another worker")
 async def test_keys_are_replaced_one_deploy_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     old, both, new = (App(storage=storage, keys=keys) for keys in (Keys(OLD), Keys(NEW, OLD), Keys(NEW)))

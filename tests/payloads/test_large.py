@@ -61,7 +61,7 @@ async def row_of(storage: Storage, id: str) -> Record:
     return row
 
 
-@shows("Arguments and results above a size are stored in a blob store, and the row has a reference of 110 bytes.")
+@shows("Arguments and results above a size are stored in a blob store, and the row has a reference of 110 bytes")
 async def test_large_arguments_and_results_are_not_in_the_row(app: App, plain: Storage, tmp_path: Path) -> None:
     @app.task
     async def double(text: str) -> str:
@@ -145,7 +145,7 @@ async def test_large_signals(app: App) -> None:
         assert await job.result(10) == 5_000
 
 
-@shows("A job whose arguments were deleted from the blob store fails with a sentence that says so.")
+@shows("A job whose arguments were deleted from the blob store fails with a sentence that says so")
 async def test_lost_or_damaged_arguments_fail_the_job(app: App, tmp_path: Path) -> None:
     @app.task
     async def take(text: str) -> None: ...
@@ -184,7 +184,7 @@ class Away(FolderObjects):
             raise StorageUnavailable("the blob store is away")
 
 
-@shows("While the blob store is away, jobs that need it wait, and no attempt is counted.")
+@shows("While the blob store is away, jobs that need it wait, and no attempt is counted")
 async def test_a_blob_store_that_is_away(tmp_path: Path) -> None:
     clock, store = HandClock(), Away(tmp_path / "blobs")
     async with App(storage=MemoryStorage(clock), clock=clock, blobs=store, offload=2_000) as app:
@@ -239,7 +239,7 @@ async def collected(app: App, age: float = 0.0) -> int:
     return (await storage.collect(age)).deleted
 
 
-@shows("Texts in the blob store are deleted after their job, and never while a row refers to them.")
+@shows("Texts in the blob store are deleted after their job, and never while a row refers to them")
 async def test_objects_go_with_their_jobs(tmp_path: Path) -> None:
     for kind in KINDS:
         clock = HandClock()

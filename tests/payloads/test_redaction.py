@@ -91,7 +91,7 @@ async def populated(url: str) -> list[str]:
         return [job.id for job in jobs]
 
 
-@shows("Values of the names that the app and its tasks hide appear in no list, page, answer, export or log line.")
+@shows("Values of the names that the app and its tasks hide appear in no list, page, answer, export or log line")
 async def test_no_face_shows_them(
     url: str, module: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

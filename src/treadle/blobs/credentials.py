@@ -53,8 +53,8 @@ def source_of(environment: Mapping[str, str] = os.environ) -> Source:
     if environment is not os.environ:
         raise BadUrl(MISSING)
     try:
-        from botocore.exceptions import BotoCoreError
-        from botocore.session import Session
+        from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped]
+        from botocore.session import Session  # type: ignore[import-untyped]
     except ImportError:
         raise BadUrl(MISSING) from None
     try:

@@ -192,15 +192,6 @@ class CallCodec:
         names = [param.name for param in self._late().positional[:count]] or ["name"]
         return f"give the rest by name: {self.name}.job({', '.join(f'{name}=...' for name in names)})"
 
-    @property
-    def has_codec(self) -> bool:
-        """Whether a codec of the user writes the texts."""
-        return self._codec is not None
-
-    def decode_own(self, text: str) -> object:
-        """What that codec has written. It may raise anything."""
-        return typing.cast("Codec", self._codec).decode(text)
-
     def positional_names(self) -> tuple[str, ...]:
         """The names of the parameters that can be given by position."""
         try:
@@ -334,8 +325,8 @@ class CallCodec:
     # --- text to arguments ----------------------------------------------------------------------------------------
 
     def _arguments(self, plan: Parameters, text: str) -> _Call:
-        if text.startswith(FORMS):
-            self._refuse_form(text)
+        if text.startswith(FORMS) and (why := lacks(text)) is not None:
+            raise BadArgument(self.name, None, why)
         if self._codec is not None:
             return self._read_tree(plan, self._from_codec(text))
         if has_mark(text):
@@ -351,10 +342,6 @@ class CallCodec:
         elif text == "[]" and plan.simple:
             return (), {}
         return self._one_by_one(plan, text)
-
-    def _refuse_form(self, text: str) -> None:
-        if (why := lacks(text)) is not None:
-            raise BadArgument(self.name, None, why)
 
     def _one_by_one(self, plan: Parameters, text: str) -> _Call:
         """Decode each argument by itself: for calls with keywords, and to find the wrong argument."""

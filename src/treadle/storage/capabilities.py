@@ -51,7 +51,7 @@ async def whole(storage: Storage, rows: Sequence[Record | None], *fields: str) -
 
 
 async def whole_row(storage: Storage, row: Record, *fields: str) -> Record:
-    """As `whole`, for one row."""
+    """The row with its large texts, as `whole`."""
     if not _refers(row):
         return row
     [found] = await whole(storage, [row], *fields)

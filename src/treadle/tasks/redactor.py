@@ -18,6 +18,7 @@ from treadle.core.payload_redaction import Redaction
 from treadle.core.redaction import HIDDEN
 from treadle.core.stored_text import FORMS
 from treadle.policy.retry import read_policy
+from treadle.serialization.call_codec import Codec
 
 LEAST: Final = 4  # characters of a secret that is looked for in texts: a shorter one would hide ordinary words
 MOST: Final = 100  # secrets of a row that are looked for in its texts
@@ -105,8 +106,8 @@ class Redactor:
         if text is None or text.startswith(FORMS):
             return text
         found = self._tasks.get(task)
-        if found is not None and found.signature.has_codec:
-            text = _as_json(found.signature, text)
+        if found is not None and found.signature._codec is not None:
+            text = _as_json(found.signature._codec, text)
         split = redaction.split(text, names)
         if split is None:
             return text
@@ -122,10 +123,10 @@ class Redactor:
         return found
 
 
-def _as_json(signature: Any, text: str) -> str:
-    """What a codec of the user wrote, as JSON; the text itself if that is impossible."""
+def _as_json(codec: Codec, text: str) -> str:
+    """The text of a user's codec as JSON; the text itself if that is impossible."""
     try:
-        return _encode(signature.decode_own(text)).decode()
+        return _encode(codec.decode(text)).decode()
     except Exception:  # codecs and values are user code
         return text
 

@@ -39,7 +39,7 @@ async def made_whole(storage: Storage, run: JobRun) -> Outcome | None:
 
 
 def _lacks(storage: Storage, text: str) -> str | None:
-    """What this worker would need to read the text, and another one may have."""
+    """The reason why this worker cannot read the text, if another one may."""
     if offloaded(text) is not None and not storage.capabilities.payloads:
         return "its arguments or steps are in a blob store, and this app has none; use App(blobs=...)"
     closed = sealed(text)

@@ -221,8 +221,7 @@ class WorkerProtocol:
 
     async def _whole(self, found: Claimed) -> Claimed:
         """The claimed jobs with their large texts, if this server has the blob store."""
-        rows = await whole(self._app.storage, found.records)
-        return found if rows is found.records else replace(found, records=tuple([row for row in rows if row]))
+        return replace(found, records=tuple([row for row in await whole(self._app.storage, found.records) if row]))
 
     def _ender(self) -> WorkflowFinisher:
         app = self._app

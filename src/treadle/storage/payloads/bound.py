@@ -60,7 +60,8 @@ class PayloadTransaction:
     def __init__(self, made: Transaction, home: PayloadHome) -> None:
         self._made = made
         self.raw: Any = made.raw
-        self.alone, self.bound = made.alone, PayloadBound(made.bound, home)
+        self.alone = made.alone
+        self.bound: Bound = PayloadBound(made.bound, home)
 
     async def commit(self) -> None:
         await self._made.commit()
