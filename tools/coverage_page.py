@@ -33,6 +33,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/serialization/",
         "tests/tasks/",
     ),
+    "Large, encrypted and hidden payloads": ("tests/payloads/", "tests/blobs/test_credentials.py"),
     "Keys and ids": (f"{LAWS}laws_ids.py", f"{LAWS}laws_keys.py", f"{LAWS}laws_key_replacing.py"),
     "Transactions": (
         "tests/outbox/",

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from treadle.policy.retry import Abort, Defer, Retry
     from treadle.policy.throttle import AIMD
     from treadle.resources import depends
+    from treadle.serialization.encryption import Keys
     from treadle.tasks.batch import BatchTask
     from treadle.tasks.options import Key, Sizes
     from treadle.tasks.task import Task
@@ -150,6 +151,7 @@ else:
             "treadle.execution.run_outcome": ("RunOutcome",),
             "treadle.health": ("Probes",),
             "treadle.outbox": ("Outbox",),
+            "treadle.serialization.encryption": ("Keys",),
             "treadle.pipeline": (
                 "Pipeline",
                 "Step",
@@ -225,6 +227,7 @@ __all__ = [
     "JobSpec",
     "Key",
     "KeyHeld",
+    "Keys",
     "LifespanFailed",
     "Limit",
     "Middleware",

@@ -5,7 +5,7 @@ Each app has a task registry of its own; there is no global one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
@@ -32,13 +32,19 @@ from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage.contract import Storage
 from treadle.sync import Portal
+from treadle.tasks.declaration import names_to_hide
 from treadle.tasks.options import Seconds, Sizes
 from treadle.tasks.task import Task
 from treadle.tasks.when import HasId, When
 from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from treadle.blobs.objects import Objects
     from treadle.outbox import Outbox
+    from treadle.serialization.encryption import Keys
+    from treadle.storage.payloads import Wrapping
     from treadle.testing.app import Testing
     from treadle.testing.clock import HandClock
     from treadle.testing.given_storage import Given
@@ -62,6 +68,11 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     codec     converts arguments and results to text and back; None: by their annotations
     sizes     the largest payload, result and headers, in bytes
     token     the access token for an http:// url; None: TREADLE_TOKEN
+    blobs     where large arguments, results and steps are stored, apart from their rows: a folder that all programs
+              share, or s3://bucket/prefix; None: in the rows
+    offload   bytes from which on a text is large [default: 65,536]
+    keys      Keys(...) that encrypt arguments, results, steps and errors; None: they are stored as they are
+    redact    names of more values that people must not see, see docs/guides/payloads.md
     outbox    Outbox(...) in the database with your data: `within=session` writes the jobs there, and they are delivered
               over to the storage after the commit. For jobs that are not in the same database
     misfits   what becomes of a job whose arguments this code cannot read. "fail": it fails. "wait": the worker
@@ -90,6 +101,10 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         namespace: str | None = None,
         outbox: Outbox | None = None,
         misfits: Misfits = "fail",
+        blobs: str | Path | Objects | None = None,
+        offload: int | None = None,
+        keys: Keys | None = None,
+        redact: Sequence[str] = (),
     ) -> None:
         if sum(given is not None for given in (url, storage, ports)) > 1:
             raise BadOption("storage", "give only one of url=, storage= and ports=")
@@ -104,6 +119,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             token=token or config.token(),
             by_default=by_url and url is None,
             outbox=None if outbox is None else _checked_outbox(outbox),
+            wrap=_wrap(blobs, offload, keys),
         )
         if codec is not None:
             codecs.probe(codec)
@@ -116,6 +132,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             ids=ids,
             random=random,
             misfits=misfits,
+            redact=names_to_hide(redact),
         )
         self._sync = Portal(self._core)
         every_app.joined(self, self._core.layers)
@@ -337,6 +354,14 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self._core.leave(even_if_lazily=True)  # a worker that still runs continues, and closes it
+
+
+def _wrap(blobs: object, offload: object, keys: object) -> Wrapping | None:
+    if blobs is None and offload is None and keys is None:
+        return None
+    from treadle.storage.payloads import Wrapping  # most apps have neither
+
+    return Wrapping.of(blobs, offload, keys)
 
 
 def _checked_outbox(given: object) -> Outbox:

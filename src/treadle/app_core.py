@@ -54,6 +54,7 @@ from treadle.tasks.core import TaskCore
 from treadle.tasks.job_factory import JobFactory, own_limit
 from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Options, Seconds, Sizes
+from treadle.tasks.redactor import Redactor
 from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import AnyTask
@@ -63,6 +64,7 @@ from treadle.workflow.enqueue_args import flatten, waiting
 
 if TYPE_CHECKING:
     from treadle.outbox import Outbox, OutboxTasks, Relay
+    from treadle.storage.payloads import Wrapping
 
 log = logging.getLogger("treadle")
 
@@ -76,6 +78,7 @@ class StorageChoice:
     outbox      writes the jobs of `within=` to the user's database; None: the storage does that
     counts      counts the calls of the storage for scrapers; None: nothing reads them
     look        the storage is only read: opening it creates, migrates and writes nothing
+    wrap        makes the storage one that offloads and encrypts the texts of rows; None: they are stored as they are
     """
 
     url: str | None = None
@@ -88,6 +91,7 @@ class StorageChoice:
     outbox: Outbox | None = None
     counts: ProcessCounts | None = None
     look: bool = False
+    wrap: Wrapping | None = None
 
     @property
     def is_only_one(self) -> bool:
@@ -96,12 +100,14 @@ class StorageChoice:
 
     def make(self) -> Storage:
         """The storage object; for a url or ports, a new one each time."""
-        made = self._made()
+        made = self._plain()
         if self.counts is not None:
             made = TimedStorage(made, self.counts)
-        return LookOnly(made) if self.look else made
+        if self.look:
+            made = LookOnly(made)
+        return made if self.wrap is None else self.wrap.storage(made)
 
-    def _made(self) -> Storage:
+    def _plain(self) -> Storage:
         if self.storage is not None:
             return self.storage
         if self.ports is not None:
@@ -123,11 +129,13 @@ class AppCore:
         ids: IdFactory | None = None,
         random: Callable[[], float] | None = None,
         misfits: Misfits = "fail",
+        redact: Sequence[str] = (),
     ) -> None:
         self.misfit_wait = longest_wait(misfits)
         self.choice, self.now = choice, choice.clock or clocks.wall
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, TaskCore] = {}
+        self.redactor = Redactor(self.tasks, redact)
         self.declared: dict[str, AnyTask] = {}  # the same tasks, as users see them
         self.modules = TaskModules()
         self.emitter = Emitter()
@@ -237,7 +245,8 @@ class AppCore:
         """The storage's verbs, or those of the outbox, inside a transaction of the user. It does not open the app,
         because opening could wait for that very transaction."""
         if self.choice.outbox is not None and self.outbox_tasks is not None and not is_of_run(within):
-            return self.outbox_tasks.within(self.choice.outbox, within)
+            found: Bound = self.outbox_tasks.within(self.choice.outbox, within)
+            return found if self.choice.wrap is None else self.choice.wrap.bound(found)
         return bound_to(self.storage, within)
 
     @property

@@ -21,7 +21,7 @@ from treadle.scheduling import CatchUp, Overlap
 from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
 from treadle.tasks.core import BatchCore, TaskCore
-from treadle.tasks.declaration import BatchDeclaration, Computed, Declaration, Kind
+from treadle.tasks.declaration import BatchDeclaration, Computed, Declaration, Kind, names_to_hide
 from treadle.tasks.options import Options, Seconds, name_of
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import Task
@@ -65,6 +65,7 @@ class Declarations:
         on_error: judge.OnError | None = None,
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
+        redact: Sequence[str] = (),
         reduce: Literal["last", "first", "sum"] | None = None,
         concurrency: int | None = None,
         **constants: Unpack[Options],
@@ -79,6 +80,7 @@ class Declarations:
         on_error: judge.OnError | None = None,
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
+        redact: Sequence[str] = (),
         concurrency: int | None = None,
         **constants: Unpack[Options],
     ) -> ListDecorator: ...
@@ -92,6 +94,7 @@ class Declarations:
         on_error: judge.OnError | None = None,
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
+        redact: Sequence[str] = (),
         concurrency: int | None = None,
         **constants: Unpack[Options],
     ) -> AnyDecorator: ...
@@ -105,6 +108,7 @@ class Declarations:
         on_error: judge.OnError | None = None,
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
+        redact: Sequence[str] = (),
         reduce: str | None = None,
         concurrency: int | None = None,
         **constants: Any,
@@ -116,6 +120,7 @@ class Declarations:
         options   function of the arguments that returns options of this call; these override those given here
         reduce    how its children's results are combined into the value of its workflow: "last" (default), "first",
                   "list", "sum", or a name registered with `app.reducer`
+        redact    names of arguments and fields whose values people must not see, such as ["iban", "card.number"]
         concurrency  how many of its jobs run at once, on all workers together: the limit "task:<name>"
         The other options are those of `Options`. Raises BadTask for a function that cannot be a task or a name taken
         twice, BadOption for an invalid option.
@@ -131,6 +136,7 @@ class Declarations:
                 computed=options,
                 on_error=on_error,
                 reduce=reduce,
+                redact=names_to_hide(redact),
             )
             self._core.register(task.name, task, concurrency)
             return task
@@ -253,6 +259,7 @@ class Declarations:
         on_error: judge.OnError | None = None,
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
+        redact: Sequence[str] = (),
         **constants: Unpack[Options],
     ) -> BatchDecorator:
         """Make a function of many items a task of one item: `@app.batch(size=50)` on `async def embed(texts: list[str])
@@ -275,6 +282,7 @@ class Declarations:
                 computed=options,
                 on_error=on_error,
                 codec=self._codec_of(codec),
+                redact=names_to_hide(redact),
                 size=size,
                 max_wait=seconds(max_wait, "max_wait"),
                 by=by,

@@ -19,9 +19,9 @@ from treadle import App, Retry, Worker, current
 from treadle.compat.delayed.app import delayed_routes
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
+from treadle.core.payload_redaction import HITS, LARGEST, Redaction
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import SCOPES, digest
-from treadle.server.redaction import HITS, LARGEST, Redaction
 from treadle.testing.shows import shows
 
 __all__ = ["session"]

@@ -20,6 +20,7 @@ from treadle.policy import attempts, run_log
 from treadle.policy.attempts import Attempt
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
+from treadle.storage.capabilities import whole
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.workflow import signals
@@ -114,11 +115,11 @@ async def read_history(storage: Storage, row: Record, decode: Decode) -> JobHist
             children[child.state] = children.get(child.state, 0) + 1
     steps = steps_of(row, decode)
     waits = [each for each in related if each.job.parent == row.job.id and not each.job.task]
-    given = await _signal_rows(storage, row)
+    given = await whole(storage, await _signal_rows(storage, row), "result")
     return JobHistory(
         attempts=attempts_of(row),
         steps=steps,
-        signals=_signals({each.job.id: each for each in (*given, *waits)}),
+        signals=_signals({each.job.id: each for each in (*given, *waits) if each is not None}),
         children=children,
         children_capped=len(below) > CHILDREN,
     )

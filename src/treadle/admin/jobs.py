@@ -28,10 +28,11 @@ from treadle.core.model import Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Order, Page, Query
 from treadle.durable.checkpoints import check_name
-from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
+from treadle.errors import BadArgument, BadOption, Stale, StorageError, TooLarge, UnknownJob
 from treadle.policy.retry import read_policy
 from treadle.producer.client import Client
 from treadle.serialization import call_codec
+from treadle.storage.capabilities import whole_row
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import within as in_reach
 from treadle.tasks.core import TaskCore
@@ -111,6 +112,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         await self._moved.looked("app.jobs.get")
         return row
 
+    async def whole(self, job: HasId | str) -> Record:
+        """As `get`, with the large texts that are in a blob store; while it is away, without them."""
+        row = await self.get(job)
+        try:
+            return await whole_row(await self._storage(), row)
+        except StorageError:
+            return row
+
     async def handle(self, job: HasId | str) -> Job[Any, Any]:
         """A Job that any process can wait for: `await (await app.jobs.handle(id)).result()`. Raises UnknownJob."""
         return self.job_of(await self.get(job))
@@ -184,12 +193,15 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             if cursor is None:
                 return
 
-    async def history(self, job: HasId | str) -> JobHistory:
+    async def history(self, job: HasId | str, *, hide: Callable[[Record], Record] | None = None) -> JobHistory:
         """The last runs of a job, its steps and signals, and the states of its children. Raises UnknownJob.
 
+        hide  removes secrets from the rows before they are read, for people
         A worker keeps the log lines of a run only with `capture_logs`.
         """
-        row = await self.get(job)
+        row = await self.whole(job)
+        if hide is not None:
+            row = hide(row)
         return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)))
 
     async def position(self, job: HasId | str, *, most: int = MOST_AHEAD) -> int | None:

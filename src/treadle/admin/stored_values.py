@@ -13,13 +13,17 @@ from typing import Any
 import msgspec
 
 from treadle.core.model import progress_of as progress
+from treadle.core.stored_text import placeholder
 from treadle.serialization import call_codec
 
 __all__ = ["arguments", "carried", "carried_call", "progress", "shown", "utf8", "value"]
 
 
 def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments as plain values, or the payload as the only argument."""
+    """Positional and keyword arguments as plain values, or the payload as the only argument. Of arguments that cannot
+    be read here, the words say where they are."""
+    if (words := placeholder(payload)) is not None:
+        return (words,), {}
     try:
         return call_codec.decode_foreign_call(payload)
     except Exception:
@@ -28,8 +32,8 @@ def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def value(text: str | None) -> Any:
     """The decoded result, or its text if it cannot be decoded."""
-    if text is None:
-        return None
+    if text is None or (words := placeholder(text)) is not None:
+        return None if text is None else words
     try:
         return call_codec.decode_any(text)
     except Exception:

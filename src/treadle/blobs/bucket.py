@@ -9,14 +9,16 @@ import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import IO, Final, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import aiohttp
 from msgspec import Struct
 from yarl import URL
 
-from treadle.blobs.signing import NOTHING, Credentials, escaped, sign
+from treadle.blobs.credentials import Source, source_of
+from treadle.blobs.signing import NOTHING, escaped, sign
 from treadle.core.clock import wall
 from treadle.core.redaction import shown
 from treadle.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
@@ -32,6 +34,9 @@ PASSING: Final = frozenset({408, 409, 429, 500, 502, 503, 504})  # transient err
 FULL: Final = frozenset({"InsufficientCapacity", "QuotaExceeded", "XMinioStorageFull", "EntityTooLarge"})
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 CODE: Final = re.compile(rb"<Code>([^<]{1,100})</Code>")
+ITEM: Final = re.compile(
+    rb"<Contents>(?=.*?<Key>([^<]*)</Key>)(?=.*?<LastModified>([^<]*)<)(?=.*?<Size>(\d+)<).*?</Contents>", re.DOTALL
+)
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -55,11 +60,10 @@ class _Refused(Exception):
         self.status, self.code = status, code
 
 
-def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Place, Credentials]:
+def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Place, Source]:
     """Parse `s3://bucket/prefix?endpoint=http://host:9000&region=eu-1`. Raises BadUrl.
 
-    The rest comes from the environment: AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-    AWS_SESSION_TOKEN.
+    The rest comes from the environment: AWS_REGION, AWS_ENDPOINT_URL, and the credentials (see `source_of`).
     """
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
@@ -72,9 +76,6 @@ def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Pla
     given = query.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     if given is not None and urlsplit(given).scheme not in ("http", "https"):
         raise BadUrl(f"blobs: endpoint: expected http://... or https://..., found {shown(given)!r}")
-    key, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
-    if not key or not secret:
-        raise BadUrl("blobs: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
     prefix = parts.path.strip("/")
     place = Place(
         endpoint=(given or f"https://s3.{region}.amazonaws.com").rstrip("/"),
@@ -83,15 +84,19 @@ def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Pla
         region=region,
         by_path=given is not None or "." in parts.netloc,
     )
-    return place, Credentials(key, secret, environment.get("AWS_SESSION_TOKEN") or None)
+    return place, source_of(environment)
 
 
 class Bucket:
     """The objects under one prefix. Raises StorageUnavailable, StorageFull, and StorageError for other refusals."""
 
-    def __init__(self, place: Place, who: Credentials) -> None:
+    def __init__(self, place: Place, who: Source) -> None:
         self._place, self._who = place, who
         self._session: aiohttp.ClientSession | None = None
+
+    def fresh(self) -> Bucket:
+        """The same bucket with connections of its own, for another event loop."""
+        return Bucket(self._place, self._who)
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -167,15 +172,37 @@ class Bucket:
 
         return await self._again(ask)
 
-    async def delete(self, name: str, etag: str) -> None:
-        """Delete an object if it still has this ETag; servers without conditional deletes ignore the condition."""
+    async def delete(self, name: str, etag: str | None = None) -> None:
+        """Delete an object; with `etag`, only if it still has it. Servers without conditional deletes ignore that."""
 
         async def ask() -> None:
-            async with self._request("DELETE", name, {"if-match": etag}) as answer:
+            async with self._request("DELETE", name, {} if etag is None else {"if-match": etag}) as answer:
                 if answer.status not in (404, 412):
                     await self._check(answer)
 
         await self._again(ask)
+
+    async def list(self, after: str, limit: int) -> list[tuple[str, int, float]]:
+        """The next objects by name: name, bytes, and seconds since they were written. At most 1,000."""
+        prefix = self._place.prefix
+        query = {"encoding-type": "url", "list-type": "2", "max-keys": str(limit), "prefix": prefix}
+        if after:
+            query["start-after"] = prefix + after
+
+        async def ask() -> list[tuple[str, int, float]]:
+            async with self._request("GET", None, query=query) as answer:
+                await self._check(answer)
+                said = b""
+                while len(said) < LONGEST and (piece := await answer.content.read(PIECE)):
+                    said += piece
+            found, now = list[tuple[str, int, float]](), wall()
+            for key, moment, size in ITEM.findall(said):
+                name = unquote(key.decode(errors="replace"))
+                age = now - datetime.fromisoformat(moment.decode(errors="replace")).timestamp()
+                found.append((name.removeprefix(prefix), int(size), max(0.0, age)))
+            return found
+
+        return await self._again(ask)
 
     # --- requests
 
@@ -183,23 +210,27 @@ class Bucket:
     async def _request(
         self,
         method: str,
-        name: str,
+        name: str | None,
         headers: Mapping[str, str] | None = None,
         digest: str = NOTHING,
         content: AsyncIterator[bytes] | None = None,
+        query: Mapping[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One request for an object; `name` None: for the bucket itself."""
         place, base = self._place, urlsplit(self._place.endpoint)
-        host, path = base.netloc, f"{base.path}/{place.prefix}{name}"
+        host, path = base.netloc, "" if name is None else f"/{place.prefix}{name}"
         if place.by_path:
-            path = f"{base.path}/{place.bucket}/{place.prefix}{name}"
+            path = f"/{place.bucket}{path}"
         else:
             host = f"{place.bucket}.{host}"
-        path = escaped(path)
-        signed = sign(method, host, path, {}, headers or {}, digest, self._who, place.region, wall())
+        path, query = escaped(f"{base.path}{path or '/'}"), query or {}
+        who = await self._who.current()
+        signed = sign(method, host, path, query, headers or {}, digest, who, place.region, wall())
         if self._session is None:
             limit = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=SILENCE)
             self._session = aiohttp.ClientSession(timeout=limit, auto_decompress=False)
-        url = URL(f"{base.scheme}://{host}{path}", encoded=True)
+        asked = "&".join(f"{quote(key, safe='~')}={quote(value, safe='~')}" for key, value in sorted(query.items()))
+        url = URL(f"{base.scheme}://{host}{path}{'?' if asked else ''}{asked}", encoded=True)
         async with self._session.request(method, url, headers=signed, data=content, allow_redirects=False) as answer:
             yield answer
 

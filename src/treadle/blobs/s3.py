@@ -39,7 +39,7 @@ class S3Blobs:
     @classmethod
     def at(cls, url: str, limit: int = MOST, sha1: bool = False, environment: Mapping[str, str] = os.environ) -> Self:
         """The store of `s3://bucket/prefix?endpoint=...&region=...`, with credentials from the environment
-        (AWS_ACCESS_KEY_ID and others). Raises BadUrl."""
+        (AWS_ACCESS_KEY_ID and others), otherwise from botocore's chain if it is installed. Raises BadUrl."""
         return cls(Bucket(*read_url(url, environment)), limit, sha1)
 
     async def close(self) -> None:

@@ -23,6 +23,10 @@ class Credentials(Struct, frozen=True):
     secret: str
     token: str | None = None
 
+    async def current(self) -> Credentials:
+        """Itself: these credentials do not change."""
+        return self
+
 
 def escaped(path: str) -> str:
     """A path as it is signed and sent: every byte except letters, digits, -._~ and / percent-encoded."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UnsetType
+from msgspec.structs import replace
 
 from treadle.admin import JobAttempt, JobHistory, stored_values
 from treadle.admin.failure_groups import FailureGroup
@@ -13,8 +15,9 @@ from treadle.app import App
 from treadle.cli.output import age, iso, lasts, plural, stamp, stamp_of
 from treadle.core.model import Record, State
 from treadle.core.ranges import OWN
+from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable.checkpoints import OURS, read_entry
-from treadle.errors import UNREADABLE, error_line
+from treadle.errors import UNREADABLE, error_line, readable
 from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
@@ -24,10 +27,25 @@ COLUMNS = ("id", "state", "task", "queue", "attempts", "created", "what")
 
 def call_of(app: App, row: Record) -> tuple[Any, Any]:
     """Positional and keyword arguments; the stored text if they cannot be decoded."""
+    if HIDDEN in row.job.payload:  # a value that is hidden does not fit its annotation
+        return stored_values.arguments(row.job.payload)
     try:
         return app.jobs.arguments(row)
     except Exception:  # the task's own codec and classes may raise anything
-        return (row.job.payload,), {}
+        return stored_values.arguments(row.job.payload)
+
+
+def redacted(app: App, rows: Sequence[Record]) -> list[Record]:
+    """The rows as people may see them."""
+    return [app._core.redactor.row(row) for row in rows]
+
+
+def redacted_group(app: App, group: FailureGroup, row: Record | None) -> FailureGroup:
+    """A group of failures as people may see it; `row`: its newest job."""
+    if row is None:
+        return replace(group, signature=without_secrets(group.signature), error=without_secrets(group.error))
+    words = app._core.redactor.text
+    return replace(group, signature=words(group.signature, row), error=words(group.error, row))
 
 
 def json_of(text: str | None) -> Any:
@@ -157,7 +175,7 @@ def plain(app: App, row: Record) -> dict[str, Any]:
         "args": args,
         "kwargs": kwargs,
         "result": json_of(row.result),
-        "error": row.error,
+        "error": readable(row.error),
         "attempt": row.attempt,
         "lost": row.lost,
         "priority": job.priority,
@@ -218,7 +236,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("ended", stamp(row.ended_at, now)),
         ("kept until", stamp(row.expires_at, now)),
         ("result", _result(row)),
-        ("error", row.error),
+        ("error", readable(row.error)),
     ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from treadle.cli.audited import audited, words_of
 from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
@@ -31,6 +32,7 @@ from treadle.cli.watch import again, clear, every
 from treadle.storage.move_marks import check_stays
 
 if TYPE_CHECKING:
+    from treadle.admin.failure_groups import FailureGroups
     from treadle.app import App
     from treadle.core.query_model import Page
 
@@ -98,7 +100,7 @@ def list_(
         return
     page = target.run(look)
     if json_:
-        document([job_view.plain(target.app, row) for row in page.records])
+        document([job_view.plain(target.app, row) for row in job_view.redacted(target.app, page.records)])
     else:
         _show(target.app, page)
     if page.cursor:
@@ -117,7 +119,8 @@ def _show(app: App, page: Page) -> None:
     from treadle.cli import job_view
 
     now = app._core.now()
-    table(job_view.COLUMNS, [job_view.line(row, now) for row in page.records], "no jobs", right=("attempts",))
+    rows = [job_view.line(row, now) for row in job_view.redacted(app, page.records)]
+    table(job_view.COLUMNS, rows, "no jobs", right=("attempts",))
     if page.total is not None and page.total > len(page.records):
         note(f"{len(page.records):,} of {plural(page.total, 'job')}")
 
@@ -125,16 +128,21 @@ def _show(app: App, page: Page) -> None:
 @jobs.command()
 @targeted
 @click.argument("id")
+@click.option("--reveal", is_flag=True, help="Show the values whose names look like secrets, too.")
 @as_json
-def show(target: Target, id: str, json_: bool) -> None:
+def show(target: Target, id: str, reveal: bool, json_: bool) -> None:
     """Show all fields of a job, its last runs, and why it is in its state."""
     from treadle.cli import job_view
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        return await app.jobs.get(stored), await app.jobs.history(stored), await app.jobs.explain(stored)
+        hide = None if reveal else app._core.redactor.row
+        return await app.jobs.whole(stored), await app.jobs.history(stored, hide=hide), await app.jobs.explain(stored)
 
     row, history, why = target.run(look)
+    if not reveal:
+        why = target.app._core.redactor.text(why, row)
+        [row] = job_view.redacted(target.app, [row])
     if json_:
         document({**job_view.plain(target.app, row), "runs": job_view.plain_runs(history), "why": why})
     else:
@@ -152,7 +160,9 @@ def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        return await (app.jobs.eta(stored) if eta else app.jobs.explain(stored))
+        if eta:
+            return await app.jobs.eta(stored)
+        return app._core.redactor.text(await app.jobs.explain(stored), await app.jobs.get(stored))
 
     found = target.run(look)
     if json_:
@@ -181,7 +191,13 @@ def failures(target: Target, task: str | None, queue: str | None, scan: int, jso
     """Group the newest failed jobs by task, queue and error, the largest group first."""
     from treadle.cli import job_view
 
-    found = target.run(lambda app: app.dead.groups(scan=scan, task=task, queue=queue))
+    async def look(app: App) -> FailureGroups:
+        found = await app.dead.groups(scan=scan, task=task, queue=queue)
+        samples = await app._core.client.get([group.sample for group in found.groups])
+        pairs = zip(found.groups, samples, strict=True)
+        return replace(found, groups=[job_view.redacted_group(app, group, row) for group, row in pairs])
+
+    found = target.run(look)
     if json_:
         document([job_view.plain_group(group) for group in found.groups])
         return

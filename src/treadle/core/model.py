@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.errors import readable
 
 
 class State(StrEnum):
@@ -140,8 +141,8 @@ class Record(Struct, frozen=True, gc=False, kw_only=True):
 
 def progress_of(note: str | None) -> tuple[float | None, str | None]:
     """The progress in a note, and its text. A note of another form has only a text."""
-    if note is None:
-        return None, None
+    if note is None or (words := readable(note)) is not note:
+        return None, None if note is None else words
     try:
         found = msgspec.json.decode(note)
         return float(found["progress"]) if "progress" in found else None, str(found["text"])

@@ -25,6 +25,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from treadle.core import defaults
 from treadle.core.model import Pairs
+from treadle.core.stored_text import lacks
 from treadle.errors import UNREADABLE, BadStep, StepMismatch, TooLarge
 from treadle.tasks.options import Sizes
 
@@ -87,6 +88,8 @@ class Checkpoints:
             if key.startswith(OURS):
                 continue
             self._size += len(key.encode()) + len(text.encode())
+            if (why := lacks(text)) is not None:
+                raise BadStep(key, f"its value cannot be read: {why}")
             try:
                 self.entries[key] = read_entry(text)
             except UNREADABLE as error:

@@ -96,7 +96,7 @@ from treadle.errors.storage import (
     StorageUnavailable,
     Unsupported,
 )
-from treadle.errors.text import error_line, traceback_of, users_part
+from treadle.errors.text import error_line, readable, traceback_of, users_part
 
 __all__ = [
     "UNREADABLE",
@@ -149,6 +149,7 @@ __all__ = [
     "Unsupported",
     "WorkflowFailed",
     "error_line",
+    "readable",
     "traceback_of",
     "users_part",
 ]

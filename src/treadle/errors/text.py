@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 _LIBRARY: Final = str(Path(__file__).parents[1])
+_SEALED: Final = re.compile(r'\{"\$t":"sealed","key":"([A-Za-z0-9._-]{1,64})"')
+
+
+def readable(text: str | None) -> str | None:
+    """A stored text as people read it: in place of an encrypted one, the id of its key."""
+    found = None if text is None else _SEALED.match(text)
+    return text if found is None else f"encrypted (key {found[1]})"
 
 
 def error_line(text: str | None) -> str:
@@ -15,7 +23,7 @@ def error_line(text: str | None) -> str:
     Treadle stores this line first, then the traceback. A runner in another language may store a bare Python traceback;
     there it is the first line after the frames that is not indented.
     """
-    lines = (text or "").strip().splitlines()
+    lines = (readable(text) or "").strip().splitlines()
     if not lines or not lines[0].startswith(("Traceback (most recent call last)", "+ Exception Group Traceback")):
         return lines[0].strip() if lines else ""
     frames = [number for number, line in enumerate(lines) if line.lstrip(" |").startswith("File ")]

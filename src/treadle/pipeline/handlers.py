@@ -123,7 +123,7 @@ async def arrived_after(pipeline: PipelineJobs, travel: Travel, after: Sequence[
     if travel.from_step is None:
         return travel
     client, found = pipeline.app._core.client, []
-    for row in await rows_of(client.get, after):
+    for row in await rows_of(client.whole, after):
         child = pipeline.child_of(row.job.task)
         if child is not None:  # the guard of the children is not one of them
             result = client.decode(row, row.result) if has_result(row) and row.result is not None else None

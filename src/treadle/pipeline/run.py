@@ -12,6 +12,7 @@ from treadle.core.job import Job
 from treadle.core.model import Record, State
 from treadle.pipeline.handlers import travel_of
 from treadle.pipeline.steps import URGENT
+from treadle.storage.capabilities import whole_row
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -55,7 +56,7 @@ class PipelineRun:
 
     async def state(self) -> RunState:
         """Its current state. Raises UnknownJob."""
-        root, row = await self._now()
+        root, row = [await whole_row(self._app.storage, each) for each in await self._now()]
         travel = travel_of(self._app, row)
         fields, state, error = travel.fields, row.state, row.error
         if root.state.final:

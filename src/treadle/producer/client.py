@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeVar
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
-from treadle.core.model import NewJob, Record, State
-from treadle.core.query_model import Query
+from treadle.core.model import NewJob, Record
 from treadle.errors import BadOption, JobNotDone, KeyHeld, ResourceFailed, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
 from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here
@@ -20,6 +19,8 @@ from treadle.metrics import PairCounts
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
 from treadle.producer.stored_jobs import report_stored
+from treadle.producer.workflow_progress import progress_of
+from treadle.storage.capabilities import whole, whole_row
 from treadle.storage.contract import Bound, Storage
 from treadle.workflow.checks import acyclic
 from treadle.workflow.finisher import failure_of
@@ -249,6 +250,10 @@ class Client:
         """Rows by id; concurrent calls share a round trip."""
         return await self._get(ids)
 
+    async def whole(self, ids: Sequence[str]) -> Sequence[Record | None]:
+        """Rows by id, with their large texts."""
+        return await whole(await self._storage(), await self.get(ids))
+
     def tell(self, name: str, row: Record, error: str | None = None) -> None:
         """Emit an event about a row that was settled from outside."""
         if self._emitter.wants(name):
@@ -262,7 +267,7 @@ class Client:
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """For each of these jobs, in order, its result, or the exception that says why it has none."""
-        rows = await self.get(ids)
+        rows = await whole(await self._storage(), await self.get(ids), "result", "value")
         return [await self._result(id, row) for id, row in zip(ids, rows, strict=True)]
 
     async def _result(self, id: str, row: Record | None) -> Any:
@@ -279,36 +284,15 @@ class Client:
     async def progress(self, id: str) -> Progress:
         """The number of jobs in a workflow, by state. Raises UnknownJob."""
         row, storage = await self._look_at(id), await self._storage()
-        counts = dict.fromkeys(State, 0)
-        if row.job.root is None:
-            for state in State:
-                page = await storage.find(Query(root=id, state=(state,), limit=0, count=True))
-                counts[state] = page.total or 0
-            for signal in (await storage.find(Query(root=id, task="", limit=1_000))).records:
-                counts[signal.state] -= 1  # no worker runs these
-        else:
-            counts[row.state] += 1
-            look = [id] if row.function_done or row.state.final else []
-            while look:
-                cursor: str | None = None
-                parent = look.pop()
-                while True:
-                    page = await storage.find(Query(parent=parent, limit=500, cursor=cursor))
-                    for child in page.records:
-                        if not child.job.task:
-                            continue
-                        counts[child.state] += 1
-                        look += [child.job.id] if child.function_done else []
-                    cursor = page.cursor
-                    if cursor is None:
-                        break
-        done = sum(counts[state] for state in State if state.final)
-        return Progress(sum(counts.values()), done, counts)
+        return await progress_of(storage, row)
 
     async def ended(self, id: str, timeout: float | timedelta | None, own: bool = False) -> Record:
         """The row of a job once it has ended; `own`: once its own result is final. Raises UnknownJob, and TimeoutError
         after `timeout` seconds; with 0 it reads once."""
-        limit = None if timeout is None else seconds(timeout, "timeout")
+        row = await self._ended(id, None if timeout is None else seconds(timeout, "timeout"), own)
+        return await whole_row(await self._storage(), row, "result", "value")
+
+    async def _ended(self, id: str, limit: float | None, own: bool) -> Record:
         if limit != 0:
             try:
                 async with asyncio.timeout(limit) as within:

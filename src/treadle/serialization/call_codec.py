@@ -28,6 +28,7 @@ import msgspec
 
 from treadle.core.injected import call_signature, hints_of, injected_names, refuse_misplaced
 from treadle.core.job import returned
+from treadle.core.stored_text import FORMS, lacks
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.serialization import tagged_json, tagged_reader, tags
 from treadle.serialization.annotations import AnnotationCompiler
@@ -150,7 +151,7 @@ class CallCodec:
             except Exception:  # the slow path finds the error; `suppress` would cost 0.15 us
                 pass
         plan = (self._plan or self._ready()) if first is MISSING else self._late()
-        tree = MISSING if self._codec is None else self._from_codec(text)
+        tree = MISSING if self._codec is None or text.startswith(FORMS) else self._from_codec(text)
         try:
             args, kwargs = self._arguments(plan, text) if tree is MISSING else self._read_tree(plan, tree)
             if first is not MISSING:
@@ -191,6 +192,13 @@ class CallCodec:
         names = [param.name for param in self._late().positional[:count]] or ["name"]
         return f"give the rest by name: {self.name}.job({', '.join(f'{name}=...' for name in names)})"
 
+    def positional_names(self) -> tuple[str, ...]:
+        """The names of the parameters that can be given by position."""
+        try:
+            return tuple(param.name for param in (self._plan or self._ready()).positional)
+        except BadTask:  # an annotation cannot be resolved: no job of it can run
+            return ()
+
     def _encode(self, shape: TypeCheck, value: object) -> str:
         try:
             if self._codec is not None:
@@ -219,6 +227,8 @@ class CallCodec:
         return self._decode(typing.cast("Param", self._value), text)
 
     def _decode(self, result: Param, text: str) -> object:
+        if text.startswith(FORMS) and (why := lacks(text)) is not None:
+            raise BadResult(self.name, why)
         try:
             if self._codec is not None:
                 return result.shape.accept(self._codec.decode(text))
@@ -315,6 +325,8 @@ class CallCodec:
     # --- text to arguments ----------------------------------------------------------------------------------------
 
     def _arguments(self, plan: Parameters, text: str) -> _Call:
+        if text.startswith(FORMS) and (why := lacks(text)) is not None:
+            raise BadArgument(self.name, None, why)
         if self._codec is not None:
             return self._read_tree(plan, self._from_codec(text))
         if has_mark(text):

@@ -29,7 +29,6 @@ from treadle.server.operation import routes as made_of
 from treadle.server.overview import Looks
 from treadle.server.probes import PATHS, ProbeRoutes
 from treadle.server.proxies import Proxied
-from treadle.server.redaction import Redaction
 from treadle.server.routes.audit import AuditRoutes
 from treadle.server.routes.bulk import BulkRoutes
 from treadle.server.routes.doctor import DoctorRoutes
@@ -115,8 +114,13 @@ def make_site(
     routes: list[BaseRoute] = [*probes.routes()]
     if api:
         operations = operations_of(core, settings, waiting)
+        redaction = core.redactor.also(settings.redact, settings.reveal).redaction
         routes += made_of(
-            operations, settings.max_body, core.moved.words, Redaction(settings.redact, settings.reveal), core.audit
+            operations,
+            settings.max_body,
+            core.moved.words,
+            redaction,
+            core.audit,
         )
         if settings.docs:
             routes += description(operations, bool(settings.tokens))

@@ -19,12 +19,12 @@ from starlette.types import Receive, Scope, Send
 
 from treadle.admin import Audit
 from treadle.admin.known_names import Heard, heard
+from treadle.core.payload_redaction import Redaction
 from treadle.server import audited
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.long_lists import encoded
 from treadle.server.middleware import allowed, caller
-from treadle.server.redaction import Redaction
 from treadle.server.request_body import BODY, body, spelled
 from treadle.storage import messages
 

@@ -35,8 +35,8 @@ class Settings(Spelled, frozen=True, kw_only=True):
     requests   requests of one token, or of one address without tokens, in progress at once; beyond that 429
     proxies    addresses and networks of proxies whose X-Forwarded-For, -Proto and -Prefix are believed
     docs       whether to serve /v1/openapi.json and the page that shows it
-    redact     keys whose values answers hide, besides those of `treadle.server.redaction`; compared without case
-    reveal     keys whose values answers show although the list of `treadle.server.redaction` has them
+    redact     keys whose values answers hide, besides those of `treadle.core.payload_redaction`; compared without case
+    reveal     keys whose values answers show although the list of `treadle.core.payload_redaction` has them
     auth       for a server within another application: the rights of a request, instead of `tokens`
     app        the name of the app as the dashboard shows it, such as "shop.py:app"
     """

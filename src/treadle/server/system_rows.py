@@ -24,6 +24,7 @@ from treadle.policy.judge import HOLD, Held
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import Definition
 from treadle.server.row_checks import check_job
+from treadle.storage.payloads import IDENTITY, IDENTITY_TASK
 from treadle.worker import leader
 from treadle.workflow.plan import FLOW, PLAN, Plan, either_id, mark_id, plan_of_job, read_plan
 from treadle.workflow.signals import ONCE_KEY, SIGNAL, Wanted, Won, signal_id
@@ -81,6 +82,10 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
         expect(
             job.id == leader.ID and job.queue == defaults.SYSTEM_QUEUE and job.payload == "[]", "id", job, "the leader"
         )
+        return "work", None
+    if job.task == IDENTITY_TASK:
+        own = job.id == IDENTITY and job.queue == defaults.SYSTEM_QUEUE and job.delay == defaults.MAX_DELAY
+        expect(own and len(job.payload) < 100, "id", job, "the identity of a storage")
         return "work", None
     if job.task == audit.TASK:
         check_audit_row(job)

@@ -15,12 +15,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from treadle.admin import stored_values
 from treadle.core import ids
 from treadle.core.model import Record, State
+from treadle.core.payload_redaction import Redaction
 from treadle.errors import TooLarge
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
-from treadle.server.redaction import Redaction
 from treadle.storage.queries import ready_kind
 from treadle.tasks.json_options import JobOptions, Name, options_of
 
@@ -189,6 +189,7 @@ class JobView(Struct, frozen=True, kw_only=True):
 
 def view(row: Record, redaction: Redaction) -> JobView:
     """The row as answers show it to a caller with this redaction."""
+    row = redaction.row(row)
     job = row.job
     args, kwargs = _arguments(job.payload, redaction)
     progress, note = stored_values.progress(row.note)

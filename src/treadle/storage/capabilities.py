@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
+from treadle.core.model import Record
+from treadle.core.stored_text import BLOB
 from treadle.errors import Unsupported
-from treadle.storage.contract import Fused, HandOffs, Movable, Storage, Transactional
+from treadle.storage.contract import Fused, HandOffs, Movable, Payloads, Storage, Transactional
 from treadle.storage.proxy import kind_of
 
 
@@ -32,3 +35,30 @@ def movable(storage: Storage, name: str) -> Movable:
     if not storage.capabilities.movable:
         raise Unsupported(name, "moving", "give the URL of the storage itself: SQLite, PostgreSQL, Redis or memory")
     return cast("Movable", storage)
+
+
+def with_blobs(storage: Storage) -> Payloads | None:
+    """The storage, if the large texts of its rows are in a blob store."""
+    return cast("Payloads", storage) if storage.capabilities.payloads else None
+
+
+async def whole(storage: Storage, rows: Sequence[Record | None], *fields: str) -> Sequence[Record | None]:
+    """The rows with the large texts of these fields (payload, result, value, checkpoints; none given: all of them), if
+    a blob store has them. Texts that are missing there stay references. Raises StorageUnavailable."""
+    chosen = fields or ("payload", "result", "value", "checkpoints")
+    if not any(row is not None and _refers(row) for row in rows) or not storage.capabilities.payloads:
+        return rows
+    return await cast("Payloads", storage).whole(rows, chosen)
+
+
+async def whole_row(storage: Storage, row: Record, *fields: str) -> Record:
+    """The row with its large texts, as `whole`."""
+    if not _refers(row):
+        return row
+    [found] = await whole(storage, [row], *fields)
+    return row if found is None else found
+
+
+def _refers(row: Record) -> bool:
+    texts = (row.job.payload, row.result or "", row.value or "")
+    return any(text.startswith(BLOB) for text in texts) or any(text.startswith(BLOB) for _, text in row.checkpoints)

@@ -82,7 +82,7 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -112,6 +112,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     queues          the queues to which this process is restricted, because its token is bound to them; (): all queues.
                     Known once the storage is open. A worker with such a storage does no maintenance, claims no system
                     jobs and stores no schedules: the server does that.
+    payloads        has `whole`: large texts of its rows are in a blob store, see `Payloads`
+    keys            ids of the keys with which it decrypts texts
     """
 
     settle_claim: bool = False
@@ -124,6 +126,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     scan: int = defaults.SCAN
     remote: bool = False
     queues: tuple[str, ...] = ()
+    payloads: bool = False
+    keys: tuple[str, ...] = ()
 
 
 class Storage(Protocol):
@@ -361,4 +365,30 @@ class Movable(Protocol):
         """Store these rows unchanged, and the mark, in one step. Raises MoveFailed and stores nothing if the mark is
         refused (see `set_mark`). Known ids are left as they are, so a load can be repeated. Does no maintenance, counts
         no endings and wakes no worker."""
+        ...
+
+
+class Collected(Struct, frozen=True):
+    """The result of `Payloads.collect`: the objects that remain and those that were deleted, and their bytes."""
+
+    kept: int = 0
+    kept_bytes: int = 0
+    deleted: int = 0
+    deleted_bytes: int = 0
+
+
+class Payloads(Protocol):
+    """A storage of an app whose large texts are in a blob store (`App(blobs=...)`). It encrypts and offloads what is
+    stored. The rows that it returns are decrypted, and refer to the large texts."""
+
+    async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
+        """The rows with the large texts of these fields (payload, result, value, checkpoints). A text that is not in
+        the blob store, or is damaged there, stays as it is stored. Raises StorageUnavailable."""
+        ...
+
+    async def collect(self, age: float, dry: bool = False) -> Collected:
+        """Delete the objects that are older than `age` seconds and to which no row refers; `dry`: count them only. An
+        object of a job that has not ended stays. Does nothing while a move is under way.
+
+        Raises StorageError, and BadOption if the blob store has the texts of another storage."""
         ...

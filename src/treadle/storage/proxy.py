@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeVar, cast
 
 from treadle.core.limit_model import LimitChange, LimitUse
@@ -11,9 +11,11 @@ from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
 from treadle.storage.contract import (
     Bound,
     Capabilities,
+    Collected,
     Fused,
     HandOffs,
     Movable,
+    Payloads,
     Post,
     Storage,
     Transaction,
@@ -115,6 +117,12 @@ class StorageProxy:
 
     async def begin(self, sync: bool) -> Transaction:
         return await self.around("begin", lambda storage: cast("Transactional", storage).begin(sync))
+
+    async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
+        return await self.around("whole", lambda storage: cast("Payloads", storage).whole(rows, fields))
+
+    async def collect(self, age: float, dry: bool = False) -> Collected:
+        return await self.around("collect", lambda storage: cast("Payloads", storage).collect(age, dry))
 
     async def read_mark(self) -> MoveState | None:
         return await self.around("read_mark", lambda storage: cast("Movable", storage).read_mark())

@@ -6,7 +6,7 @@ A `Declaration` does not know the app: `TaskCore` adds what the app decides.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
@@ -26,11 +26,21 @@ class Declaration(Struct, frozen=True, kw_only=True):
     """The function of a task and the arguments of its decorator. Raises BadTask and BadOption.
 
     constants  the options that all its jobs have
+    redact     names of more values of its jobs that people must not see
     computed   a function of a job's arguments that returns more options
     """
 
     # arguments of the decorator that are not options of jobs
-    words: ClassVar[tuple[str, ...]] = ("name", "kind", "on_error", "options", "codec", "reduce", "concurrency")
+    words: ClassVar[tuple[str, ...]] = (
+        "name",
+        "kind",
+        "on_error",
+        "options",
+        "codec",
+        "reduce",
+        "concurrency",
+        "redact",
+    )
 
     name: str
     function: Callable[..., Any]
@@ -39,10 +49,12 @@ class Declaration(Struct, frozen=True, kw_only=True):
     computed: Computed | None = None
     on_error: OnError | None = None
     codec: Codec | None = None
+    redact: Sequence[str] = ()
     reduce: str | None = None
 
     def __post_init__(self) -> None:
         check_names(self.constants, self.words)
+        names_to_hide(self.redact)
         name = self.name
         if " " in name_of(name, "name") or name.startswith("treadle."):
             raise BadTask(f"expected a task name without spaces that does not begin with 'treadle.', found {name!r}")
@@ -65,7 +77,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
 class BatchDeclaration(Declaration, frozen=True, kw_only=True):
     """A task whose function takes many items. `max_wait` in seconds."""
 
-    words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec")
+    words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec", "redact")
 
     size: int
     max_wait: float
@@ -89,6 +101,17 @@ class BatchDeclaration(Declaration, frozen=True, kw_only=True):
     def of_one_job(self) -> Callable[..., Any]:
         """See `Declaration.of_one_job`; a job is one item. Raises BadTask if the function cannot be a batch."""
         return item_function(self.name, self.function)
+
+
+def names_to_hide(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of `redact=`, checked. Raises BadOption."""
+    given: object = names
+    if isinstance(given, str) or not isinstance(given, (list, tuple, set, frozenset)):
+        raise BadOption("redact", f'expected names such as ["iban", "card.number"], found {given!r}')
+    for name in given:
+        if not isinstance(name, str) or not name or not all(name.split(".")):
+            raise BadOption("redact", f'expected names such as "iban" or "card.number", found {name!r}')
+    return tuple(given)
 
 
 def _is_async(function: Callable[..., object]) -> bool:

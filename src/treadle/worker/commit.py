@@ -15,6 +15,7 @@ from treadle.errors import StorageError, StorageUnavailable
 from treadle.execution.job_run import JobRun
 from treadle.execution.transaction import Open
 from treadle.policy import judge
+from treadle.storage.capabilities import whole_row
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import repeats
 from treadle.worker.running_job import RunningJob
@@ -117,7 +118,7 @@ async def _after_lost_answer(
         except StorageError:
             await asyncio.sleep(AGAIN)
             continue
-        if row is not None and repeats(outcome, row):
+        if row is not None and repeats(outcome, await whole_row(storage, row)):
             raise Committed
         if row is not None and row.version == run.record.version:
             return judge.handed_back(run.record, AGAIN)

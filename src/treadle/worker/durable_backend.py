@@ -21,6 +21,7 @@ from treadle.execution.middleware import around_step, overrides
 from treadle.execution.threads import Threads, in_thread
 from treadle.producer.batching import Batcher
 from treadle.serialization.call_codec import Codec
+from treadle.storage.capabilities import whole
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
@@ -89,7 +90,10 @@ class WorkerDurableBackend:
         return [fates[id(run)] for run in runs]
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
-        return await self._repeat(lambda: self._storage.get(ids))
+        async def read() -> Sequence[Record | None]:
+            return await whole(self._storage, await self._storage.get(ids), "result")
+
+        return await self._repeat(read)
 
     async def store(self, job: NewJob) -> Record:
         [row] = await self._repeat(lambda: self._storage.enqueue([job]))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from treadle.core import defaults, interrupts
 from treadle.core.events import Event, was_lost
 from treadle.core.model import ARGUMENTS, DECLINED, Outcome, Pairs, Record, State
+from treadle.core.stored_text import has_forms
 from treadle.durable.steps import DurableBackend
 from treadle.errors import UnknownTask
 from treadle.execution.job_run import JobRun
@@ -21,7 +22,7 @@ from treadle.policy import attempts, judge
 from treadle.policy.misfits import is_misfit
 from treadle.policy.retry import DEFAULT
 from treadle.tasks.core import BatchCore, TaskCore
-from treadle.worker import commit
+from treadle.worker import commit, payloads
 from treadle.worker.job_events import event_of
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
@@ -149,10 +150,7 @@ class Executor:
                     self._emitter.emit(event_of("started", run, self._state.name))
                 if task.kind == "async":
                     job_run.place = run.handle or asyncio.current_task()
-                run.called = True
-                outcome = await self._runner.run(task, job_run, run.rules)
-                if outcome is not None and (job_run.durable or job_run.log or outcome.reason == ARGUMENTS):
-                    outcome = await self._concluded(job_run, outcome)
+                outcome = await self._called(run, task)
         except (asyncio.CancelledError, Exception) as error:
             outcome = self._broken_off(run, error)
         finally:
@@ -161,6 +159,19 @@ class Executor:
             elif self._judging is not None and run.called:
                 self._judging.report(run, outcome)
             self._state.end(run, outcome)
+        return outcome
+
+    async def _called(self, run: RunningJob, task: TaskCore) -> Outcome | None:
+        """Read the large texts of the job, and run its function."""
+        job_run, run.called = run.job_run, True
+        if has_forms(job_run.record):
+            closed = await payloads.made_whole(self._storage, job_run)
+            if closed is not None:
+                self._state.troubles[job_run], run.called = None, False
+                return closed
+        outcome = await self._runner.run(task, job_run, run.rules)
+        if outcome is not None and (job_run.durable or job_run.log or outcome.reason == ARGUMENTS):
+            outcome = await self._concluded(job_run, outcome)
         return outcome
 
     async def _concluded(self, job_run: JobRun, outcome: Outcome) -> Outcome:

@@ -39,14 +39,21 @@ def wanted(name: str, task: str) -> bool:
     return level is not None and (level >= logging.ERROR or not task.startswith(OWN)) and log.isEnabledFor(level)
 
 
-def write(event: Event, error: BaseException | None = None) -> None:
+Hide = Callable[[str], str]
+
+
+def write(event: Event, error: BaseException | None = None, hide: Hide | None = None) -> None:
     """Log one record with the attributes that `JobFilter` adds.
 
     `exc_info` is the exception that the function raised, if it is known. `exc_text`, which standard formatters print
     instead, is the stored traceback: without lines of Treadle, and for a process task the one of the child process.
+    `hide` removes the secrets of the job. If the error has one, there is no `exc_info`, which would show it.
     """
     level, text = LEVELS[event.name], TEMPLATES[event.name]
     arguments, error_text = [event.task], str(event.error or "")
+    if hide is not None and error_text:
+        said, error_text = error_text, hide(error_text)
+        error = error if said == error_text else None
     if summary := error_line(error_text):
         text, arguments = f"{text}: %s", [*arguments, visible(summary)]
     if event.delay is not None:
@@ -67,9 +74,11 @@ def write(event: Event, error: BaseException | None = None) -> None:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    """The attributes of the record: those of `JobFilter`. The trace is the one in the headers of the job."""
+    """The attributes of the record: those of `JobFilter`. Without a span here, the trace is that of the job's headers."""
     job = None if event.record is None else event.record.job
-    trace = None if job is None else trace_ids.of_traceparent(dict(job.headers).get("traceparent"))
+    trace = trace_ids.active()
+    if trace is None and job is not None and (sent := trace_ids.of_traceparent(dict(job.headers).get("traceparent"))):
+        trace = sent._replace(span_id="-")  # that of the call that sent the job
     return {
         "job": event.id,
         "task": event.task,
@@ -78,7 +87,7 @@ def _fields(event: Event) -> dict[str, Any]:
         "queue": event.queue,
         "workflow": event.id if job is None else job.root or job.id,
         "trace_id": "-" if trace is None else trace.trace_id,
-        "span_id": "-",
+        "span_id": "-" if trace is None else trace.span_id,
     }
 
 

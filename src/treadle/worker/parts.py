@@ -18,6 +18,7 @@ from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Sizes
+from treadle.tasks.redactor import Redactor
 from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
@@ -47,6 +48,7 @@ class WorkerHost(Protocol):
     resources: AppResources
     counts: ProcessCounts | None
     misfit_wait: float
+    redactor: Redactor
 
     @property
     def client(self) -> Sender: ...

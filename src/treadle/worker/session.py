@@ -17,10 +17,11 @@ from treadle.execution.job_run import Site
 from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner
 from treadle.policy.throttle import AIMD
-from treadle.storage.capabilities import hand_offs
+from treadle.storage.capabilities import hand_offs, with_blobs
 from treadle.worker import job_log
 from treadle.worker.backlog import BacklogMonitor
 from treadle.worker.claim_builder import ClaimBuilder, Rooms
+from treadle.worker.collector import Collector
 from treadle.worker.config import WorkerConfig
 from treadle.worker.dispatcher import Dispatcher, dispatchers_for
 from treadle.worker.durable_backend import WorkerDurableBackend
@@ -191,6 +192,9 @@ class WorkerSession:
             loops["prune"] = lambda: pruner.run(answered)
             folder = MetricsFolder(self.storage, self.election.is_leader)
             loops["fold"] = lambda: folder.run(answered)
+            if blobs := with_blobs(self.storage):
+                collector = Collector(blobs, self.election.is_leader)
+                loops["collect"] = lambda: collector.run(answered)
             if self.queues:
                 loops["declared"] = self.restore_declared
             if self.config.role is not None:

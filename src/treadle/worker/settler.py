@@ -27,6 +27,7 @@ class Settler:
     """One for each worker. It emits the events of a job after the storage has stored its outcome."""
 
     def __init__(self, parts: WorkerParts, lost: LostReporter) -> None:
+        self._hide = parts.app.redactor.text
         self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
         self._judging = parts.judging
 
@@ -118,7 +119,7 @@ class Settler:
                     # In the context variables of the run, so that filters of the user find its trace or tenant. In a
                     # copy, because the run itself may be executing this.
                     context = contextvars.Context() if run.context is None else run.context.copy()
-                    context.run(job_log.write, event, error)
+                    context.run(job_log.write, event, error, lambda text: self._hide(text, run.job_run.record))
                 if emitted:
                     emitter.emit(event)
         if final and run.record.job.root is None and emitter.wants("workflow.ended"):

@@ -5,19 +5,26 @@ The job's function is not called. It uses a slot of the worker only while the ro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from treadle.core import defaults
 from treadle.core.job import not_done
 from treadle.core.model import ASKED, CHILDREN, Outcome, Record, State
+from treadle.core.stored_text import FORMS
 from treadle.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
 from treadle.policy import judge
+from treadle.storage.capabilities import whole, whole_row
 from treadle.storage.contract import Storage
 from treadle.workflow.fold import Raised, causes, ending, failure, fatal
 from treadle.workflow.plan import plan_of
 
+log = logging.getLogger("treadle")
+
 NAMED: Final = 1_000  # failed jobs that one WorkflowFailed names at most
+AGAIN: Final = 5.0  # s until a job whose values cannot be read here is claimed again, perhaps by another worker
+CLOSED: Final = "a value of it or of its children is encrypted or in a blob store; App(keys=..., blobs=...) reads them"
 READ: Final = 500  # rows per read: bounds the time that one call takes of the storage
 
 Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
@@ -50,7 +57,8 @@ class WorkflowFinisher:
             return failure(record, f"{record.lost} workers were lost while they ran or finished the job")
         plan = plan_of(record)
         try:
-            children = await rows_of(self._storage.get, record.after)
+            children = await rows_of(self._whole, record.after)
+            record = await whole_row(self._storage, record)
             if plan.guard:
                 await self._cancel([child for child in children if _are_siblings(child, record)], record)
             elif plan.mark is None and not all(child.state.final for child in children):
@@ -59,7 +67,13 @@ class WorkflowFinisher:
             return failure(record, str(error))
         except StorageError:
             return judge.handed_back(record, defaults.POLL)
+        if any(map(_is_closed, (record, *children))):  # another worker may have the key, or the blob store
+            log.error("%s %s cannot be ended here: %s", record.job.task, record.job.id, CLOSED)
+            return judge.handed_back(record, AGAIN)
         return ending(record, children, self._tasks, self._reducers, self._most, raised)
+
+    async def _whole(self, ids: Sequence[str]) -> Sequence[Record | None]:
+        return await whole(self._storage, await self._storage.get(ids), "result", "value", "checkpoints")
 
     async def _cancel(self, found: Sequence[Record], guard: Record) -> None:
         """Cancel these jobs and their descendants, but no job of another parent that was returned for a key. Jobs that
@@ -83,6 +97,12 @@ class WorkflowFinisher:
                 for row in rows
             ]
         )
+
+
+def _is_closed(row: Record) -> bool:
+    """Whether a value of the row is encrypted, or in a blob store, and could not be read."""
+    texts = (row.result, row.value, *(text for _, text in row.checkpoints))
+    return any(text is not None and text.startswith(FORMS) for text in texts)
 
 
 def _are_siblings(child: Record, guard: Record) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from treadle.core.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
+from treadle.core.stored_text import lacks
 from treadle.errors import UNREADABLE, BadResult, TooLarge, TreadleError, error_line
 from treadle.policy import judge
 from treadle.policy.judge import upstreams
@@ -242,6 +243,8 @@ def _decode(encoding: Encoding, tasks: Mapping[str, Any], text: str, folded: boo
         return [_decode(each, tasks, bytes(raw).decode(), folded) for each, raw in zip(encoding, parts, strict=True)]
     task: Task | None = tasks.get(encoding) if isinstance(encoding, str) else None
     if task is None:
+        if (why := lacks(text)) is not None:
+            raise BadResult("a task that this app does not have", why)
         return call_codec.decode_any(text)
     own, value = task.signature.decode_result, task.signature.decode_value
     try:

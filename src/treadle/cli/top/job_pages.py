@@ -80,7 +80,9 @@ class JobsPage(Page):
             return
         now = self.top.treadle._core.now()
         listing.border_title = f"{len(self._rows):,}{'+' if self._more else ''} {status}"
-        listing.show([row_of(row, now) for row in self._rows], f"No {status} jobs.")
+        listing.show(
+            [row_of(row, now) for row in job_view.redacted(self.top.treadle, self._rows)], f"No {status} jobs."
+        )
 
     def action_state(self, by: int) -> None:
         self._at = (self._at + by) % len(self._scope.statuses)
@@ -137,9 +139,13 @@ class JobPage(Page):
     async def look(self) -> None:
         app = self.top.treadle
         row = await app.jobs.get(self._job_id)
-        why, history = await app.jobs.explain(self._job_id), await app.jobs.history(self._job_id)
-        now = app._core.now()
-        self._row = row
+        why, history = (
+            await app.jobs.explain(self._job_id),
+            await app.jobs.history(self._job_id, hide=app._core.redactor.row),
+        )
+        now, self._row = app._core.now(), row
+        why = app._core.redactor.text(why, row)
+        [row] = job_view.redacted(app, [row])
         pairs = [(name, value) for name, value in job_view.shown(app, row, why, now) if name not in ("why", "error")]
         runs = [(f"attempt {each.number}", _attempt(each, now)) for each in history.attempts]
         self._text = _drawn(why, [*pairs, *runs], row.error)

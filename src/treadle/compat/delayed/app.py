@@ -28,6 +28,7 @@ from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed, caller
 from treadle.server.request_body import body
 from treadle.server.settings import Settings
+from treadle.storage.capabilities import whole, whole_row
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
@@ -151,7 +152,7 @@ class DelayedApi:
             reach=() if key is None else (defaults.DELAYED_QUEUE,),
         )
         [(row, created)] = await self._core.client.send_rows([JobSpec(users_row(job))])
-        if not created and row.job.payload != payload:
+        if not created and (await whole_row(self._core.storage, row)).job.payload != payload:
             raise Refused(422, "reused", "this Idempotency-Key belongs to another job")
         return json(Stored(shown(row.id)))
 
@@ -201,7 +202,8 @@ class DelayedApi:
         return json(Backlog(**found, oldest_due_age_sec=oldest))
 
     async def _row(self, request: Request) -> Record:
-        [row] = await self._core.storage.get([read(request.path_params["id"])])
+        storage = self._core.storage
+        [row] = await whole(storage, await storage.get([read(request.path_params["id"])]))
         # A cancelled job is unknown to this protocol. Its row stays for a while, for repeated calls.
         if row is None or not _is_ours(row) or row.state is State.CANCELLED or not caller(request).sees(row.job.queue):
             raise Refused(404, "not_found", "not found")

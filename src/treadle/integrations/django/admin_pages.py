@@ -20,6 +20,7 @@ from treadle.core.redaction import visible, without_secrets
 from treadle.errors import UnknownJob, UnknownName, UnknownSchedule, error_line
 from treadle.integrations.django.results import moment
 from treadle.policy import attempts
+from treadle.storage.capabilities import whole_row
 
 PAGE: Final = 50  # jobs on a page
 STATES: Final = ("queued", "scheduled", "blocked", "running", "waiting", "succeeded", "failed", "cancelled")
@@ -129,7 +130,7 @@ async def job_list(core: AppCore, given: Mapping[str, str], payloads: bool) -> J
     kept = filters | ({"q": search["search"]} if search else {})
     counts = (await core.queues.stats()).counts
     return JobList(
-        rows=[line_of(row, payloads) for row in page.records if _is_of_user(row.job.task)],
+        rows=[line_of(core.redactor.row(row), payloads) for row in page.records if _is_of_user(row.job.task)],
         filters=[
             ("status", _choices("status", STATES, kept)),
             ("queue", _counted("queue", Counter(_sums(counts, "queue")), kept)),
@@ -198,16 +199,17 @@ async def job_page(core: AppCore, id: str, payloads: bool) -> JobPage:
         ("Lane", job.lane),
         ("Reason", row.reason),
     ]
-    texts = _texts(row) if payloads else []
+    hidden = core.redactor.row(await whole_row(await core.opened(), row) if payloads else row)
+    texts = _texts(hidden) if payloads else []
     fitting = [(verb, text) for verb, (text, states, _) in VERBS.items() if row.state in states and _is_late(verb, row)]
     return JobPage(
-        row=line_of(row, payloads),
-        explained=_explained(await core.jobs.explain(id), row, payloads),
+        row=line_of(hidden, payloads),
+        explained=core.redactor.text(_explained(await core.jobs.explain(id), row, payloads), row),
         sections=[("Job", [(name, value) for name, value in about if value is not None])],
         texts=texts,
         runs=[
             Run(each.number, moment(each.started_at), each.outcome, each.worker or "-", clean(error_line(each.error)))
-            for each in attempts.of(row)
+            for each in attempts.of(hidden)
         ],
         verbs=fitting,
     )

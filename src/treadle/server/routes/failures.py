@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from treadle.admin import failure_groups
 from treadle.admin.failure_groups import FailureGroup, FailureGroups
+from treadle.core.model import Record
+from treadle.core.payload_redaction import Redaction
 from treadle.server.operation import Call, Operation
-from treadle.server.redaction import Redaction
 from treadle.server.routes.shown import queue_of
 from treadle.tasks.json_options import Name
 
@@ -52,9 +53,12 @@ class FailureRoutes:
         found = await self._core.dead.within(call.token.queues).groups(
             scan=asked.scan, queue=queue_of(call, asked.queue), task=asked.task, cursor=asked.cursor
         )
-        return replace(found, groups=[shown(group, call.redaction) for group in found.groups])
+        samples = await self._core.client.get([group.sample for group in found.groups])
+        pairs = zip(found.groups, samples, strict=True)
+        return replace(found, groups=[shown(group, row, call.redaction) for group, row in pairs])
 
 
-def shown(group: FailureGroup, redaction: Redaction) -> FailureGroup:
-    """The group without secrets. Its key stays, because operations name it."""
-    return replace(group, signature=redaction.error(group.signature) or "", error=redaction.error(group.error) or "")
+def shown(group: FailureGroup, row: Record | None, redaction: Redaction) -> FailureGroup:
+    """The group without secrets; `row`: its newest job. Its key stays, because operations name it."""
+    hidden = redaction.error if row is None else lambda text: redaction.failure(row, text)
+    return replace(group, signature=hidden(group.signature) or "", error=hidden(group.error) or "")

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from treadle.admin import JobHistory, stored_values
 from treadle.admin.audit import is_id
+from treadle.core.payload_redaction import Redaction
 from treadle.errors import UnknownJob
 from treadle.server.operation import Call, Operation
-from treadle.server.redaction import Redaction
 from treadle.server.views import ENCODE
 from treadle.storage import messages
 
@@ -42,7 +42,7 @@ class HistoryRoutes:
         jobs, id = self._core.jobs.within(call.token.queues), call.part("id")
         if is_id(id) and not call.token.may("operate"):
             raise UnknownJob(id)
-        return shown(await jobs.history(id), call.redaction)
+        return shown(await jobs.history(id, hide=call.redaction.row), call.redaction)
 
 
 def shown(found: JobHistory, redaction: Redaction) -> JobHistory:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
 from treadle.core.model import Record
-from treadle.errors import ForeignRow, IdTaken, UnknownJob
+from treadle.errors import ForeignRow, IdTaken, StorageError, UnknownJob
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
 from treadle.server.event_stream import EventStream
@@ -37,6 +37,7 @@ from treadle.server.views import (
     view,
 )
 from treadle.storage import messages
+from treadle.storage.capabilities import whole_row
 
 if TYPE_CHECKING:
     from treadle.admin import Jobs
@@ -272,12 +273,19 @@ class JobRoutes:
         return PageView(found, page.cursor, page.total, page.scanned, page.scanned_to, said.text)
 
     async def get(self, call: Call[None, messages.Nothing]) -> JobView:
-        return view(await self._row(call), call.redaction)
+        return view(await self._whole(await self._row(call)), call.redaction)
+
+    async def _whole(self, row: Record) -> Record:
+        """The row with its large texts; while the blob store is away, with the sizes of these texts."""
+        try:
+            return await whole_row(self._core.storage, row)
+        except StorageError:
+            return row
 
     async def explain(self, call: Call[None, messages.Nothing]) -> Explained:
         row = await self._row(call)
         jobs = self._jobs(call)
-        text = call.redaction.within(await jobs.explain(row.id), row.error)
+        text = call.redaction.about(row, call.redaction.within(await jobs.explain(row.id), row.error)) or ""
         return Explained(text, await jobs.position(row.id))
 
     async def _row(self, call: Call[Any, Any]) -> Record:
@@ -294,7 +302,7 @@ class JobRoutes:
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
         async for found in self._follow(row, until):
             row = found
-        return view(row, call.redaction)
+        return view(await self._whole(row), call.redaction)
 
     async def events(self, call: Call[None, messages.Nothing]) -> EventStream:
         """Stream an event at once, at each change, and at the end of the job, which closes the stream."""

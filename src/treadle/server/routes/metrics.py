@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
+from treadle.core.payload_redaction import Redaction
 from treadle.metrics import Metrics, Totals
 from treadle.serialization.call_schema import call_schema
 from treadle.server.auth.tokens import Token
 from treadle.server.kept_answer import KeptAnswers
 from treadle.server.operation import Call, Operation
-from treadle.server.redaction import Redaction
 from treadle.storage import messages
 from treadle.tasks.json_options import Name
 

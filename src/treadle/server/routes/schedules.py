@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from treadle.core.model import Record, State
+from treadle.core.payload_redaction import Redaction
 from treadle.policy import cron as when
 from treadle.policy.timing_words import words
 from treadle.scheduling import UNREADABLE, CatchUp, Overlap, Schedule, last_ids, upcoming, upcoming_of, words_of
@@ -16,7 +17,6 @@ from treadle.server.errors import Refused
 from treadle.server.incoming_rows import users_row
 from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
-from treadle.server.redaction import Redaction
 from treadle.server.time_slices import in_turns
 from treadle.server.views import JobAsked, JobView, spec_of, view
 from treadle.storage import messages

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Raw
 
 from treadle.admin.job_search import Hide
+from treadle.core.payload_redaction import Redaction
 from treadle.server.errors import Refused
 from treadle.server.operation import Call
-from treadle.server.redaction import Redaction
 from treadle.server.views import ENCODE
 
 

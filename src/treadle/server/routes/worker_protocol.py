@@ -36,7 +36,7 @@ from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.settings import Settings
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
 from treadle.storage import messages
-from treadle.storage.capabilities import fused
+from treadle.storage.capabilities import fused, whole
 from treadle.storage.contract import Storage
 from treadle.storage.move_marks import mark_of
 from treadle.storage.value_checks import among
@@ -190,7 +190,7 @@ class WorkerProtocol:
     async def _claim(self, token: Token, ask: Claim, max_lost: int | None, most: int | None) -> Claimed:
         """Claim jobs. For a runner that leaves judging to the server, jobs that only need ending are ended here."""
         for _ in range(ROUNDS):
-            found = await fitting(self._app.storage, await self._app.storage.claim(ask), most)
+            found = await fitting(self._app.storage, await self._whole(await self._app.storage.claim(ask)), most)
             if max_lost is None:
                 return await self._without_foreign(token, found)
             if not any(row.lost or row.function_done for row in found.records):
@@ -218,6 +218,10 @@ class WorkerProtocol:
             return found
         await self._app.storage.settle([await self._ender().end(row, defaults.MAX_LOST) for row in over.values()])
         return Claimed(tuple(row for row in found.records if row.id not in over), found.next_in)
+
+    async def _whole(self, found: Claimed) -> Claimed:
+        """The claimed jobs with their large texts, if this server has the blob store."""
+        return replace(found, records=tuple([row for row in await whole(self._app.storage, found.records) if row]))
 
     def _ender(self) -> WorkflowFinisher:
         app = self._app
@@ -293,7 +297,7 @@ class WorkerProtocol:
         else:
             settled, claimed = await storage.settle(last), await storage.claim(ask)
         said = tuple(among(odd, [*before, *settled]))
-        claimed = await fitting(storage, claimed, asked.claim.most, messages.AllSettled(said))
+        claimed = await fitting(storage, await self._whole(claimed), asked.claim.most, messages.AllSettled(said))
         return messages.SettledClaimed(said, await self._without_foreign(token, claimed))
 
     # --- reading
@@ -301,7 +305,7 @@ class WorkerProtocol:
     async def get(self, call: Call[messages.Ids, messages.Nothing]) -> messages.Records:
         asked, token = call.body, call.token
         check_ids("ids", asked.ids)
-        rows = await self._app.storage.get(asked.ids)
+        rows = await whole(self._app.storage, await self._app.storage.get(asked.ids))
         return messages.Records(tuple(row if row is not None and rights.sees(token, row) else None for row in rows))
 
     async def find(self, call: Call[Query, messages.Nothing]) -> Page:

@@ -1,20 +1,22 @@
-"""Hides secrets in answers: values by their keys, and all payloads from tokens without a right to them.
+"""Hides secrets where people look: values by their names, and all payloads from tokens without a right to them.
 
-It works on the JSON of an answer, after all other decoding, so no type of a value escapes it. The worker protocol is
-exempt: a worker needs the arguments as they are.
+It works on JSON, so no type of a value escapes it. The worker protocol is exempt: a worker needs the arguments as they
+are.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from itertools import zip_longest
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
+from treadle.core.model import Record
 from treadle.core.redaction import HIDDEN, WORDS, in_text, masked
-from treadle.errors import error_line
+from treadle.errors import error_line, readable
 
 SMALL: Final = 64 * 2**10  # bytes of arguments that are shown one by one
 LARGEST: Final = 256 * 2**10  # bytes of a value that are decoded to hide parts of it: 3 ms
@@ -30,29 +32,58 @@ _encode = msgspec.json.Encoder().encode
 _NAMED: Final = Raw(b'"***"')
 
 
-class Redaction:
-    """The keys that one server hides from its readers.
+class Rows(Protocol):
+    """Hides what only the row of a job tells."""
 
-    extra   more keys that are hidden, whole; compared without case
-    reveal  keys that are shown although they contain one of WORDS, whole; compared without case
+    def row(self, row: Record) -> Record: ...
+    def text(self, text: str, row: Record) -> str: ...
+
+
+class Redaction:
+    """The names whose values are hidden from people.
+
+    extra   more names that are hidden, whole; compared without case. `card.number` hides `number` directly below `card`
+    reveal  names that are shown although they contain one of WORDS, whole; compared without case
     shapes  whether only the shape of each payload is shown: for tokens without a right to payloads
+    rows    hides what only the row of a job tells: values by the names of its task, and its secrets in texts
     """
 
-    __slots__ = ("_extra", "_foreign", "_pattern", "_reveal", "_text", "_words", "shapes")
+    __slots__ = ("_extra", "_foreign", "_paths", "_pattern", "_reveal", "_text", "_words", "rows", "shapes")
 
-    def __init__(self, extra: Iterable[str] = (), reveal: Iterable[str] = (), shapes: bool = False) -> None:
+    def __init__(
+        self,
+        extra: Iterable[str] = (),
+        reveal: Iterable[str] = (),
+        shapes: bool = False,
+        rows: Rows | None = None,
+    ) -> None:
         extra = tuple(extra)
-        self._extra = frozenset(each.casefold() for each in extra)
+        given = frozenset(each.casefold() for each in extra)
+        self._paths = frozenset(tuple(each.split(".")) for each in given if "." in each)
+        self._extra = given
         self._reveal = frozenset(each.casefold() for each in reveal)
-        self.shapes = shapes
+        self.shapes, self.rows = shapes, rows
         self._pattern = re.compile("|".join(WORDS), re.IGNORECASE | re.ASCII)
-        self._words = tuple(each.encode() for each in (*WORDS, *self._extra))
+        names = {*self._extra, *(path[-1] for path in self._paths)}
+        self._words = tuple(each.encode() for each in (*WORDS, *names))
         self._foreign = not all(map(str.isascii, extra))  # JSON may escape the letters of such a key
         self._text = in_text([*WORDS, *sorted(self._extra)])
 
     def as_shapes(self) -> Redaction:
         """The same for a token without a right to payloads."""
         return Redaction(self._extra, self._reveal, True)
+
+    def row(self, row: Record) -> Record:
+        """The row without what `rows` hides; for a token without a right to payloads, as it is."""
+        return row if self.rows is None else self.rows.row(row)
+
+    def about(self, row: Record, text: str | None) -> str | None:
+        """A text about the job of this row, such as a line of its log."""
+        return self.text(text) if self.rows is None or text is None else self.rows.text(text, row)
+
+    def failure(self, row: Record, text: str | None) -> str | None:
+        """An error of the job of this row."""
+        return self.error(text if self.shapes else self.about(row, text))
 
     def hides(self, key: str) -> bool:
         """Whether the values of this key are hidden."""
@@ -63,9 +94,9 @@ class Redaction:
 
     # --- JSON
 
-    def json(self, value: Any) -> Raw:
+    def json(self, value: Any, above: tuple[str, ...] = ()) -> Raw:
         """A value of an answer as JSON, without secrets; or its shape. `value` is anything that msgspec encodes, also
-        JSON text in a Raw."""
+        JSON text in a Raw. `above`: the names above it, without case."""
         raw = value if isinstance(value, Raw) else Raw(_encode(value))
         text = bytes(raw)
         if self.shapes:
@@ -75,7 +106,7 @@ class Redaction:
         if len(text) > LARGEST:
             return Raw(_encode(f"{HIDDEN} ({len(text):,} bytes of JSON with a hidden key)"))
         try:
-            return Raw(_encode(self._without(_decode(text))))
+            return Raw(_encode(self._without(_decode(text), above)))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return _NAMED
 
@@ -102,7 +133,7 @@ class Redaction:
 
     def named(self, name: str, value: Any) -> Raw:
         """The value of a step, a signal or another thing with a name."""
-        return _NAMED if not self.shapes and self.hides(name) else self.json(value)
+        return _NAMED if not self.shapes and self.hides(name) else self.json(value, (name.casefold(),))
 
     def headers(self, headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
         """The headers of a job."""
@@ -123,17 +154,49 @@ class Redaction:
             return True
         return bool(found) and (len(text) <= LARGEST or _as_key(found, folded))
 
-    def _without(self, value: Any) -> Any:
+    def _without(self, value: Any, path: tuple[str, ...] = (), hidden: list[Any] | None = None) -> Any:
+        """The value without secrets, which are added to `hidden`. `path`: the keys above it."""
         if isinstance(value, dict):
-            return {name: self._value(name, each) for name, each in value.items()}
+            return {name: self._value(name, each, path, hidden) for name, each in value.items()}
         if isinstance(value, list):
             if len(value) == 2 and isinstance(value[0], str):  # an item of a mapping that JSON cannot represent
-                return [self._without(value[0]), self._value(value[0], value[1])]
-            return [self._without(each) for each in value]
+                return [self._without(value[0], path, hidden), self._value(value[0], value[1], path, hidden)]
+            return [self._without(each, path, hidden) for each in value]
         return self._text.sub(masked, value) if isinstance(value, str) else value
 
-    def _value(self, key: str, value: Any) -> Any:
-        return HIDDEN if self.hides(key) and value is not None else self._without(value)
+    def _value(self, key: str, value: Any, path: tuple[str, ...], hidden: list[Any] | None) -> Any:
+        # In tagged JSON the fields of an object are below "v", which is none of its names.
+        below = path if key in ("v", "$t") else (*path, key.casefold())
+        if value is None or not (self.hides(key) or self._is_below(below)):
+            return self._without(value, below, hidden)
+        if hidden is not None:
+            hidden.append(value)
+        return HIDDEN
+
+    def _is_below(self, path: tuple[str, ...]) -> bool:
+        return any(path[-len(each) :] == each for each in self._paths)
+
+    def split(self, text: str, names: Sequence[str] = ()) -> tuple[str, list[Any]] | None:
+        """JSON text without secrets, and the secrets; None if it has none. `names`: of the positional arguments, for
+        the payload of a call."""
+        by_place = any(self.hides(name) or self._is_below((name.casefold(),)) for name in names)
+        raw = text.encode(errors="replace")
+        if not by_place and not self._may_have(raw):
+            return None
+        if len(raw) > LARGEST:
+            return _encode([f"{HIDDEN} ({len(raw):,} bytes of JSON with a hidden key)"]).decode(), []
+        hidden = list[Any]()
+        try:
+            tree = _decode(raw)
+            places = tree if isinstance(tree, list) else tree.get("args") if isinstance(tree, dict) else None
+            if isinstance(places, list):
+                places[:] = [
+                    self._value(name, each, (), hidden) if name else self._without(each, (), hidden)
+                    for name, each in zip_longest(names[: len(places)], places, fillvalue="")
+                ]
+            return _encode(tree if isinstance(tree, list) else self._without(tree, (), hidden)).decode(), hidden
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return f'"{HIDDEN}"', []
 
     def _shape_of(self, text: bytes) -> Any:
         """`{"to": "text(17)"}`; of a value too large to decode, its size."""
@@ -148,8 +211,8 @@ class Redaction:
 
     def text(self, text: str | None) -> str | None:
         """A line of a log, the text of a progress, or another text of a job."""
-        if text is None:
-            return None
+        if text is None or (words := readable(text)) is not text:
+            return None if text is None else words
         return f"text({len(text)})" if self.shapes else self._text.sub(masked, text)
 
     def error(self, text: str | None) -> str | None:

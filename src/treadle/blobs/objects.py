@@ -1,0 +1,171 @@
+"""Named objects for the large texts of jobs: in a folder, or in a bucket. The names are chosen by the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from treadle.blobs.directory import _flush, refusal
+from treadle.core.clock import wall
+from treadle.core.private_files import make_folder
+
+INCOMING: Final = "incoming"  # files that are being written
+
+
+class Entry(Struct, frozen=True):
+    """One object of a list: its name, its size in bytes, and the seconds since it was written."""
+
+    name: str
+    size: int
+    age: float
+
+
+class Objects(Protocol):
+    """A store of named objects. Names consist of letters, digits and `-._~%/`. Raises StorageFull and
+    StorageUnavailable."""
+
+    async def put(self, name: str, content: bytes) -> None:
+        """Store an object durably and atomically; one of this name is replaced."""
+        ...
+
+    async def get(self, name: str) -> bytes | None:
+        """The content; None if there is no such object."""
+        ...
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Delete these objects; unknown names are ignored."""
+        ...
+
+    async def page(self, after: str, limit: int) -> Sequence[Entry]:
+        """The next objects by name after this one, at most `limit` (1,000 at most); () after the last one."""
+        ...
+
+    def fresh(self) -> Objects:
+        """The same store for another event loop. It must be closed by itself."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class FolderObjects:
+    """Objects as files of a folder, which is made if it is missing. Several processes may share it."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder).absolute()
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def fresh(self) -> FolderObjects:
+        return FolderObjects(self._folder)
+
+    async def close(self) -> None:
+        """Do nothing: no files stay open."""
+
+    async def put(self, name: str, content: bytes) -> None:
+        await asyncio.to_thread(self._put, name, content)
+
+    async def get(self, name: str) -> bytes | None:
+        return await asyncio.to_thread(self._get, name)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        await asyncio.to_thread(self._delete, names)
+
+    async def page(self, after: str, limit: int) -> Sequence[Entry]:
+        return await asyncio.to_thread(self._page, after, limit)
+
+    def _put(self, name: str, content: bytes) -> None:
+        target = self._folder / name
+        try:
+            if self._get(name) == content:
+                os.utime(target)  # as if it were written now
+                return
+            make_folder(self._folder / INCOMING)
+            make_folder(target.parent)
+            descriptor, made = tempfile.mkstemp(dir=self._folder / INCOMING)
+            try:
+                with os.fdopen(descriptor, "wb") as out:
+                    out.write(content)
+                    out.flush()
+                    os.fsync(out.fileno())
+                self._rename(made, target)
+            finally:
+                with suppress(OSError):
+                    os.unlink(made)
+            for folder in (target.parent, target.parent.parent, self._folder):  # new names survive a crash, too
+                _flush(folder)
+        except OSError as error:
+            raise refusal(error, self._folder) from error
+
+    def _rename(self, made: str, target: Path) -> None:
+        for _ in range(3):
+            try:
+                os.replace(made, target)
+                return
+            except FileNotFoundError:  # `_delete` has removed the empty folder meanwhile
+                make_folder(target.parent)
+        os.replace(made, target)
+
+    def _get(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise refusal(error, self._folder) from error
+
+    def _delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            target = self._folder / name
+            try:
+                target.unlink()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise refusal(error, self._folder) from error
+            with suppress(OSError):  # it still has other files
+                target.parent.rmdir()
+
+    def _page(self, after: str, limit: int) -> Sequence[Entry]:
+        found, now = list[Entry](), wall()
+        try:
+            for name in self._names(after):
+                with suppress(FileNotFoundError):
+                    stat = (self._folder / name).stat()
+                    found.append(Entry(name, stat.st_size, max(0.0, now - stat.st_mtime)))
+                if len(found) == limit:
+                    break
+        except OSError as error:
+            raise refusal(error, self._folder) from error
+        return found
+
+    def _names(self, after: str) -> Iterator[str]:
+        first, _, rest = after.partition("/")
+        for shard in _below(self._folder, first):
+            if len(shard) != 2:
+                continue
+            second, _, last = (rest if shard == first else "").partition("/")
+            for owner in _below(self._folder / shard, second):
+                for leaf in _below(self._folder / shard / owner, last if owner == second else ""):
+                    if (name := f"{shard}/{owner}/{leaf}") > after:
+                        yield name
+
+
+def _below(folder: Path, start: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name >= start)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def digest_of(content: bytes) -> str:
+    """The SHA-256 of the bytes in hex."""
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,8 @@
+"""A storage whose large texts are in a blob store, and whose texts are encrypted. See docs/guides/payloads.md."""
+
+from __future__ import annotations
+
+from treadle.storage.payloads.settings import Wrapping
+from treadle.storage.payloads.wrapper import IDENTITY, IDENTITY_TASK, PayloadStorage
+
+__all__ = ["IDENTITY", "IDENTITY_TASK", "PayloadStorage", "Wrapping"]
