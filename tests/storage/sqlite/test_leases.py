@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.storage.sqlite.support import ask, done, integrity, job, jobs, sql
-from treadle.core.model import State
+from treadle.core.model import Record, State
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.enqueue import add_plain
@@ -95,17 +95,23 @@ async def test_a_number_from_a_transaction_that_failed_is_forgotten(tmp_path: Pa
     await other.close()
 
 
+def rows(*ids: str) -> list[Record]:
+    return [Record(job=job(id), version=1, state=State.RUNNING) for id in ids]
+
+
 def test_all_of_them_or_none() -> None:
     leases = RecentLeases()
-    leases.note(["a", "b"], [1, 2])
+    leases.note(rows("a", "b"), [1, 2])
     assert leases.take(["a", "unknown"]) is None
-    assert leases.take(["b"]) == [2]
+    assert leases.take(["b"]) == [(2, "default", "t")]
 
 
 def test_of_very_many_the_last_are_known() -> None:
     leases = RecentLeases()
     for n in range(1, 3 * MOST, 2):
-        leases.note([f"j{n}", f"j{n + 1}"], [n, n + 1])
-    assert leases.take([f"j{n}" for n in range(2 * MOST, 3 * MOST)]) == list(range(2 * MOST, 3 * MOST))
+        leases.note(rows(f"j{n}", f"j{n + 1}"), [n, n + 1])
+    found = leases.take([f"j{n}" for n in range(2 * MOST, 3 * MOST)])
+    assert found is not None
+    assert [seq for seq, _, _ in found] == list(range(2 * MOST, 3 * MOST))
     assert leases.take(["j1"]) is None
     assert len(leases._young) + len(leases._old) <= 2 * MOST

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admission import rule_for
+from treadle.storage.count_groups import QUEUED
+from treadle.storage.count_groups import RUNNING as RUNNING_KIND
 from treadle.storage.machine.leasing import Leasing, in_order, next_start, shares
 from treadle.storage.row_rules import costs, first_moment, named_costs, rank
 from treadle.storage.sqlite import slots
@@ -73,7 +75,7 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
             return None
         if taken:
             seqs = taking.seqs
-            unit.leases.note([row.job.id for row in taken], seqs)
+            unit.leases.note(taken, seqs)
             if earlier:
                 seqs += [seq for seq in earlier if seq not in seqs]
             unit.ex(SQL["set_recent_claim"], (name or ask.worker, slot, ask.worker, numbers_text(seqs), unit.now))
@@ -230,6 +232,8 @@ class ClaimWalk:
             else:
                 plain[until, flag] = [seq]
             self.seqs.append(seq)
+        if jobs:
+            self.unit.counts.move_all(jobs[0].queue, [job.task for job in jobs], QUEUED, RUNNING_KIND)
         self.unit.forget(jobs)
 
     def _meet(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
@@ -263,6 +267,7 @@ class ClaimWalk:
                 updated_at=now,
             )
             self.unit.replaced(row)
+            self.unit.counts.move(job.queue, job.task, QUEUED, RUNNING_KIND)
             self._plain.setdefault((until, 0), []).append(seq)
             self.taken.append(row)
             self.seqs.append(seq)
