@@ -239,33 +239,24 @@ KINDS = ("running", "scheduled", "blocked", "waiting", "failed")
 """The counts of a glance for which one bound holds over all queues."""
 
 
-def glances(rows: Iterable[Record], now: float, most: int) -> tuple[tuple[QueueGlance, ...], tuple[str, ...]]:
-    """The queues of a glance, and the kinds whose count stopped at the bound. For storages that can read all rows."""
-    queued: Counter[str] = Counter()
-    kinds: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
-    oldest: dict[str, float] = {}
-    capped: list[str] = []
-    for row in rows:
-        kind, queue = ready_kind(row) or str(row.state), row.job.queue
-        if kind == "queued" and row.queue_position is not None:
-            queued[queue] += 1
-            oldest[queue] = min(oldest.get(queue, now), row.queue_position)
-        elif kind in kinds and kind not in capped:
-            if kinds[kind].total() == most:
-                capped.append(kind)
-            else:
-                kinds[kind][queue] += 1
-    names = sorted({*queued, *(queue for counts in kinds.values() for queue in counts)})
+def kept_glances(
+    kept: Mapping[tuple[str, str, Kind], int], heads: Mapping[str, float], now: float
+) -> tuple[QueueGlance, ...]:
+    """The queues of a glance, not bounded, from jobs by (queue, task, kind) and the first queue position of each
+    queue."""
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for (queue, _, kind), jobs in kept.items():
+        if jobs > 0:
+            found[queue][kind] += jobs
     return tuple(
         QueueGlance(
             name=name,
-            queued=min(queued[name], most),
-            queued_capped=queued[name] > most,
-            oldest=max(0.0, now - oldest[name]) if name in oldest else None,
-            **{kind: kinds[kind][name] for kind in KINDS},
+            queued=kinds["queued"],
+            oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None,
+            **{kind: kinds[kind] for kind in KINDS},
         )
-        for name in names
-    ), tuple(kind for kind in KINDS if kind in capped)
+        for name, kinds in sorted(found.items())
+    )
 
 
 def merged_glances(

@@ -325,5 +325,5 @@ async def test_more_a_recount_beside_other_calls(
         for _ in range(5):
             await settle(mine, *map(done, await claim(mine, 2)))
 
-    await asyncio.gather(*map(work, others), *(it.recount(repair=True) for it in others))
+    await asyncio.gather(*map(work, others), *(it.recount(repair=True) for it in (storage, *others)))
     await agree(storage, clock)
