@@ -39,7 +39,7 @@ class Health(Protocol):
 class Asked(Protocol):
     async def health(self) -> Sequence[Health]: ...
 
-    async def recount(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
+    async def recount_slots(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
 
     async def relist(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
 
@@ -53,7 +53,7 @@ async def checks(url: str, repair: bool) -> list[Check]:
     await storage.open()
     try:
         found = await storage.health()
-        slots = await storage.recount(correct=repair)
+        slots = await storage.recount_slots(correct=repair)
         lists = await storage.relist(correct=repair)
     finally:
         await storage.close()

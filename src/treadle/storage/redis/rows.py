@@ -266,7 +266,9 @@ def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
     same, flags, tail = row.after == job.after, PLAIN if plain else 0, b""
     if row.function_done:
         flags |= RAN
-    if plain and job.limits:
+    if plain and row.state is State.RUNNING:
+        tail = encode(job.limits) + encode(job.task)
+    elif plain and job.limits:
         tail = encode(job.limits)
     words = (row.blocked_on, row.result, row.value, row.error, row.reason)
     if not same or row.checkpoints or row.note is not None or ups or any(word is not None for word in words):

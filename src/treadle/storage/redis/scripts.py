@@ -39,11 +39,13 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `slowly()` defin
     "look": (),
     "walk": (),
     "ended": (),
-    "tally": (),
+    "stats": (),
     "rates": SHARED,
     "rights": (),
     "tidy": SHARED,
-    "recount": SHARED,
+    "slots": SHARED,
+    "recount": (),
+    "compare": (),
     "relist": ("row", "kinds"),
     "glance": (),
     "blocked": (),
@@ -61,7 +63,9 @@ BEFORE: Final[dict[str, tuple[str, ...]]] = {  # the files in front of the verb'
     "enqueue": ("part",),
     "store": ("part",),
     "walk": ("spot",),
-    "tally": ("spot",),
+    "recount": ("spot",),
+    "glance": ("overview",),
+    "stats": ("overview",),
     "ended": ("spot", "packs"),
     "prune": ("packs",),
     "load": ("mark", "metrics"),
@@ -103,7 +107,7 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
             own = "local all = {}\n" + "".join(f"join(all, {run(_text(each))})\n" for each in FUSED[verb])
         else:
             own = f"local all = {run(_text(verb))}\n"
-        own = f"local asked\n{_slowly(pieces)}{own}pay()\nreturn all\n"
+        own = f"local asked\n{_slowly(pieces)}{own}pay()\nN.write()\nreturn all\n"
     else:
         own = _text(verb)
     text = f"{words}{_read('base')}{own}".encode()

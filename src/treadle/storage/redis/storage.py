@@ -15,15 +15,16 @@ from msgspec.structs import asdict
 from treadle.core import clock
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageUnavailable
 from treadle.storage.contract import Capabilities
-from treadle.storage.queries import merged_glances
+from treadle.storage.queries import drifts, kept_counts, merged_glances
 from treadle.storage.redis import call_words, counting, lists, metrics, queries, reading, transfer
 from treadle.storage.redis.errors import RIGHTS
 from treadle.storage.redis.health import Health, health
 from treadle.storage.redis.notifier import Mailbox, Notifier
 from treadle.storage.redis.pool import Command, Pool
+from treadle.storage.redis.recount import recount
 from treadle.storage.redis.rows import (
     decode_any,
     encode,
@@ -90,7 +91,7 @@ class RedisStorage:
         self._place = place_of(url, self._tag)
         self._pool = Pool(self._place)
         self._notifier: Notifier | None = None
-        self._tidied: Sequence[Any] = (0, 0, 0, 0)  # the cursors of `tidy`
+        self._tidied: Sequence[Any] = (0, 0, 0, 0, 0)  # the cursors of `tidy`
 
     @property
     def where(self) -> str:
@@ -303,9 +304,12 @@ class RedisStorage:
         return await queries.find([self], query, self._rows)
 
     async def stats(self) -> Stats:
-        now = await self.moment()
-        counts = await counting.counts(self, now)
-        return Stats(counts=counts, workers=await counting.workers(self, now), limits=await counting.limits(self))
+        found = await counting.kept(self)
+        counts = kept_counts(found.jobs, found.heads, found.now)
+        return Stats(counts=counts, workers=found.workers, limits=found.limits)
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        return drifts(*await recount(self, repair))
 
     async def glance(self, most: int = 10_000) -> Glance:
         told = await counting.glance(self)
@@ -338,13 +342,13 @@ class RedisStorage:
             gone, stay, again = await self.call("prune", max(limit, 0) - went, past, first)
             went, past, more, first = went + gone, past + stay, bool(again), ""
         tidied = "tidy", (TIDIED, *self._tidied)
-        self._tidied, _ = await self.calls(tidied, ("recount", (RECOUNTED, repr(HOUR))))
+        self._tidied, _ = await self.calls(tidied, ("slots", (RECOUNTED, repr(HOUR))))
         return went
 
-    async def recount(self, correct: bool = True) -> list[tuple[str, int, int]]:
+    async def recount_slots(self, correct: bool = True) -> list[tuple[str, int, int]]:
         """Count the slots in use from the rows. For each counter that differs, return the limit, the counter, and the
         slots in use; `correct`: set the counter to them."""
-        told = await self.call("recount", RECOUNTED, "0", "" if correct else "1")
+        told = await self.call("slots", RECOUNTED, "0", "" if correct else "1")
         return [(told[at].decode(), told[at + 1], told[at + 2]) for at in range(0, len(told), 3)]
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:

@@ -11,7 +11,7 @@ local NOW_BYTES = struct.pack('>d', now)
 
 -- The mark of a move (storage/transfer.py) stops a verb unless its role is arrived, aborted, or begins with `but`.
 local MOVE, mark = ns .. ':move', nil     -- read once, even by two verbs in one script
-local quiet                              -- true: there is no mark, rule or opening (after a settle also no parent)
+local quiet                              -- true: no mark, rule, opening or recount (after a settle also no parent)
 local function away(but)
   if mark == nil then mark = not quiet and call('GET', MOVE) end
   if mark and byte(mark) ~= 97 and byte(mark) ~= but then return { '\0', mark } end
@@ -100,6 +100,45 @@ local function pay()
     end
   end
   owed = {}
+end
+
+-- The kept counts: COUNTS maps "<kind>:<length of the queue>:<queue>:<task>" to the number of these jobs. Changes are
+-- collected and written at the end of the script, with one command for each count that changed. During a recount
+-- (recount.lua) changes of rows that it has read also go into its own counts.
+local N = { changes = {}, again = {} }
+
+function N.group(queue, task) return ':' .. #queue .. ':' .. queue .. ':' .. task end
+
+function N.add(changes, field, by) changes[field] = (changes[field] or 0) + by end
+
+-- the spot up to which a recount has read the rows; false: there is no recount
+function N.recount()
+  if N.spot == nil then
+    local found = not quiet and call('HGET', RECOUNT, '')
+    N.spot = found and { struct.unpack('>d', found), sub(found, 9) }
+  end
+  return N.spot
+end
+
+function N.has_read(spot, made, id) return made < spot[1] or (made == spot[1] and not earlier(spot[2], id)) end
+
+-- A job created at `made` is of another kind. `was` is nil: it is new; `is` is nil: it is deleted.
+function N.move(was, is, group, made, id)
+  local spot = N.recount()
+  for _, changes in ipairs(spot and N.has_read(spot, made, id) and { N.changes, N.again } or { N.changes }) do
+    if was then N.add(changes, was .. group, -1) end
+    if is then N.add(changes, is .. group, 1) end
+  end
+end
+
+function N.write()
+  for field, by in pairs(N.changes) do
+    if by ~= 0 then call('HINCRBY', COUNTS, field, by) end       -- zeros stay until a prune (tidy.lua)
+  end
+  for field, by in pairs(N.again) do
+    if by ~= 0 then call('HINCRBY', RECOUNT, field, by) end
+  end
+  N.changes, N.again = {}, {}
 end
 
 -- SKIPS maps rank and queue, and a set of tasks, to the spot up to which there is no job of these tasks (line.lua). A

@@ -43,6 +43,20 @@ local function place_in(kind, line)
   return lane.last
 end
 
+-- The number of new jobs whose bodies begin alike, so that they have the same task and a head of the same length.
+local begins = {}
+local function begin_of(body)
+  local tl, ql = struct.unpack('>HH', body, 20)
+  local begin = sub(body, 20, 27 + tl + ql)
+  local found = begins[begin]
+  if not found then
+    found = { begin = begin, ends = 27 + tl + ql, jobs = 0, headless = sub(body, 24, 27) == NO_HEAD,
+              field = 'queued' .. N.group(sub(body, 28 + tl, 27 + tl + ql), sub(body, 28, 27 + tl)) }
+    begins[begin] = found
+  end
+  return found
+end
+
 local known, at, number, width = { NOW, '' }, 4, 0, #ARGV
 local topics, seen, positions = {}, {}, {}
 if asks then
@@ -53,6 +67,8 @@ if asks then
   end
   if has_left(ids) then return { '\1' } end
 end
+local spot, first = N.recount(), nil
+if spot and now > spot[1] then spot = false end    -- it has yet to read the jobs of this call
 while at < width do
   local queue, rank, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   local ids, bodies = {}, {}
@@ -67,7 +83,10 @@ while at < width do
       known[#known + 1] = call('HGET', ROW, id) or ''
     elseif not done then
       local turn = NOW
-      if sub(body, 24, 27) ~= NO_HEAD then
+      if not first or sub(body, 20, first.ends) ~= first.begin then first = begin_of(body) end
+      first.jobs = first.jobs + 1
+      if spot and N.has_read(spot, now, id) then N.add(N.again, first.field, 1) end
+      if not first.headless then
         local kind = kind_of(body, line, lanes)
         if kind.lane then
           local lane, position = kind.lane, place_in(kind, line)
@@ -100,7 +119,9 @@ while at < width do
   end
   number, at = number + n, at + 3 + 2 * n
 end
+for _, each in pairs(begins) do N.add(N.changes, each.field, each.jobs) end
 if #topics > 0 and not (number == 1 and not KEYS[3] and handed(ARGV[4])) then hint(ns .. ':say', cmsgpack.pack(topics)) end
 if ARGV[2] ~= '' and not done then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
+N.write()
 known[2] = table.concat(positions)
 return known

@@ -19,6 +19,17 @@ function K.of(r, made)
   end
 end
 
+-- -> the kind as which a row, or the values that its views have, is counted
+function K.counted(r)
+  if r.state ~= READY then return STATES[r.state] end
+  return r.queue_position and 'queued' or r.blocked_on and 'blocked' or 'scheduled'
+end
+
+function K.group(j)
+  if not j.group then j.group = N.group(j.queue, j.task) end
+  return j.group
+end
+
 function K.list(kind, queue)
   local list = OF .. ':' .. kind .. ':' .. queue
   if K.named[list] == nil then K.named[list] = kind .. ':' .. queue end
