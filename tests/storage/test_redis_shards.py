@@ -37,12 +37,13 @@ from treadle.testing.conformance import (
     laws_waiting,
     run,
     speaks,
+    user_transaction,
 )
 from treadle.testing.conformance.property import Step, agrees_with_memory
 from treadle.testing.conformance.run import MakeStorage, SpoilCount
 from treadle.testing.shows import shows
 
-__all__ = ["durable", "speaks"]
+__all__ = ["durable", "speaks", "user_transaction"]
 for _laws in (
     laws_queue_order,
     laws_storing,

@@ -20,8 +20,9 @@ WAIT: Final = 0.05  # s until the next look whether another recount is over
 Numbers: TypeAlias = dict[Group, int]
 
 
-async def recount(db: Reader, repair: bool) -> tuple[Numbers, Numbers]:
-    """The kept counts and the numbers of rows, of all groups. `repair`: correct the kept counts."""
+async def recount(db: Reader, repair: bool, schema: str = "") -> tuple[Numbers, Numbers]:
+    """The kept counts and the numbers of rows, of all groups. `repair`: correct the kept counts. `schema`: the version
+    of the layout from then on."""
     run = uuid4().hex
     while True:
         while (said := await db.call("recount", run, PAGE)) != b"1":
@@ -29,7 +30,7 @@ async def recount(db: Reader, repair: bool) -> tuple[Numbers, Numbers]:
                 await asyncio.sleep(WAIT)
         found = await _compared(db, run, repair)
         if found is not None:
-            await db.call("compare", run, "")
+            await db.call("compare", run, schema)
             return found
 
 

@@ -49,7 +49,8 @@ from treadle.storage.value_checks import (
 )
 
 # Version of the layout of keys and rows. Raise it with each change that an older Treadle cannot read.
-SCHEMA: Final = 1
+# Version 2 added the kept counts, which an older Treadle would not change.
+SCHEMA: Final = 2
 HOME, LATE = b"\1", b"\2"  # a shard stored nothing: the jobs belong to the first shard, or the call came too late
 TIDIED: Final = 500  # entries of each kind that one prune checks
 RECOUNTED: Final = 10_000  # the most rows from which slots are counted: some 15 ms of the server's time
@@ -94,6 +95,11 @@ class RedisStorage:
         self._tidied: Sequence[Any] = (0, 0, 0, 0, 0)  # the cursors of `tidy`
 
     @property
+    def _schema(self) -> str:
+        """The version and the number of shards as one value, so that the first process sets both."""
+        return str(SCHEMA) if self._shards == 1 else f"{SCHEMA}/{self._shards}"
+
+    @property
     def where(self) -> str:
         """The server's URL without secrets."""
         return self._pool.where
@@ -103,11 +109,9 @@ class RedisStorage:
         if self._notifier is not None:
             return
         self._pool = Pool(self._place)
-        # One value, so that the first process sets both.
-        own = SCHEMA if self._shards == 1 else f"{SCHEMA}/{self._shards}"
         stored = await self.read("GET", "schema")
         if stored is None:  # write only then, so that a full server can still be opened and pruned
-            await self._pool.command("SET", f"{self._tag}:schema", own, "NX")
+            await self._pool.command("SET", f"{self._tag}:schema", self._schema, "NX")
             stored = await self.read("GET", "schema")
         found, _, shards = stored.decode().partition("/")
         if int(found) > SCHEMA:
@@ -125,6 +129,8 @@ class RedisStorage:
             await self._check_rights(self._notifier)
             if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
                 await lists.relist(self, stale=False)
+            if int(found) < SCHEMA:
+                await recount(self, repair=True, schema=self._schema)
         except BaseException:
             await self.close()
             raise

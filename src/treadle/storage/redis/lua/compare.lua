@@ -1,7 +1,12 @@
--- ARGV: now, the number of a recount, '1' to correct the kept counts, then counts. Without counts the recount is over.
+-- ARGV: now, the number of a recount, '1' to correct the kept counts, then counts; or the number and a new version of the
+-- layout or '': the recount is over.
 -- Returns for each count what was kept and what was counted, '' for none; or '' if the recount has expired.
 if call('HGET', RECOUNT, 'run') ~= ARGV[2] then return '' end
-if #ARGV == 3 then return call('DEL', RECOUNT) end
+if #ARGV == 3 then
+  call('DEL', RECOUNT)
+  if ARGV[3] ~= '' then call('SET', ns .. ':schema', ARGV[3]) end
+  return ''
+end
 local fields, told, set, gone = { unpack(ARGV, 4) }, {}, {}, {}
 local kept, counted = call('HMGET', COUNTS, unpack(fields)), call('HMGET', RECOUNT, unpack(fields))
 for k, field in ipairs(fields) do
