@@ -10,4 +10,4 @@ from treadle.storage.redis import RedisStorage, ShardedRedis
 async def spoil(storage: Storage, queue: str, task: str, kind: Kind, by: int) -> None:
     first = storage._home if isinstance(storage, ShardedRedis) else storage
     assert isinstance(first, RedisStorage)
-    await first.write("HINCRBY", "counts", f"{kind}:{len(queue.encode())}:{queue}:{task}", by)
+    await first.write("HINCRBY", "counts", f"{kind}:{queue}\0{task}", by)

@@ -57,9 +57,9 @@ def _firsts(words: Words) -> dict[str, float]:
 
 
 def group_of(field: bytes) -> tuple[str, str, Kind]:
-    """The queue, task and kind of a kept count: "<kind>:<length of the queue>:<queue>:<task>"."""
-    kind, length, names = field.split(b":", 2)
-    queue, task = names[: int(length)], names[int(length) + 1 :]
+    """The queue, task and kind of a kept count: "<kind>:<queue>", U+0000 and the task."""
+    names, _, task = field.partition(b"\0")
+    kind, _, queue = names.partition(b":")
     return queue.decode(), task.decode(), cast("Kind", kind.decode())
 
 

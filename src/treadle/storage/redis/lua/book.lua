@@ -220,7 +220,7 @@ end
 
 local function count(r, v)
   local was, is = v.known and K.counted(v) or nil, K.counted(r)
-  if was ~= is then N.move(was, is, K.group(r.j), r.created_at, r.id) end
+  if was ~= is then K.count(was, is, r.j, r.created_at, r.id) end
 end
 
 function B.put(r)
@@ -247,7 +247,7 @@ end
 -- Remove the row from all views; the next `flush` deletes it.
 function B.forget(r)
   B.gone[#B.gone + 1] = r.id
-  N.move(K.counted(r.v), nil, K.group(r.j), r.created_at, r.id)
+  K.count(K.counted(r.v), nil, r.j, r.created_at, r.id)
   if r.state == FAILED then noted(B.zsets, K.list('failed', r.j.queue), r.id, false) end
   if SPREAD and r.j.root then call('SREM', ns .. ':tree:' .. r.j.root, r.id) end
   B.rows[r.id], B.dirty[r.id] = false, nil

@@ -25,9 +25,14 @@ function K.counted(r)
   return r.queue_position and 'queued' or r.blocked_on and 'blocked' or 'scheduled'
 end
 
-function K.group(j)
-  if not j.group then j.group = N.group(j.queue, j.task) end
-  return j.group
+-- Count a job that is of another kind. `was` is nil: it is new; `is` is nil: it is deleted.
+function K.count(was, is, j, made, id)
+  if not j.names then j.names = ':' .. j.queue .. '\0' .. j.task end
+  was, is = was and was .. j.names, is and is .. j.names
+  if was then counts[was] = (counts[was] or 0) - 1 end
+  if is then counts[is] = (counts[is] or 0) + 1 end
+  local watch = recount()
+  if watch then watch.follow(made, id, was, is) end
 end
 
 function K.list(kind, queue)

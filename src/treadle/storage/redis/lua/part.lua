@@ -11,7 +11,7 @@ else
     local mark = away()
     if mark then return mark end
   else
-    mark, skipping, N.spot = false, false, false
+    mark, skipping, spot = false, false, false
   end
 end
 local asks = KEYS[3] and not done and ARGV[3] ~= 'here' and (SPREAD or ARGV[2] == '')

@@ -1,6 +1,6 @@
 -- ARGV: now, the number of a recount, how many rows to read.
 -- One step of a recount: counts the next rows, in the order of their creation. RECOUNT has these counts, and as '' the
--- last row that was read. Each script that changes a row up to that one also changes these counts (`N` of base.lua), so
+-- last row that was read. Each script that changes a row up to that one also changes these counts (base.lua), so
 -- they are exact at any time, whatever happens between two steps. After the last step they are those of all rows.
 -- Returns '' while another recount is in progress, '1' after the last step, otherwise '0'. RECOUNT expires 10 s after
 -- the last step of a process that died; the next step then begins anew.
@@ -27,16 +27,17 @@ local function kind_of(raw)
   return cmsgpack.unpack(sub(raw, 121 + wl + ql))[2] and 'blocked' or 'scheduled'
 end
 
+local read = {}
 for k = 1, #ids do
   local body = bodies[k]
   if body then
     local tl, ql = struct.unpack('>HH', body, 20)
-    local group = N.group(sub(body, 28 + tl, 27 + tl + ql), sub(body, 28, 27 + tl))
-    N.add(N.again, kind_of(raws[k]) .. group, 1)
+    local field = kind_of(raws[k]) .. ':' .. sub(body, 28 + tl, 27 + tl + ql) .. '\0' .. sub(body, 28, 27 + tl)
+    read[field] = (read[field] or 0) + 1
   end
 end
-local spot = #ids < most and struct.pack('>d', math.huge) or struct.pack('>d', tonumber(found[#found])) .. ids[#ids]
-call('HSET', RECOUNT, 'run', ARGV[2], '', spot)
-N.write()
+local last = #ids < most and struct.pack('>d', math.huge) or struct.pack('>d', tonumber(found[#found])) .. ids[#ids]
+call('HSET', RECOUNT, 'run', ARGV[2], '', last)
+for field, jobs in pairs(read) do call('HINCRBY', RECOUNT, field, jobs) end
 call('PEXPIRE', RECOUNT, 10000)
 return #ids < most and '1' or '0'

@@ -46,23 +46,25 @@ local HEAVY = 10000                      -- bytes of a result above which a full
 
 -- The common parts of rows that end alike: moments from due_at on, rank, lengths, worker, queue, limits, task. `ids`:
 -- those that end now; nil if one of the limits has blocked jobs, which this path does not queue, or without a task: an
--- earlier version has written the row. `states`: how many of them fail or are cancelled.
+-- earlier version has written the row. `names`: queue and task. `others`: how many fail or are cancelled, by state.
 local anybody_aside
 local function group_of(rest)
   local wl, ql = struct.unpack('>HH', rest, 51)
   local worker, queue = 55, 55 + wl
-  local group = { moments = NONE_BYTES .. sub(rest, 9, 24) .. NOW_BYTES .. NOW_BYTES, names = sub(rest, 49, 54 + wl + ql),
+  local group = { moments = NONE_BYTES .. sub(rest, 9, 24) .. NOW_BYTES .. NOW_BYTES, middle = sub(rest, 49, 54 + wl + ql),
                   worker = sub(rest, worker, queue - 1), queue = 'queue:' .. sub(rest, queue, queue + ql - 1), limits = {},
-                  ids = {}, states = {}, group = '' }
+                  ids = {}, names = nil }
   local task
-  if #rest >= queue + ql then
+  if byte(rest, queue + ql) == 144 then          -- no limits
+    task = sub(rest, queue + ql + 4)
+  elseif #rest >= queue + ql then
     group.limits, task = cmsgpack.unpack(sub(rest, queue + ql))
     if anybody_aside == nil then anybody_aside = call('EXISTS', ns .. ':asides') == 1 end
     for _, cost in ipairs(anybody_aside and group.limits or {}) do
       if call('SISMEMBER', ns .. ':asides', cost[1]) == 1 then group.ids = nil end
     end
   end
-  if task then group.group = N.group(sub(group.queue, 7), task) else group.ids = nil end
+  if task then group.names = sub(rest, queue, queue + ql - 1) .. '\0' .. task else group.ids = nil end
   return group
 end
 
@@ -112,13 +114,15 @@ end
 
 -- Count the endings of a group.
 local function count_ended(group)
-  local others, n = 0, #group.ids
-  for state, jobs in pairs(group.states) do
-    N.add(N.changes, STATES[state] .. group.group, jobs)
-    others = others + jobs
+  local n, names = #group.ids, ':' .. group.names
+  local was, is = 'running' .. names, 'succeeded' .. names
+  counts[was] = (counts[was] or 0) - n
+  for state, jobs in pairs(group.others or {}) do
+    local other = STATES[state] .. names
+    counts[other] = (counts[other] or 0) + jobs
+    n = n - jobs
   end
-  N.add(N.changes, 'running' .. group.group, -n)
-  if n > others then N.add(N.changes, 'succeeded' .. group.group, n - others) end
+  counts[is] = (counts[is] or 0) + n
 end
 
 -- Release the slots, limit by limit.
@@ -143,7 +147,7 @@ do
   local raws, parents = fetch(ROW, ids), awaited()
   local set, due, topics, n = {}, {}, {}, 0
   local wordings, untils, groups, failed, heaviest = {}, {}, {}, {}, 0
-  local ending, spot = num(-now), N.recount()
+  local ending, watch = num(-now), recount()
   for k = 1, total do
     local raw, id, w = raws[k], ids[k], wordings[words[k]]
     if not w then
@@ -169,13 +173,16 @@ do
         if #w.tail > heaviest then heaviest = #w.tail end
         group.ids[#group.ids + 1] = id
         set[2 * n - 1], set[2 * n] = id, w.after .. sub(raw, 11, 14) .. w.attempt .. sub(raw, 19, 66) .. group.moments
-          .. u[1] .. group.names .. w.tail
+          .. u[1] .. group.middle .. w.tail
         due[n], topics[n] = id, 'job:' .. id
         u[3][#u[3] + 1] = id
-        if w.state ~= SUCCEEDED then group.states[w.state] = (group.states[w.state] or 0) + 1 end
-        if spot and N.has_read(spot, struct.unpack('>d', raw, 43), id) then
-          N.add(N.again, 'running' .. group.group, -1)
-          N.add(N.again, STATES[w.state] .. group.group, 1)
+        if w.state ~= SUCCEEDED then
+          group.others = group.others or {}
+          group.others[w.state] = (group.others[w.state] or 0) + 1
+        end
+        if watch then
+          local names = ':' .. group.names
+          watch.follow((struct.unpack('>d', raw, 43)), id, 'running' .. names, STATES[w.state] .. names)
         end
         if w.failed then
           local entries = failed[group.queue] or {}
