@@ -7,6 +7,7 @@ backlog         the cost of a large backlog on a Redis server
 blocked         the cost of one tenant's blocked jobs for the others
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
+counting        the cost of statistics, and what kept counts add to a drain
 looks           the cost of lists and counts at a million jobs
 outbox          how fast a relay delivers the rows of an outbox, also while it is killed
 lateness        how late delayed jobs are picked up
@@ -41,6 +42,7 @@ SMALLER = {
     "blocked": "blocked",
     "roads": "roads",
     "http": "over_http",
+    "counting": "counting",
     "looks": "looks",
     "lateness": "lateness",
     "outbox": "outbox",

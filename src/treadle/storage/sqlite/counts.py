@@ -5,8 +5,7 @@ group. A trigger would write one for each job.
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.core.query_model import CountDrift
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL: Final = load("counts")
+CHANGE, ADD = SQL["change"], SQL["add"]
 
 
 class Changes:
@@ -36,11 +36,6 @@ class Changes:
             self.add(queue, task, was, -jobs)
             self.add(queue, task, became, jobs)
 
-    def move_all(self, queue: str, tasks: Iterable[str], was: str, became: str) -> None:
-        """A job of each of these tasks moves."""
-        for task, jobs in Counter(tasks).items():
-            self.move(queue, task, was, became, jobs)
-
     def drop_ended(self, execute: Callable[..., Any], seqs: str) -> None:
         """These ended rows, a JSON array of numbers, are about to be deleted."""
         for queue, task, state, jobs in execute(SQL["ended"], (seqs,)).fetchall():
@@ -51,10 +46,10 @@ class Changes:
         execute(SQL["drop_empty"])
 
     def write(self, db: sqlite3.Connection) -> None:
-        changed = [(*group, jobs) for group, jobs in self._jobs.items() if jobs]
+        for group, jobs in self._jobs.items():
+            if jobs and not db.execute(CHANGE, (jobs, *group)).rowcount:
+                db.execute(ADD, (jobs, *group))
         self._jobs.clear()
-        if changed:
-            db.executemany(SQL["change"], changed)
 
 
 # --- reading

@@ -1,6 +1,10 @@
+-- Nearly always the row exists: an UPDATE takes a third of the time of an INSERT with ON CONFLICT.
+
 -- name: change
-INSERT INTO job_count (queue, task, kind, jobs) VALUES (?, ?, ?, ?)
-ON CONFLICT (queue, task, kind) DO UPDATE SET jobs = jobs + excluded.jobs;
+UPDATE job_count SET jobs = jobs + ?1 WHERE queue = ?2 AND task = ?3 AND kind = ?4;
+
+-- name: add
+INSERT INTO job_count (jobs, queue, task, kind) VALUES (?, ?, ?, ?);
 
 -- name: drop_empty
 DELETE FROM job_count WHERE jobs = 0;
