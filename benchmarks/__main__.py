@@ -9,6 +9,7 @@ blocked         the cost of one tenant's blocked jobs for the others
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
 check           the cost of `treadle check` with a million jobs
+counting        the cost of statistics, and what kept counts add to a drain
 looks           the cost of lists and counts at a million jobs
 outbox          how fast a relay delivers the rows of an outbox, also while it is killed
 lateness        how late delayed jobs are picked up
@@ -47,6 +48,7 @@ SMALLER = {
     "roads": "roads",
     "http": "over_http",
     "check": "checking",
+    "counting": "counting",
     "looks": "looks",
     "lateness": "lateness",
     "outbox": "outbox",

@@ -547,6 +547,21 @@ def test_doctor_warns_of_what_other_users_can_read(cli: Run, here: Path) -> None
     assert not list(loose_files(here / "treadle.db"))
 
 
+@shows("`treadle doctor` counts the rows again, compares them with the kept counts, and repairs these with `--repair`")
+def test_doctor_counts_again(cli: Run, here: Path) -> None:
+    cli("enqueue", "t", "1")
+    assert checked(cli)[1]["counts"] == "ok"
+    with closing(sqlite3.connect(here / "treadle.db", isolation_level=None)) as db:
+        db.execute("UPDATE job_count SET jobs = jobs + 4")
+    assert sum(queue["queued"] for queue in json.loads(cli("queues", "--json")[1])) == 5
+    code, out, _ = cli("doctor")
+    assert (code, "5 queued jobs of task 't' in queue 'default', in fact 1" in out) == (0, True)
+    assert "`treadle doctor --repair` corrects them" in out
+    assert "corrected 1 kept count" in cli("doctor", "--repair")[1]
+    assert checked(cli)[1]["counts"] == "ok"
+    assert sum(queue["queued"] for queue in json.loads(cli("queues", "--json")[1])) == 1
+
+
 def test_doctor_repairs_a_file_that_refuses_every_job(cli: Run, here: Path) -> None:
     """It finds bodies without a job, jobs that no call finds, and files that other users can read."""
     cli("enqueue", "t", "1")

@@ -123,6 +123,7 @@ async def _judged(stage: Stage, fleet: Fleet, say: Callable[[str], None], drain:
             rows,
             await app.limits.list(),
             await asyncio.to_thread(_tables, stage),
+            await app.storage.recount(),
             ordered=not isinstance(stage, PostgresStage | ShardsStage | ClusterShardsStage | MovingStage),
         )
     finally:

@@ -11,6 +11,7 @@ from tests.soak.tasks import EVERY, LEASE, RULES, VALUES, arguments
 from treadle import App, Record, State
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import FINAL
+from treadle.core.query_model import CountDrift
 from treadle.testing.history import Entry, Evidence, Violation, check
 
 CLOCK = 0.005  # seconds; a time of the storage is rounded, and two times of one call differ
@@ -22,12 +23,14 @@ def judge(
     rows: Sequence[Record],
     limits: Sequence[LimitUse],
     tables: Mapping[str, Sequence[str]],
+    drifts: Sequence[CountDrift] = (),
     *,
     ordered: bool = True,
 ) -> list[Violation]:
     """All violations.
 
     tables   the users' own tables: name -> the ids in them
+    drifts   the kept counts that differ from the rows
     ordered  whether claims are made in queue order. On PostgreSQL a claim skips jobs that another has locked; each
              shard has a queue of its own
     """
@@ -45,7 +48,7 @@ def judge(
     found += _failed(it, acted)
     if not ordered:
         found = [each for each in found if each.rule != "order"]
-    return [*found, *_tables(it, tables)]
+    return [*found, *_tables(it, tables), *_counts(it, drifts)]
 
 
 def _expected(app: App, rows: Iterable[Record], acted: set[str]) -> Iterator[tuple[str, str]]:
@@ -127,6 +130,13 @@ def _failed(it: Evidence, acted: set[str]) -> Iterator[Violation]:
         ours = id.startswith("treadle") or id in acted or replaced
         if row.state in FINAL and row.state is not State.SUCCEEDED and not ours:
             yield it.violation("failed", f"{id} ended as {row.state} ({row.reason}), expected that it succeeds", id)
+
+
+def _counts(it: Evidence, drifts: Sequence[CountDrift]) -> Iterator[Violation]:
+    """The kept counts equal the rows."""
+    for each in drifts:
+        group = f"{each.kind} jobs of {each.task!r} in queue {each.queue!r}"
+        yield it.violation("counts", f"the storage kept {each.kept} {group}, its rows are {each.counted}")
 
 
 def _tables(it: Evidence, tables: Mapping[str, Sequence[str]]) -> Iterator[Violation]:

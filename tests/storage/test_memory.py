@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from treadle.core.query_model import Kind
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.run import MakeStorage
+from treadle.testing.conformance.run import MakeStorage, SpoilCount
 
 
 @pytest.fixture
@@ -27,3 +28,12 @@ def make_storage() -> MakeStorage:
         return made[-1]
 
     return make
+
+
+@pytest.fixture
+def spoil_count() -> SpoilCount:
+    async def spoil(storage: Storage, queue: str, task: str, kind: Kind, by: int) -> None:
+        assert isinstance(storage, MemoryStorage)
+        storage._tables.correct((queue, task, kind), by)
+
+    return spoil

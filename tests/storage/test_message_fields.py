@@ -36,6 +36,7 @@ READING: Final = {
     "get",
     "find",
     "stats",
+    "recount",
     "glance",
     "limits",
     "read_metrics",

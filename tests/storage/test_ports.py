@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import Signal, turn
-from treadle.core.query_model import Query
+from treadle.core.query_model import Kind, Query
 from treadle.errors import StorageUnavailable
 from treadle.ports import Ports, file_queue, memory_backend, memory_pubsub, memory_store
 from treadle.storage.composed import ComposedStorage
@@ -24,7 +24,7 @@ from treadle.testing import HandClock
 from treadle.testing.conformance import *  # noqa: F403
 from treadle.testing.conformance.kit import ids, job
 from treadle.testing.conformance.property import agrees_with_memory
-from treadle.testing.conformance.run import MakeStorage
+from treadle.testing.conformance.run import MakeStorage, SpoilCount
 
 REFUSED: dict[str, str] = {}
 
@@ -46,6 +46,15 @@ def make_storage(request: Any, tmp_path: Path) -> MakeStorage:
         return storage
 
     return make
+
+
+@pytest.fixture
+def spoil_count() -> SpoilCount:
+    async def spoil(storage: Storage, queue: str, task: str, kind: Kind, by: int) -> None:
+        assert isinstance(storage, ComposedStorage)
+        storage._replica.copy.tables.correct((queue, task, kind), by)
+
+    return spoil
 
 
 class Fleet:

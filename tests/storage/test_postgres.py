@@ -10,12 +10,14 @@ import pytest
 
 from tests.storage.by_hand import ByHand
 from tests.storage.postgres import support
+from treadle.core.query_model import Kind
 from treadle.storage.contract import Storage
+from treadle.storage.count_groups import LETTERS
 from treadle.storage.postgres import PostgresStorage
 from treadle.testing import HandClock
 from treadle.testing.conformance import *  # noqa: F403
 from treadle.testing.conformance.property import agrees_with_memory
-from treadle.testing.conformance.run import MakeStorage, UserTransaction
+from treadle.testing.conformance.run import MakeStorage, SpoilCount, UserTransaction
 from treadle.testing.shows import shows
 
 PATIENT = 100  # seconds: a chain of two thousand takes that long on a busy machine
@@ -48,6 +50,22 @@ def user_transaction() -> UserTransaction:
             await user.close()
 
     return opened
+
+
+@pytest.fixture
+def spoil_count() -> SpoilCount:
+    async def spoil(storage: Storage, queue: str, task: str, kind: Kind, by: int) -> None:
+        assert isinstance(storage, PostgresStorage)
+        letter = next(letter for letter, name in LETTERS.items() if name == kind)
+        with psycopg.connect(support.postgres.url()) as db:
+            table = f'"{storage._address.schema}".job_count'
+            db.execute(
+                f"INSERT INTO {table} AS c VALUES (%s, %s, %s, %s) "
+                "ON CONFLICT (queue, task, kind) DO UPDATE SET jobs = c.jobs + excluded.jobs",
+                (queue, task, letter, by),
+            )
+
+    return spoil
 
 
 @shows("the PostgreSQL storage answers random calls as the memory storage does")

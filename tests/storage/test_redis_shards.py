@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.servers import valkey
+from tests.storage.redis_counts import spoil
 from tests.storage.shards_kit import REFUSED, expect, makes
 from treadle.core.limit_model import Limit
 from treadle.storage.contract import Storage
@@ -19,6 +20,7 @@ from treadle.testing import HandClock
 from treadle.testing.conformance import (
     durable,
     laws_children,
+    laws_counts,
     laws_followups,
     laws_glance,
     laws_handoff,
@@ -35,12 +37,13 @@ from treadle.testing.conformance import (
     laws_waiting,
     run,
     speaks,
+    user_transaction,
 )
 from treadle.testing.conformance.property import Step, agrees_with_memory
-from treadle.testing.conformance.run import MakeStorage
+from treadle.testing.conformance.run import MakeStorage, SpoilCount
 from treadle.testing.shows import shows
 
-__all__ = ["durable", "speaks"]
+__all__ = ["durable", "speaks", "user_transaction"]
 for _laws in (
     laws_queue_order,
     laws_storing,
@@ -55,12 +58,18 @@ for _laws in (
     laws_races,
     laws_moving,
     laws_glance,
+    laws_counts,
     laws_scanning,
     laws_metrics,
 ):
     globals().update(run.tests_of(_laws))
 
 _names = (f"s{n}" for n in itertools.count())
+
+
+@pytest.fixture
+def spoil_count() -> SpoilCount:
+    return spoil
 
 
 @pytest.fixture

@@ -10,11 +10,17 @@ import itertools
 import pytest
 
 from tests.servers import cluster
+from tests.storage.redis_counts import spoil
 from tests.storage.shards_kit import REFUSED, expect, makes
 from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.run import MakeStorage
+from treadle.testing.conformance.run import MakeStorage, SpoilCount
 
 _names = (f"sc{n}" for n in itertools.count())
+
+
+@pytest.fixture
+def spoil_count() -> SpoilCount:
+    return spoil
 
 
 @pytest.fixture

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.storage.by_hand import ByHand
+from treadle.core.query_model import Kind
 from treadle.storage.contract import Storage
+from treadle.storage.count_groups import LETTERS
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
 from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.run import MakeStorage, UserTransaction
+from treadle.testing.conformance.run import MakeStorage, SpoilCount, UserTransaction
 
 
 @pytest.fixture
@@ -43,3 +45,21 @@ def user_transaction() -> UserTransaction:
             await user.close()
 
     return opened
+
+
+@pytest.fixture
+def spoil_count() -> SpoilCount:
+    async def spoil(storage: Storage, queue: str, task: str, kind: Kind, by: int) -> None:
+        assert isinstance(storage, SqliteStorage)
+        letter = next(letter for letter, name in LETTERS.items() if name == kind)
+        db = sqlite3.connect(storage.path)
+        with db:
+            db.execute(
+                "INSERT OR IGNORE INTO job_count (queue, task, kind, jobs) VALUES (?, ?, ?, 0)", (queue, task, letter)
+            )
+            db.execute(
+                "UPDATE job_count SET jobs = jobs + ? WHERE (queue, task, kind) = (?, ?, ?)", (by, queue, task, letter)
+            )
+        db.close()
+
+    return spoil

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @click.option(
     "--repair",
     is_flag=True,
-    help="Remove rows that faults left behind, cancel invalid rows in Treadle's own queue, correct the counters of "
-    "limits on Redis, and fix file permissions.",
+    help="Remove rows that faults left behind, cancel invalid rows in Treadle's own queue, correct kept counts of jobs "
+    "and the counters of limits on Redis, and fix file permissions.",
 )
 @as_json
 def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:

@@ -63,9 +63,17 @@ class Page(Struct, frozen=True, gc=False):
     scanned_to: float | None = None
 
 
+Kind = Literal["waiting", "queued", "scheduled", "blocked", "running", "succeeded", "failed", "cancelled"]
+"""What a storage counts: the state of a job; a ready job is queued, scheduled (not due yet) or blocked by a limit."""
+
+
 class Count(Struct, frozen=True, gc=False, kw_only=True):
     """The number of jobs of one queue and task in one state; of the ready ones, how many are queued and how many
-    blocked."""
+    blocked.
+
+    oldest  if any of these jobs is queued: seconds since the first queued job of the queue, of any task and priority,
+            was queued
+    """
 
     queue: str
     task: str
@@ -73,7 +81,23 @@ class Count(Struct, frozen=True, gc=False, kw_only=True):
     jobs: int
     queued: int = 0
     blocked: int = 0
-    oldest: float | None = None  # s since the first queued job was queued
+    oldest: float | None = None
+
+
+class CountDrift(Struct, frozen=True, gc=False, kw_only=True):
+    """A group of jobs whose kept count differs from its rows.
+
+    kept     the number that the storage kept
+    counted  the number of rows
+    limit    of blocked jobs, in a storage that counts them by limit: the limit that blocks them
+    """
+
+    queue: str
+    task: str
+    kind: Kind
+    kept: int
+    counted: int
+    limit: str = ""
 
 
 class Stats(Struct, frozen=True, gc=False, kw_only=True):

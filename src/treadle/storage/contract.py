@@ -1,4 +1,4 @@
-"""The storage contract: sixteen methods, four of which carry every job.
+"""The storage contract: seventeen methods, four of which carry every job.
 
 Each call is one atomic step on plain data. The storage keeps, counts and orders jobs. It decides nothing: retries,
 timeouts and failure policy arrive as values. `treadle.testing.conformance` is this page as tests.
@@ -69,6 +69,11 @@ The rules:
   now; checkpoints and note are kept. The jobs that its ending doomed, and each ancestor that failed because of
   "children", wait again, for those of their upstreams that have to end again. A waiting job gets back what that ending
   counted. If any of them finds its key held, the whole outcome is refused.
+* **Counts**: the numbers of `stats` are kept. The step that stores, changes or deletes a row also changes the counts of
+  its queue, task and kind, so they equal the rows after every call, also after one that failed, and a transaction that
+  is rolled back leaves no trace in them. A move carries rows, and the storage that loads them counts them. `stats` thus
+  costs the same with a million jobs as with none. No call waits for another one because both change the same count.
+  Only a defect or a foreign write makes a count differ; `recount` finds and repairs that.
 * **Versions** rise with each claim, settle and ending. They do not rise when a lease expires, or when only `keep` is
   assigned. The same outcome again (its version one transition old; state, attempt, result, value, error and reason
   equal) is "applied".
@@ -90,7 +95,7 @@ from msgspec import Struct
 from treadle.core import defaults
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.storage.transfer import Chunk, MoveState
 
 
@@ -202,14 +207,23 @@ class Storage(Protocol):
         ...
 
     async def stats(self) -> Stats:
-        """Counts by queue, task and state; the workers whose last heartbeat is no older than their `ttl`, each with its
-        `age`; limits and their use."""
+        """Counts by queue, task and state, without groups of no job; the workers whose last heartbeat is no older than
+        their `ttl`, each with its `age`; limits and their use. Reads the kept counts and the heads of the queues, never
+        all rows: under 20 ms with 1,000,000 unfinished jobs. Does no maintenance."""
         ...
 
     async def glance(self, most: int = 10_000) -> Glance:
         """The queues, workers and limits of `stats`, for repeated calls: it counts at most `most` queued jobs
         per queue, and `most` jobs of all queues for each of the other counts. Succeeded and cancelled jobs are not
         counted. Below the bound each number equals that of `stats`. Does no maintenance."""
+        ...
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        """Count the rows, and return each group whose kept count differs, by queue, task, kind and limit; () if none
+        does. With `repair` these counts are corrected.
+
+        Reads every row, and holds up no other call. Changes that other calls make meanwhile are neither lost nor
+        reported. Does no maintenance."""
         ...
 
     # operating

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.storage.contract import (
     Bound,
     Capabilities,
@@ -85,6 +85,9 @@ class StorageProxy:
 
     async def stats(self) -> Stats:
         return await self.around("stats", lambda storage: storage.stats())
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        return await self.around("recount", lambda storage: storage.recount(repair))
 
     async def glance(self, most: int = 10_000) -> Glance:
         return await self.around("glance", lambda storage: storage.glance(most))

@@ -5,9 +5,9 @@ The cursors are the same in every storage.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, cast, get_args
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from treadle.core import defaults
 from treadle.core.limit_model import Limit, LimitFacts, LimitUse
 from treadle.core.model import Presence, Record, State
-from treadle.core.query_model import Count, Page, Query, QueueGlance
+from treadle.core.query_model import Count, CountDrift, Kind, Page, Query, QueueGlance
 from treadle.errors import UNREADABLE, BadOption
 from treadle.storage.admission import rule_for
 from treadle.storage.limit_facts import acting
@@ -170,30 +170,68 @@ def scanned_page(found: Sequence[Record], query: Query, scan: int, total: int | 
     return Page(tuple(page), cursor_of(last, query.order), total, looked, moment_of(last, query.order))
 
 
+def kind_of(row: Record) -> Kind:
+    """What a storage counts this row as."""
+    kind: Any = ready_kind(row) or str(row.state)
+    return cast("Kind", kind)
+
+
+COUNTED: Final[tuple[Kind, ...]] = get_args(Kind)
+_STATE: Final[Mapping[Kind, State]] = {
+    kind: State.READY if kind in ("queued", "scheduled", "blocked") else State(kind) for kind in COUNTED
+}
+
+
 def counts(rows: Iterable[Record], now: float) -> tuple[Count, ...]:
-    jobs: Counter[tuple[str, str, State]] = Counter()
-    line: Counter[tuple[str, str, State]] = Counter()
-    blocked: Counter[tuple[str, str, State]] = Counter()
-    oldest: dict[tuple[str, str, State], float] = {}
+    """The counts of these rows. For storages that can read all rows, and to check kept counts."""
+    kept: Counter[tuple[str, str, Kind]] = Counter()
+    heads: dict[str, float] = {}
     for row in rows:
-        key = row.job.queue, row.job.task, row.state
-        jobs[key] += 1
+        kept[row.job.queue, row.job.task, kind_of(row)] += 1
         if row.queue_position is not None:
-            line[key] += 1
-            oldest[key] = min(oldest.get(key, now), row.queue_position)
-        elif row.blocked_on is not None:
-            blocked[key] += 1
+            heads[row.job.queue] = min(heads.get(row.job.queue, row.queue_position), row.queue_position)
+    return kept_counts(kept, heads, now)
+
+
+def kept_counts(kept: Mapping[tuple[str, str, Kind], int], heads: Mapping[str, float], now: float) -> tuple[Count, ...]:
+    """The counts of `stats`, from jobs by (queue, task, kind), and the first queue position of each queue."""
+    groups: defaultdict[tuple[str, str, State], Counter[Kind]] = defaultdict(Counter)
+    for (queue, task, kind), jobs in kept.items():
+        if jobs > 0:
+            groups[queue, task, _STATE[kind]][kind] += jobs
     return tuple(
         Count(
-            queue=key[0],
-            task=key[1],
-            state=key[2],
-            jobs=number,
-            queued=line[key],
-            blocked=blocked[key],
-            oldest=max(0.0, now - oldest[key]) if key in oldest else None,
+            queue=queue,
+            task=task,
+            state=state,
+            jobs=kinds.total(),
+            queued=kinds["queued"],
+            blocked=kinds["blocked"],
+            oldest=max(0.0, now - heads[queue]) if kinds["queued"] and queue in heads else None,
         )
-        for key, number in sorted(jobs.items())
+        for (queue, task, state), kinds in sorted(groups.items())
+    )
+
+
+Group = tuple[str, str, Kind, str]
+"""Queue, task, kind, and the limit that blocks the jobs: "" for other kinds, and where a storage counts without it."""
+
+
+def drifts(kept: Mapping[Group, int], counted: Mapping[Group, int]) -> tuple[CountDrift, ...]:
+    """The groups whose two numbers differ; a missing group has no jobs."""
+    return tuple(
+        CountDrift(
+            queue=queue,
+            task=task,
+            kind=kind,
+            limit=limit,
+            kept=kept.get((queue, task, kind, limit), 0),
+            counted=counted.get((queue, task, kind, limit), 0),
+        )
+        for queue, task, kind, limit in sorted(
+            {*kept, *counted}, key=lambda group: (*group[:2], COUNTED.index(group[2]), group[3])
+        )
+        if kept.get((queue, task, kind, limit), 0) != counted.get((queue, task, kind, limit), 0)
     )
 
 
@@ -201,33 +239,24 @@ KINDS = ("running", "scheduled", "blocked", "waiting", "failed")
 """The counts of a glance for which one bound holds over all queues."""
 
 
-def glances(rows: Iterable[Record], now: float, most: int) -> tuple[tuple[QueueGlance, ...], tuple[str, ...]]:
-    """The queues of a glance, and the kinds whose count stopped at the bound. For storages that can read all rows."""
-    queued: Counter[str] = Counter()
-    kinds: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
-    oldest: dict[str, float] = {}
-    capped: list[str] = []
-    for row in rows:
-        kind, queue = ready_kind(row) or str(row.state), row.job.queue
-        if kind == "queued" and row.queue_position is not None:
-            queued[queue] += 1
-            oldest[queue] = min(oldest.get(queue, now), row.queue_position)
-        elif kind in kinds and kind not in capped:
-            if kinds[kind].total() == most:
-                capped.append(kind)
-            else:
-                kinds[kind][queue] += 1
-    names = sorted({*queued, *(queue for counts in kinds.values() for queue in counts)})
+def kept_glances(
+    kept: Mapping[tuple[str, str, Kind], int], heads: Mapping[str, float], now: float
+) -> tuple[QueueGlance, ...]:
+    """The queues of a glance, not bounded, from jobs by (queue, task, kind) and the first queue position of each
+    queue."""
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for (queue, _, kind), jobs in kept.items():
+        if jobs > 0:
+            found[queue][kind] += jobs
     return tuple(
         QueueGlance(
             name=name,
-            queued=min(queued[name], most),
-            queued_capped=queued[name] > most,
-            oldest=max(0.0, now - oldest[name]) if name in oldest else None,
-            **{kind: kinds[kind][name] for kind in KINDS},
+            queued=kinds["queued"],
+            oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None,
+            **{kind: kinds[kind] for kind in KINDS},
         )
-        for name in names
-    ), tuple(kind for kind in KINDS if kind in capped)
+        for name, kinds in sorted(found.items())
+    )
 
 
 def merged_glances(

@@ -31,6 +31,7 @@ VERBS = (
     "find",
     "stats",
     "glance",
+    "recount",
     "limits",
     "set_limits",
     "prune",

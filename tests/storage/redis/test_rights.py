@@ -124,7 +124,7 @@ async def test_slots_that_leaked_once_are_given_back(server: valkey.Valkey, hold
     ask = ("api", 1), ("other", 1)
     await storage.enqueue([NewJob(id="a", task="t", limits=ask[1:]), NewJob(id="b", task="t", limits=ask[:1])])
     assert len((await storage.claim(Claim(worker="w#1", limit=1))).records) == 1
-    assert await storage.recount() == []
+    assert await storage.recount_slots() == []
     for name in ("live", "begun"):
         await storage.write("HINCRBY", name, "api", 2)
     assert (await storage.claim(Claim(worker="w#2", limit=9))).records == ()
@@ -137,7 +137,7 @@ async def test_slots_that_leaked_once_are_given_back(server: valkey.Valkey, hold
     }
     assert [row.id for row in (await storage.claim(Claim(worker="w#3", limit=9))).records] == ["b"]
     await storage.write("HINCRBY", "live", "other", 1)
-    assert ("other", 2, 1) in await storage.recount()
+    assert ("other", 2, 1) in await storage.recount_slots()
     await storage.close()
 
 

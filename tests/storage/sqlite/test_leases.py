@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -9,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.storage.sqlite.support import ask, done, integrity, job, jobs, sql
-from treadle.core.model import State
+from treadle.core.model import Record, State
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.enqueue import add_plain
-from treadle.storage.sqlite.recent_leases import MOST, RecentLeases
+from treadle.storage.sqlite.recent_leases import MOST, Leased, RecentLeases
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.testing.clock import HandClock
 
@@ -95,17 +96,23 @@ async def test_a_number_from_a_transaction_that_failed_is_forgotten(tmp_path: Pa
     await other.close()
 
 
+def rows(*ids: str) -> list[Record]:
+    return [Record(job=job(id), version=1, state=State.RUNNING) for id in ids]
+
+
 def test_all_of_them_or_none() -> None:
     leases = RecentLeases()
-    leases.note(["a", "b"], [1, 2])
+    leases.note(rows("a", "b"), [1, 2], None)
     assert leases.take(["a", "unknown"]) is None
-    assert leases.take(["b"]) == [2]
+    assert leases.take(["b"]) == Leased([2], Counter({("default", "t"): 1}))
 
 
 def test_of_very_many_the_last_are_known() -> None:
     leases = RecentLeases()
     for n in range(1, 3 * MOST, 2):
-        leases.note([f"j{n}", f"j{n + 1}"], [n, n + 1])
-    assert leases.take([f"j{n}" for n in range(2 * MOST, 3 * MOST)]) == list(range(2 * MOST, 3 * MOST))
+        leases.note(rows(f"j{n}", f"j{n + 1}"), [n, n + 1], ("default", "t"))
+    found = leases.take([f"j{n}" for n in range(2 * MOST, 3 * MOST)])
+    assert found is not None
+    assert found.seqs == list(range(2 * MOST, 3 * MOST))
     assert leases.take(["j1"]) is None
     assert len(leases._young) + len(leases._old) <= 2 * MOST

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from treadle.core.redaction import shown
 from treadle.errors import StorageError
-from treadle.server.doctor import common, leftovers, outbox, sqlite
+from treadle.server.doctor import common, counts, leftovers, outbox, sqlite
 from treadle.server.doctor.common import Check
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import words
@@ -42,6 +42,7 @@ async def of_contents(core: AppCore, has_tasks: bool, repair: bool = False) -> A
     if not core.storage.capabilities.queues:
         async for check in leftovers.in_storage(core, repair):
             yield check
+        yield await counts.kept_counts(core, repair)
     async for check in common.checks(core, has_tasks):
         yield check
     if core.choice.outbox is not None:

@@ -41,7 +41,7 @@ class Health(Protocol):
 class Asked(Protocol):
     async def health(self) -> Sequence[Health]: ...
 
-    async def recount(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
+    async def recount_slots(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
 
     async def relist(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
 
@@ -58,7 +58,7 @@ async def checks(url: str, repair: bool) -> list[Check]:
     try:
         with suppress(SchemaTooOld):
             await storage.open(look=not repair)
-            slots = await storage.recount(correct=repair)
+            slots = await storage.recount_slots(correct=repair)
             lists = await storage.relist(correct=repair)
         found = await storage.health()
     finally:

@@ -21,7 +21,7 @@ from treadle.concurrency.spawn import started
 from treadle.core import clock
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import SchemaTooOld, StorageError
 from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries
@@ -35,6 +35,7 @@ from treadle.storage.composed.port_calls import PATIENCE, Port, here, soon
 from treadle.storage.composed.replica import Replica
 from treadle.storage.composed.wakeups import Wakeups
 from treadle.storage.contract import Capabilities
+from treadle.storage.memory.recount import recount
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Chunk, MoveState
 from treadle.storage.value_checks import (
@@ -229,6 +230,10 @@ class ComposedStorage:
     async def glance(self, most: int = 10_000) -> Glance:
         found: Glance = await self._look(lambda replica, now: replica.reads(replica.copy.glance(most), now))
         return found
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        """Of the rows of this process: each process derives its counts from the log, and repairs its own."""
+        return await recount(await self._look(lambda replica, now: replica.copy.tables), repair)
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         found: tuple[LimitUse, ...] = await self._look(

@@ -27,7 +27,7 @@ from treadle.core.model import (
     Settled,
     State,
 )
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.storage import queries
 from treadle.storage.admission import rate_use, rule_for, take_back
 from treadle.storage.contract import Capabilities
@@ -41,6 +41,7 @@ from treadle.storage.machine.rows import Steps, finish
 from treadle.storage.machine.settle import renew, settle
 from treadle.storage.memory import transfer
 from treadle.storage.memory.claim import ClaimWalk
+from treadle.storage.memory.recount import recount
 from treadle.storage.memory.tables import Tables
 from treadle.storage.row_rules import CLOCK_BACK, first_moment, taken_back
 from treadle.storage.topic_waiters import TopicWaiters
@@ -229,14 +230,18 @@ class MemoryStorage:
     async def stats(self) -> Stats:
         now = self._now()
         workers = queries.workers(self._workers.values(), now)
-        counts = queries.counts(self._jobs.values(), now)
+        counts = queries.kept_counts(self._tables.kept, self._tables.heads(), now)
         return Stats(counts=counts, workers=workers, limits=await self.limits())
 
     async def glance(self, most: int = 10_000) -> Glance:
         now = self._now()
-        queues, capped = queries.glances(self._jobs.values(), now, most)
+        found = queries.kept_glances(self._tables.kept, self._tables.heads(), now)
+        queues, capped = queries.merged_glances([(found, ())], most)
         workers = queries.workers(self._workers.values(), now)
         return Glance(at=now, queues=queues, workers=workers, limits=await self.limits(), capped=capped)
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        return await recount(self._tables, repair)
 
     async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
         if self.checks:

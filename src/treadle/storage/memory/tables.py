@@ -1,11 +1,13 @@
 """The rows and their indexes: queues, blocked jobs, due times, slots in use, keys and edges.
 
-An index is never counted up or down: `put` takes the old row out and puts the new one in.
+An index is never counted up or down: `put` takes the old row out and puts the new one in. Only the counts of `stats`
+are numbers, which `put` and `forget` change.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -13,11 +15,13 @@ from typing import Any
 
 from treadle.core.limit_model import Limit, LimitFacts
 from treadle.core.model import NewJob, Record, State
+from treadle.core.query_model import Kind
 from treadle.storage.admission import Asker, Usage, is_over, rule_for
 from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.machine.limits import keeps_slots
 from treadle.storage.machine.rows import Dependent
 from treadle.storage.memory.ordered import Ordered, Spot
+from treadle.storage.queries import kind_of
 from treadle.storage.row_rules import costs, named_costs, order, rank
 
 
@@ -40,6 +44,7 @@ class Tables:
     def __init__(self) -> None:
         self.now = 0.0
         self.jobs: dict[str, Record] = {}
+        self.kept: dict[tuple[str, str, Kind], int] = defaultdict(int)  # queue, task, kind -> jobs
         self.line: dict[str, Ordered] = defaultdict(Ordered)  # queue -> queued jobs
         self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)  # queue, -rank, lane -> positions
         self.aside: dict[str, dict[str, list[Spot]]] = defaultdict(dict)  # limit -> queue -> jobs that it blocks
@@ -92,6 +97,8 @@ class Tables:
         old = self.jobs.get(job.id)
         if old is not None:
             self.take_out(old)
+        self._count(old, -1)
+        self._count(row, 1)
         self.jobs[job.id] = row
         if row.queue_position is not None:
             spot = order(row)
@@ -112,6 +119,26 @@ class Tables:
         elif row.started_at is not None:
             for key, cost in costs(job):
                 self.started[key][job.id] = cost
+
+    def _count(self, row: Record | None, by: int) -> None:
+        if row is not None:
+            self.correct((row.job.queue, row.job.task, kind_of(row)), by)
+
+    def correct(self, group: tuple[str, str, Kind], by: int) -> None:
+        """Change a count."""
+        self.kept[group] += by
+        if not self.kept[group]:
+            del self.kept[group]
+
+    def heads(self) -> dict[str, float]:
+        """The first position of each queue, of any priority."""
+        found = {}
+        for queue, line in self.line.items():
+            spot = line[0] if line else None
+            while spot is not None:  # once for each priority
+                found[queue] = min(found.get(queue, spot[1]), spot[1])
+                spot = line.first_from((spot[0] + 1, -math.inf, ""))
+        return found
 
     def take_out(self, row: Record) -> None:
         """Forget a row in every index; `jobs` still has it."""
@@ -139,6 +166,7 @@ class Tables:
     def forget(self, row: Record) -> None:
         """A row is pruned: it waits for no job and holds nothing."""
         self.take_out(row)
+        self._count(row, -1)
         self.drop_key(row)
         self.former.pop(row.job.id, None)
         self.drop_edges([(up, row.job.id) for up in row.after])

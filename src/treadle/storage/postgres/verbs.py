@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import StorageError
 from treadle.storage.postgres import metrics, pages, queries
 from treadle.storage.postgres.claim import Nobody, Watch, claim
@@ -90,6 +90,9 @@ class Verbs:
 
     async def stats(self) -> Stats:
         return await queries.stats(self._runner, self._moment())
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        return await queries.recount(self._runner, repair)
 
     async def glance(self, most: int = 10_000) -> Glance:
         return await queries.glance(self._runner, self._moment(), max(most, 0))

@@ -44,20 +44,23 @@ def row_of(job: NewJob, body: bytes, row: bytes, now: float) -> Record:
 
 
 def groups(jobs: Sequence[NewJob]) -> list[Any]:
-    """Groups of successive jobs with the same queue and priority: queue, rank, count, then id and bytes of each."""
+    """Groups of successive jobs with the same queue and priority: queue, rank, number of jobs, number of their tasks,
+    each task and its number of jobs, then id and bytes of each job."""
     words: list[Any] = []
-    at, count, last = 0, 0, None
+    members, tasks = list[Any](), dict[str, int]()
+    last = jobs[0]
     for job in jobs:
-        group = job.queue, job.priority
-        if group != last or count == GROUP:
-            if count:
-                words[at] = count
-            words += (job.queue, rank(job), 0)
-            at, count, last = len(words) - 1, 0, group
-        words += (job.id, job_bytes(job, True))
-        count += 1
-    words[at] = count
-    return words
+        if job.queue != last.queue or job.priority != last.priority or len(members) == 2 * GROUP:
+            words += _group(last, members, tasks)
+            members, tasks, last = [], {}, job
+        members += (job.id, job_bytes(job, True))
+        tasks[job.task] = tasks.get(job.task, 0) + 1
+    return words + _group(last, members, tasks)
+
+
+def _group(job: NewJob, members: list[Any], tasks: dict[str, int]) -> list[Any]:
+    numbers = [word for pair in tasks.items() for word in pair]
+    return [job.queue, rank(job), len(members) // 2, len(tasks), *numbers, *members]
 
 
 def outcome_words(outcomes: Sequence[Outcome]) -> list[Any]:

@@ -1,61 +1,76 @@
-"""Counts jobs, and reads workers, limits and their use; changes nothing.
-
-The counts of a glance are the sizes of sets that the scripts maintain: no row is read. For `stats` the server counts
-the rows, 1,000 at a time.
-"""
+"""Reads the kept counts, the sizes of sets that the scripts maintain, workers, limits and their use. No row is read."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.limit_model import Limit, LimitFacts, LimitUse
-from treadle.core.model import Presence, State
-from treadle.core.query_model import Count, QueueGlance
+from treadle.core.model import Presence
+from treadle.core.query_model import Kind, QueueGlance
 from treadle.storage import queries
 from treadle.storage.admission import counted, rule_for
 from treadle.storage.limit_facts import Fact, gathered
 from treadle.storage.redis.reading import STEP, Reader
-from treadle.storage.redis.rows import STATES, decode_presence, decode_rule, moment_of
-
-TALLY: Final = 1_000  # rows counted in one trip: 2-3 ms of the server's time
+from treadle.storage.redis.rows import decode_presence, decode_rule, moment_of
 
 Words: TypeAlias = Sequence[bytes]
 
 
-async def counts(db: Reader, now: float) -> tuple[Count, ...]:
-    """Counts by queue, task and state. The server counts all rows, in steps."""
-    found: dict[tuple[str, str, State], tuple[int, int, int, float]] = {}
-    at, id = b"", b""
-    while True:
-        at, id, *told = await db.call("tally", TALLY, at, id)
-        for n in range(0, len(told), 7):
-            queue, task, state, jobs, line, blocked, first = told[n : n + 7]
-            key = queue.decode(), task.decode(), STATES[state]
-            before = found.get(key, (0, 0, 0, now))
-            position = float(first) if first else now
-            found[key] = before[0] + jobs, before[1] + line, before[2] + blocked, min(before[3], position)
-        if not at:
-            break
-    return tuple(
-        Count(
-            queue=key[0],
-            task=key[1],
-            state=key[2],
-            jobs=jobs,
-            queued=line,
-            blocked=blocked,
-            oldest=max(0.0, now - first) if line else None,
-        )
-        for key, (jobs, line, blocked, first) in sorted(found.items())
+class Kept(Struct, frozen=True):
+    """What `stats` reads of one storage.
+
+    jobs    (queue, task, kind) -> the kept count
+    heads   queue -> the position of its first queued job
+    """
+
+    now: float
+    jobs: dict[tuple[str, str, Kind], int]
+    heads: dict[str, float]
+    workers: tuple[Presence, ...]
+    limits: tuple[LimitUse, ...]
+
+
+async def kept(db: Reader) -> Kept:
+    """All of it, in one script; with limits that block jobs or have a rate, in two or three."""
+    found, heads, rest, counts, uses = await db.call("stats")
+    now = moment_of(found)
+    firsts = _firsts(heads)
+    while rest:
+        _, heads, rest = await db.call("stats", *rest)
+        firsts |= _firsts(heads)
+    return Kept(
+        now=now,
+        jobs={group_of(counts[at]): int(counts[at + 1]) for at in range(0, len(counts), 2)},
+        heads=firsts,
+        workers=_workers(uses[-1], now),
+        limits=await _limits(db, *uses[:-1]),
     )
 
 
-async def workers(db: Reader, now: float) -> tuple[Presence, ...]:
-    return _workers(await db.read("HGETALL", "workers"), now)
+def _firsts(words: Words) -> dict[str, float]:
+    return {words[at].decode(): float(words[at + 1]) for at in range(0, len(words), 2)}
+
+
+def group_of(field: bytes) -> tuple[str, str, Kind]:
+    """The queue, task and kind of a kept count: "<kind>:<queue>", U+0000 and the task."""
+    names, _, task = field.partition(b"\0")
+    kind, _, queue = names.partition(b":")
+    return queue.decode(), task.decode(), cast("Kind", kind.decode())
+
+
+def merged(parts: Sequence[Kept]) -> tuple[dict[tuple[str, str, Kind], int], dict[str, float]]:
+    """The counts and the heads of several shards."""
+    jobs, heads = Counter[tuple[str, str, Kind]](), dict[str, float]()
+    for each in parts:
+        jobs.update(each.jobs)
+        for queue, position in each.heads.items():
+            heads[queue] = min(position, heads.get(queue, position))
+    return jobs, heads
 
 
 def _workers(words: Words, now: float) -> tuple[Presence, ...]:
@@ -88,13 +103,9 @@ class Sizes(Struct, frozen=True):
 
 async def glance(db: Reader) -> Sizes:
     """All numbers, in one script; with limits that block jobs or have a rate, in two or three."""
-    now, counts, rest, facts, live, begun, asides, rated, seen = await db.call("glance", "all")
+    now, counts, rest, uses = await db.call("glance", "all")
     sizes = await _sizes(db, now, counts, rest)
-    return replace(
-        sizes,
-        workers=_workers(seen, sizes.now),
-        limits=await _limits(db, _facts(facts), live, begun, asides, rated),
-    )
+    return replace(sizes, workers=_workers(uses[-1], sizes.now), limits=await _limits(db, *uses[:-1]))
 
 
 async def sizes(db: Reader, names: Sequence[str] = ()) -> Sizes:
@@ -141,8 +152,9 @@ async def limits(db: Reader, use: bool = True) -> tuple[LimitUse, ...]:
 
 
 async def _limits(
-    db: Reader, facts: dict[str, LimitFacts], live: Words, begun: Words, asides: Words, rated: Words
+    db: Reader, stored: Words, live: Words, begun: Words, asides: Words, rated: Words
 ) -> tuple[LimitUse, ...]:
+    facts = _facts(stored)
     rules = queries.acting_rules(facts)
     slots, ever = _numbers(live), _numbers(begun)
     used = {key: ever[key] if _keeps(rules, key) else slots.get(key, 0) for key in ever}
@@ -175,25 +187,6 @@ def _keeps(rules: dict[str, Limit], key: str) -> bool:
 
 def _numbers(pairs: Words) -> dict[str, int]:
     return {pairs[n].decode(): int(pairs[n + 1]) for n in range(0, len(pairs), 2)}
-
-
-def summed(told: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
-    """The sums of the counts of several shards."""
-    found: dict[tuple[str, str, str], Count] = {}
-    for each in (count for counts in told for count in counts):
-        key = each.queue, each.task, each.state.value
-        old = found.get(key)
-        if old is not None:
-            waits = [wait for wait in (old.oldest, each.oldest) if wait is not None]
-            each = replace(
-                each,
-                jobs=old.jobs + each.jobs,
-                queued=old.queued + each.queued,
-                blocked=old.blocked + each.blocked,
-                oldest=max(waits) if waits else None,
-            )
-        found[key] = each
-    return tuple(sorted(found.values(), key=lambda each: (each.queue, each.task, each.state)))
 
 
 def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:

@@ -8,7 +8,8 @@ from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageError
 from treadle.storage.redis.errors import RIGHTS
 
 # Version of the layout of keys and rows. Raise it with each change that an older Treadle cannot read.
-SCHEMA: Final = 1
+# Version 2 added the kept counts, which an older Treadle would not change.
+SCHEMA: Final = 2
 
 
 class Caller(Protocol):
@@ -21,13 +22,13 @@ class Listener(Protocol):
     refusal: str | None
 
 
-def stored_schema(shards: int) -> int | str:
-    """The value that a namespace with this number of shards keeps."""
-    return SCHEMA if shards == 1 else f"{SCHEMA}/{shards}"
+def stored_schema(shards: int) -> str:
+    """The value that a namespace with this number of shards keeps. One value, so that the first process sets both."""
+    return str(SCHEMA) if shards == 1 else f"{SCHEMA}/{shards}"
 
 
-def check_schema(stored: bytes, wanted: int, where: str, ns: str) -> None:
-    """Raise SchemaTooNew, or BadUrl for a namespace with another number of shards than `wanted`."""
+def check_schema(stored: bytes, wanted: int, where: str, ns: str) -> int:
+    """The stored version. Raises SchemaTooNew, or BadUrl for a namespace with another number of shards than `wanted`."""
     found, _, shards = stored.decode().partition("/")
     if int(found) > SCHEMA:
         raise SchemaTooNew(int(found), SCHEMA)
@@ -36,6 +37,7 @@ def check_schema(stored: bytes, wanted: int, where: str, ns: str) -> None:
             f"{where}: the namespace {ns!r} has shards={shards or 1}, found shards={wanted} in the URL; use "
             f"shards={shards or 1}, or move the jobs to another ns with `treadle move`"
         )
+    return int(found)
 
 
 async def check_rights(db: Caller, notifier: Listener, where: str, ns: str) -> None:

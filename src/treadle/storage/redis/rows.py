@@ -34,6 +34,7 @@ RUNNING: Final = NUMBER[State.RUNNING]
 _JOB: Final = struct.Struct(">BhddHHI")
 _ROW: Final = struct.Struct(">BBIiiIIIdddddddddddhHH")
 _MADE: Final = struct.Struct(">d")
+_TASK: Final = struct.Struct(">BH")
 _HANDED: Final = struct.Struct(">HI")
 
 encode = msgspec.msgpack.Encoder().encode
@@ -266,7 +267,10 @@ def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
     same, flags, tail = row.after == job.after, PLAIN if plain else 0, b""
     if row.function_done:
         flags |= RAN
-    if plain and job.limits:
+    if plain and row.state is State.RUNNING:
+        task = job.task.encode()
+        tail = encode(job.limits) + _TASK.pack(0xDA, len(task)) + task  # msgpack; `settle.lua` skips 3 bytes
+    elif plain and job.limits:
         tail = encode(job.limits)
     words = (row.blocked_on, row.result, row.value, row.error, row.reason)
     if not same or row.checkpoints or row.note is not None or ups or any(word is not None for word in words):

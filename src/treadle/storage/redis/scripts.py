@@ -39,11 +39,13 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `slowly()` defin
     "look": (),
     "walk": (),
     "ended": (),
-    "tally": (),
+    "stats": (),
     "rates": SHARED,
     "rights": (),
     "tidy": SHARED,
-    "recount": SHARED,
+    "slots": SHARED,
+    "recount": (),
+    "compare": (),
     "relist": ("row", "kinds"),
     "glance": (),
     "blocked": (),
@@ -61,7 +63,9 @@ BEFORE: Final[dict[str, tuple[str, ...]]] = {  # the files in front of the verb'
     "enqueue": ("part",),
     "store": ("part",),
     "walk": ("spot",),
-    "tally": ("spot",),
+    "recount": ("spot",),
+    "glance": ("overview",),
+    "stats": ("overview",),
     "ended": ("spot", "packs"),
     "prune": ("packs",),
     "load": ("mark", "metrics"),
@@ -94,7 +98,7 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
     if verb in HANDS:
         # The pieces are defined only if a hand-off was requested. They declare the names of `words.lua` again.
         steps = words, _read("ask"), _slowly(pieces), "local function claim()\n", _text("claim"), "end\n", _read("hand")
-        own = f"local function handed(queue)\n{''.join(steps)}end\n{_text(verb)}"
+        own = f"local function handed(queue)\n{''.join(steps)}end\n{_text(verb)}{_read('counted')}return known\n"
     elif pieces:
         # Each verb is its own function, so that its closures capture names directly instead of searching all open names
         # of the script (4 us a claim).
@@ -103,7 +107,7 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
             own = "local all = {}\n" + "".join(f"join(all, {run(_text(each))})\n" for each in FUSED[verb])
         else:
             own = f"local all = {run(_text(verb))}\n"
-        own = f"local asked\n{_slowly(pieces)}{own}pay()\nreturn all\n"
+        own = f"local asked\n{_slowly(pieces)}{own}pay()\n{_read('counted')}return all\n"
     else:
         own = _text(verb)
     text = f"{words}{_read('base')}{own}".encode()

@@ -7,6 +7,7 @@ them moves there (`cross_shard.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
@@ -17,14 +18,15 @@ from treadle.core import clock
 from treadle.core.ids import is_derived
 from treadle.core.limit_model import Declare, Limit, LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
-from treadle.storage.queries import merged_glances
+from treadle.storage.queries import Group, drifts, kept_counts, merged_glances
 from treadle.storage.redis import counting, queries, reading, transfer
 from treadle.storage.redis.call_words import change_words, outcome_words, settle_calls, settled_of
 from treadle.storage.redis.cross_shard import CrossShard, together
 from treadle.storage.redis.health import Health
+from treadle.storage.redis.recount import recount
 from treadle.storage.redis.routing import MOST, Layout, is_of_queues, is_random, numbers_by_shard
 from treadle.storage.redis.shard_claims import ShardClaims, peek
 from treadle.storage.redis.storage import RedisStorage
@@ -267,14 +269,21 @@ class ShardedRedis:
         return await queries.find(self._shards, query, self._rows)
 
     async def stats(self) -> Stats:
-        now = await self._home.moment()
-        counts = await together(counting.counts(shard, now) for shard in self._shards)
-        limits = await together(counting.limits(shard) for shard in self._shards)
+        told = await together(counting.kept(shard) for shard in self._shards)
         return Stats(
-            counts=counting.summed(counts),
-            workers=await counting.workers(self._home, now),
-            limits=counting.used(limits),
+            counts=kept_counts(*counting.merged(told), told[0].now),
+            workers=told[0].workers,
+            limits=counting.used([each.limits for each in told]),
         )
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        """Of each shard by itself; the differences are those of the sums that `stats` shows."""
+        told = await together(recount(shard, repair) for shard in self._shards)
+        kept, counted = Counter[Group](), Counter[Group]()
+        for mine, rows in told:
+            kept.update(mine)
+            counted.update(rows)
+        return drifts(kept, counted)
 
     async def glance(self, most: int = 10_000) -> Glance:
         told = await together(counting.glance(shard) for shard in self._shards)
@@ -282,8 +291,10 @@ class ShardedRedis:
         limits = counting.used([each.limits for each in told])
         return Glance(at=told[0].now, queues=queues, workers=told[0].workers, limits=limits, capped=capped)
 
-    async def recount(self, correct: bool = True) -> list[tuple[str, int, int]]:
-        return [each for told in await together(shard.recount(correct) for shard in self._shards) for each in told]
+    async def recount_slots(self, correct: bool = True) -> list[tuple[str, int, int]]:
+        return [
+            each for told in await together(shard.recount_slots(correct) for shard in self._shards) for each in told
+        ]
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
         return [each for told in await together(shard.relist(correct) for shard in self._shards) for each in told]

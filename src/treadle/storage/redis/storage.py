@@ -15,14 +15,15 @@ from msgspec.structs import asdict
 from treadle.core import clock
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl, SchemaTooOld, StorageUnavailable
 from treadle.storage.contract import Capabilities
-from treadle.storage.queries import merged_glances
+from treadle.storage.queries import drifts, kept_counts, merged_glances
 from treadle.storage.redis import call_words, counting, lists, metrics, opening, queries, reading, transfer
 from treadle.storage.redis.health import Health, health
 from treadle.storage.redis.notifier import Mailbox, Notifier
 from treadle.storage.redis.pool import Command, Pool
+from treadle.storage.redis.recount import recount
 from treadle.storage.redis.rows import (
     decode_any,
     encode,
@@ -88,7 +89,7 @@ class RedisStorage:
         self._pool = Pool(self._place)
         self._notifier: Notifier | None = None
         self._looking = False
-        self._tidied: Sequence[Any] = (0, 0, 0, 0)  # the cursors of `tidy`
+        self._tidied: Sequence[Any] = (0, 0, 0, 0, 0)  # the cursors of `tidy`
 
     @property
     def where(self) -> str:
@@ -103,19 +104,20 @@ class RedisStorage:
         if look:
             await self._open_to_look()
             return
-        # One value, so that the first process sets both.
         own = opening.stored_schema(self._shards)
         stored = await self.read("GET", "schema")
         if stored is None:  # write only then, so that a full server can still be opened and pruned
             await self._pool.command("SET", f"{self._tag}:schema", own, "NX")
             stored = await self.read("GET", "schema")
         try:
-            self._check_schema(stored)
+            found = self._check_schema(stored)
             self._notifier = Notifier(self._pool, self._tag, self._waiters)
             await self._notifier.open()
             await opening.check_rights(self, self._notifier, self.where, self._ns)
             if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
                 await lists.relist(self, stale=False)
+            if found < opening.SCHEMA:
+                await recount(self, repair=True, schema=own)
         except BaseException:
             await self.close()
             raise
@@ -126,7 +128,8 @@ class RedisStorage:
             stored = await self.read("GET", "schema")
             if stored is None:
                 raise SchemaTooOld(0, opening.SCHEMA, f"{self.where} (ns={self._ns})")
-            self._check_schema(stored)
+            if (found := self._check_schema(stored)) < opening.SCHEMA:
+                raise SchemaTooOld(found, opening.SCHEMA, f"{self.where} (ns={self._ns})")
             if not await self.read("EXISTS", "listed"):
                 raise SchemaTooOld(opening.SCHEMA, opening.SCHEMA, self.where, "the lists of few jobs")
             if not await opening.restricts_scripts(self):
@@ -135,8 +138,8 @@ class RedisStorage:
             await self.close()
             raise
 
-    def _check_schema(self, stored: bytes) -> None:
-        opening.check_schema(stored, self._shards, self.where, self._ns)
+    def _check_schema(self, stored: bytes) -> int:
+        return opening.check_schema(stored, self._shards, self.where, self._ns)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -301,9 +304,12 @@ class RedisStorage:
         return await queries.find([self], query, self._rows)
 
     async def stats(self) -> Stats:
-        now = await self.moment()
-        counts = await counting.counts(self, now)
-        return Stats(counts=counts, workers=await counting.workers(self, now), limits=await counting.limits(self))
+        found = await counting.kept(self)
+        counts = kept_counts(found.jobs, found.heads, found.now)
+        return Stats(counts=counts, workers=found.workers, limits=found.limits)
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        return drifts(*await recount(self, repair))
 
     async def glance(self, most: int = 10_000) -> Glance:
         told = await counting.glance(self)
@@ -336,13 +342,13 @@ class RedisStorage:
             gone, stay, again = await self.call("prune", max(limit, 0) - went, past, first)
             went, past, more, first = went + gone, past + stay, bool(again), ""
         tidied = "tidy", (TIDIED, *self._tidied)
-        self._tidied, _ = await self.calls(tidied, ("recount", (RECOUNTED, repr(HOUR))))
+        self._tidied, _ = await self.calls(tidied, ("slots", (RECOUNTED, repr(HOUR))))
         return went
 
-    async def recount(self, correct: bool = True) -> list[tuple[str, int, int]]:
+    async def recount_slots(self, correct: bool = True) -> list[tuple[str, int, int]]:
         """Count the slots in use from the rows. For each counter that differs, return the limit, the counter, and the
         slots in use; `correct`: set the counter to them."""
-        told = await self.call("recount", RECOUNTED, "0", "" if correct else "1")
+        told = await self.call("slots", RECOUNTED, "0", "" if correct else "1")
         return [(told[at].decode(), told[at + 1], told[at + 2]) for at in range(0, len(told), 3)]
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:

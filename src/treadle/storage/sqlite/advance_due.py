@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from treadle.core import defaults
+from treadle.storage.count_groups import QUEUED, RUNNING, SCHEDULED
 from treadle.storage.machine.due import act
 from treadle.storage.machine.limits import call_in
 from treadle.storage.machine.rows import STEP
@@ -23,15 +24,17 @@ def advance_due(unit: UnitOfWork) -> Generator[None, None, None]:
     due = unit.ex(SQL["due"], (now, defaults.DUE_STEP)).fetchall()
     lanes = any(found[2] & LANE for found in due)
     scheduled, lost, slow = list[int](), list[int](), list[str]()
-    for seq, id, flags, state, position, blocked_on, return_position, deadline_at, function_done, queue in due:
+    for seq, id, flags, state, position, blocked_on, return_position, deadline_at, function_done, queue, task in due:
         over = deadline_at is not None and deadline_at <= now and not function_done
         if lanes or over or position is not None or blocked_on is not None:
             slow.append(id)
         elif state == 1 and return_position is None and not flags & AGING:
             scheduled.append(seq)
+            unit.counts.move(queue, task, SCHEDULED, QUEUED)
             unit.topics.add(f"queue:{queue}")
         elif state == 2 and return_position is not None and not flags & (LIMITS | SLOT):
             lost.append(seq)
+            unit.counts.move(queue, task, RUNNING, QUEUED)
             unit.topics.add(f"queue:{queue}")
         else:
             slow.append(id)

@@ -1,7 +1,7 @@
 -- A running row is due only after its lease has expired, so a row whose lease ends exactly now is left alone.
 
 -- name: due
-SELECT seq, id, flags, state, queue_position, blocked_on, return_position, deadline_at, function_done, queue FROM job
+SELECT seq, id, flags, state, queue_position, blocked_on, return_position, deadline_at, function_done, queue, task FROM job
 WHERE due_at <= ?1 AND due_at IS NOT NULL AND NOT (state = 2 AND due_at >= ?1) ORDER BY due_at, id LIMIT ?2;
 
 -- name: join_scheduled

@@ -6,6 +6,7 @@ The decisions about limits and leases are in `machine/leasing.py`.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from msgspec.structs import replace
 
 from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admission import rule_for
+from treadle.storage.count_groups import QUEUED
+from treadle.storage.count_groups import RUNNING as RUNNING_KIND
 from treadle.storage.machine.leasing import Leasing, in_order, next_start, shares
 from treadle.storage.row_rules import costs, first_moment, named_costs, rank
 from treadle.storage.sqlite import slots
@@ -73,7 +76,7 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
             return None
         if taken:
             seqs = taking.seqs
-            unit.leases.note([row.job.id for row in taken], seqs)
+            unit.leases.note(taken, seqs, taking.groups.pop() if len(taking.groups) == 1 else None)
             if earlier:
                 seqs += [seq for seq in earlier if seq not in seqs]
             unit.ex(SQL["set_recent_claim"], (name or ask.worker, slot, ask.worker, numbers_text(seqs), unit.now))
@@ -98,6 +101,7 @@ class ClaimWalk:
         self.taken: list[Record] = []
         self.seqs: list[int] = []
         self._rules = rules
+        self.groups = set[tuple[str, str]]()  # queue and task of these
         self._leasing = Leasing(unit, ask)
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
         self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> those of these rows that take a slot of it
@@ -230,6 +234,8 @@ class ClaimWalk:
             else:
                 plain[until, flag] = [seq]
             self.seqs.append(seq)
+        if jobs:
+            self._count(jobs)
         self.unit.forget(jobs)
 
     def _meet(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
@@ -248,6 +254,7 @@ class ClaimWalk:
             if not passed:
                 return passed
             self.taken.append(self._leasing.lease(row))
+            self.groups.add((job.queue, job.task))
             self.seqs.append(seq)
         else:
             now, row = self.unit.now, self.unit.row(job.id)
@@ -263,12 +270,25 @@ class ClaimWalk:
                 updated_at=now,
             )
             self.unit.replaced(row)
+            self._count([job])
             self._plain.setdefault((until, 0), []).append(seq)
             self.taken.append(row)
             self.seqs.append(seq)
         if self._leasing.took(job.task):
             self._name_tasks()
         return True
+
+    def _count(self, jobs: Sequence[NewJob]) -> None:
+        """Count jobs of one queue that are leased by a statement."""
+        queue, first = jobs[0].queue, jobs[0].task
+        tasks = [job.task for job in jobs]
+        if tasks.count(first) == len(tasks):
+            self.groups.add((queue, first))
+            self.unit.counts.move(queue, first, QUEUED, RUNNING_KIND, len(tasks))
+            return
+        for task, number in Counter(tasks).items():
+            self.groups.add((queue, task))
+            self.unit.counts.move(queue, task, QUEUED, RUNNING_KIND, number)
 
     def _flush(self) -> None:
         """Lease all plain rows collected so far, one statement for each end of a lease."""

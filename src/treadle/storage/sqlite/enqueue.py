@@ -12,6 +12,7 @@ from typing import Any
 from treadle.core import defaults
 from treadle.core.model import NewJob, Record, State
 from treadle.errors import StorageError
+from treadle.storage.count_groups import QUEUED
 from treadle.storage.machine import store
 from treadle.storage.sqlite.inserts import ADD_BODY, SQL, insert, waited_for
 from treadle.storage.sqlite.rows import DOWN, LIMITS, encode, text
@@ -59,7 +60,9 @@ def add_plain(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None,
             bodies += (seq, bytearray(encode(job)))
         stored = 0
         for kind, alike in kinds.items():
-            stored += insert(unit.ex, ADD_PLAIN, alike, 3, (now, ROOM, *kind))
+            went = insert(unit.ex, ADD_PLAIN, alike, 3, (now, ROOM, *kind))
+            unit.counts.add(kind[0], kind[1], QUEUED, went)
+            stored += went
         if stored == len(part):
             insert(unit.ex, ADD_BODY, bodies, 2)
             answers += [

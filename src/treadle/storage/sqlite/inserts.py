@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from treadle.core.model import NewJob, Record, State
+from treadle.storage.count_groups import letter_of
 from treadle.storage.machine.rows import QueueEnds, Steps
 from treadle.storage.row_rules import rank
+from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.rows import DOWN, MORE, encode, flags_of, inserted, text
 from treadle.storage.sqlite.statements import BulkInsert, load
 
@@ -25,6 +27,7 @@ class Unit(QueueEnds, Protocol):
     ex: Execute
     many: Execute
     topics: set[str]
+    counts: Changes
 
     def add(self, row: Record, seq: int, flags: int) -> None: ...
 
@@ -57,6 +60,7 @@ class Batch:
         self._top = unit.ex(SQL["top"]).fetchone()[0]
         self._rows: list[Any] = []
         self._bodies: list[Any] = []
+        self._kinds: list[tuple[str, str, str]] = []  # what each row is counted as
         self._labels: list[tuple[str, int]] = []
         self._edges: list[tuple[str, str]] = []
         self._heads: dict[tuple[str, int], float | None] = {}  # queue, rank -> the stored first position
@@ -73,6 +77,7 @@ class Batch:
         if row.function_done or row.after or row.failures_allowed != 0 or row.deadline_at is not None or row.pending:
             flags |= MORE
         self._rows += inserted(row, self._top, flags, key)
+        self._kinds.append((job.queue, job.task, letter_of(row)))
         self._bodies += (self._top, bytearray(encode(job)))
         self._labels += [(label, self._top) for label in job.labels]
         self._edges += [(up, job.id) for up in dict.fromkeys(row.after)]
@@ -109,13 +114,15 @@ class Batch:
         unit = self._unit
         insert(unit.ex, ADD_ANY, self._rows, 23)
         insert(unit.ex, ADD_BODY, self._bodies, 2)
+        for kind in self._kinds:
+            unit.counts.add(*kind, 1)
         if self._labels:
             unit.many(SQL["add_label"], self._labels)
         for at in range(0, len(self._edges), STEP):
             if at:
                 yield
             unit.wait_for(self._edges[at : at + STEP], 0)
-        for batch in (self._rows, self._bodies, self._labels, self._edges):
+        for batch in (self._rows, self._bodies, self._kinds, self._labels, self._edges):
             batch.clear()
         self._heads.clear()
         self._firsts.clear()

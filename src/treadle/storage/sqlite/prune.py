@@ -31,6 +31,7 @@ def prune(unit: UnitOfWork, limit: int, past: str) -> Generator[InThread | None,
     unit.ex(SQL["drop_recent_claims"], (unit.now - DAY,))
     unit.ex(SQL["drop_workers"], (unit.now - 30 * DAY,))
     past = yield from _drop_limits(unit, past)
+    unit.counts.drop_empty(unit.ex)
     return went, past
 
 
@@ -83,6 +84,7 @@ def _delete(unit: UnitOfWork, rows: list[tuple[int, str, int]]) -> None:
     keyed = [id for _, id, flags in rows if flags & KEY]
     if keyed:
         unit.ex(SQL["drop_behind"], (text(keyed),))
+    unit.counts.drop_ended(unit.ex, seqs)
     unit.ex(SQL["drop_body"], (seqs,))
     unit.ex(SQL["drop_job"], (seqs,))
 

@@ -8,14 +8,12 @@ from typing import Any
 
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Presence, Record
-from treadle.core.query_model import Count
 from treadle.storage import queries
 from treadle.storage.admission import Usage, rate_use, rule_for
 from treadle.storage.sqlite.limits import SQL as LIMITS
 from treadle.storage.sqlite.limits import read
 from treadle.storage.sqlite.rows import (
     CHECKPOINTS,
-    STATES,
     decode_presence,
     from_json,
     record,
@@ -25,7 +23,6 @@ from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import BY_IDS, BY_SEQS
 
 SQL = load("queries")
-GLANCE = load("glance")
 
 
 def by_ids(db: sqlite3.Connection, ids: Sequence[str]) -> list[Record | None]:
@@ -47,32 +44,6 @@ def _records(db: sqlite3.Connection, found: Sequence[Any]) -> list[Record]:
     return [record(each, checkpoints.get(each[0], ())) for each in found]
 
 
-def counts(db: sqlite3.Connection) -> list[Any]:
-    found: list[Any] = from_json(db.execute(SQL["counts"]).fetchone()[0])
-    return found
-
-
-def told(db: sqlite3.Connection, found: Sequence[Any], now: float) -> tuple[Count, ...]:
-    """The counts, with the position of the first queued job read as a number: JSON would round it."""
-    firsts = [each[6] for each in found if each[6] is not None]
-    places = dict(db.execute(SQL["places"], (text(firsts),)).fetchall())
-    made = []
-    for queue, task, state, jobs, line, aside, first in found:
-        position = places.get(first)
-        made.append(
-            Count(
-                queue=queue,
-                task=task,
-                state=STATES[state],
-                jobs=jobs,
-                queued=line,
-                blocked=aside,
-                oldest=None if position is None else max(0.0, now - position),
-            )
-        )
-    return tuple(sorted(made, key=lambda count: (count.queue, count.task, count.state)))
-
-
 def workers(db: sqlite3.Connection, now: float) -> tuple[Presence, ...]:
     found = ((decode_presence(presence), seen) for presence, seen in db.execute(SQL["workers"]).fetchall())
     return queries.workers(found, now)
@@ -82,8 +53,8 @@ def limits(db: sqlite3.Connection) -> tuple[LimitUse, ...]:
     return queries.limit_uses(read(db.execute(LIMITS["all_facts"])))
 
 
-def limits_in_use(db: sqlite3.Connection, now: float, most: int | None = None) -> tuple[LimitUse, ...]:
-    """The limits and their use. Call this in the thread of searches. `most`: blocked jobs counted for each limit."""
+def limits_in_use(db: sqlite3.Connection, now: float, blocked: Mapping[str, int]) -> tuple[LimitUse, ...]:
+    """The limits and their use. Call this in the thread of searches. `blocked`: the jobs that each limit blocks."""
     facts = read(db.execute(LIMITS["all_facts"]))
     rules, used = queries.acting_rules(facts), dict[str, int]()
     if not rules:
@@ -91,8 +62,7 @@ def limits_in_use(db: sqlite3.Connection, now: float, most: int | None = None) -
     for key, taken, live in from_json(db.execute(SQL["used"]).fetchone()[0]):
         rule = rule_for(rules, key)
         used[key] = taken if rule is not None and rule.hold == "ended" else live
-    blocked = db.execute(SQL["aside"]) if most is None else db.execute(GLANCE["blocked"], (most,))
-    return queries.limit_uses(facts, used, dict(from_json(blocked.fetchone()[0])), _rates(db, rules, now))
+    return queries.limit_uses(facts, used, blocked, _rates(db, rules, now))
 
 
 def _rates(db: sqlite3.Connection, rules: Mapping[str, Limit], now: float) -> dict[str, queries.RateUse]:

@@ -5,7 +5,7 @@ An outcome that cannot be stored does not affect the others.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from treadle.core import defaults
@@ -20,12 +20,14 @@ from treadle.core.model import (
     Settled,
     State,
 )
+from treadle.storage.count_groups import BY_STATE, RUNNING
 from treadle.storage.machine.rows import STEP as SLOW_STEP
 from treadle.storage.machine.settle import renew
 from treadle.storage.machine.settle import settle as settle_one
 from treadle.storage.row_rules import CLOCK_BACK
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.advance_due import advance_due
+from treadle.storage.sqlite.recent_leases import Leased
 from treadle.storage.sqlite.rows import DOWN, KEY, NUMBER, SLOW_END, encode, run_of, text
 from treadle.storage.sqlite.slots import SQL as SLOTS
 from treadle.storage.sqlite.statements import load
@@ -42,10 +44,13 @@ ALIKE_BY_ID, ALIKE_BY_SEQ, ALIKE_RUN = (
         "seq BETWEEN :first AND :last",
     )
 )
+WINS = SQL["all_successes"]
+WINS_BY_ID, WINS_BY_SEQ = (SQL["successes"].format(column=column) for column in ("id", "seq"))
 STEP = 256  # plain outcomes between two turns of the loop
 GROUPS = 8  # groups of one version and attempt; if there are more, each is small and takes the general statement
 ENDED = 10  # bytes that an ending adds to a plain row, in addition to its result
 SUCCEEDED = State.SUCCEEDED
+SUCCESS = BY_STATE[NUMBER[SUCCEEDED]]
 KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": defaults.KEEP_LEAST}
 
 
@@ -154,7 +159,10 @@ def _end_plain(
             )
             for out in others
         ]
-        done += unit.ex(SQL["end"], {"rows": text(rows), "now": unit.now, "slow": slow, **KEEPS}).rowcount
+        values = {"rows": text(rows), "slow": slow}
+        for queue, task, state, jobs in unit.ex(SQL["ends"], values).fetchall():
+            unit.counts.move(queue, task, RUNNING, BY_STATE[state], jobs)
+        done += unit.ex(SQL["end"], {**values, "now": unit.now, **KEEPS}).rowcount
     if freed is not None:
         freed.give_back(unit)
     if done == len(outs):
@@ -187,18 +195,38 @@ def _succeed(unit: UnitOfWork, version: int, attempt: int, slow: int, results: d
         "room": ENDED,
         **KEEPS,
     }
-    seqs, common = unit.leases.take(results), next(iter(results.values()))
+    leased, common = unit.leases.take(results), next(iter(results.values()))
+    seqs = leased.seqs if leased is not None else []
+    one = leased is not None and len(leased.groups) == 1
+    if not one:
+        _count_successes(unit, values, list(results), leased)
     if any(result != common for result in results.values()):
-        if seqs is None:
-            return unit.ex(BY_ID, {**values, "rows": text(results)}).rowcount
-        return unit.ex(BY_SEQ, {**values, "rows": text(dict(zip(seqs, results.values(), strict=True)))}).rowcount
-    values |= {"result": common, "room": ENDED + len(common or "")}
-    if seqs is None:
-        return unit.ex(ALIKE_BY_ID, {**values, "rows": text(list(results))}).rowcount
-    run = run_of(sorted(seqs))
-    if run is None:
-        return unit.ex(ALIKE_BY_SEQ, {**values, "rows": text(seqs)}).rowcount
-    return unit.ex(ALIKE_RUN, {**values, "first": run[0], "last": run[1]}).rowcount
+        rows = text(dict(zip(seqs or results, results.values(), strict=True)))
+        done = unit.ex(BY_SEQ if seqs else BY_ID, {**values, "rows": rows}).rowcount
+    else:
+        values |= {"result": common, "room": ENDED + len(common or "")}
+        run = run_of(sorted(seqs)) if seqs else None
+        if run is not None:
+            done = unit.ex(ALIKE_RUN, {**values, "first": run[0], "last": run[1]}).rowcount
+        else:
+            alike = ALIKE_BY_SEQ if seqs else ALIKE_BY_ID
+            done = unit.ex(alike, {**values, "rows": text(seqs or list(results))}).rowcount
+    if one and leased is not None:
+        [(queue, task)] = leased.groups
+        unit.counts.move(queue, task, RUNNING, SUCCESS, done)
+    return done
+
+
+def _count_successes(unit: UnitOfWork, values: Mapping[str, Any], ids: list[str], leased: Leased | None) -> None:
+    """Count those of these rows that the next statement will end, of several tasks or leased elsewhere. Usually it is
+    all of them: that takes 800 instructions a row to find out, reading queue and task 3,000."""
+    names = {**values, "rows": text(ids if leased is None else leased.seqs)}
+    if leased is not None and unit.ex(WINS, names).fetchone()[0] == len(ids):
+        found = [(*group, jobs) for group, jobs in leased.groups.items()]
+    else:
+        found = unit.ex(WINS_BY_ID if leased is None else WINS_BY_SEQ, names).fetchall()
+    for queue, task, jobs in found:
+        unit.counts.move(queue, task, RUNNING, SUCCESS, jobs)
 
 
 # --- heartbeat

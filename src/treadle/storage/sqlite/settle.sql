@@ -29,6 +29,21 @@ UPDATE job SET state = e.value->>2, version = version + 1, attempt = e.value->>3
 FROM json_each(:rows) e
 WHERE job.id = e.value->>0 AND job.version = e.value->>1 AND job.state = 2 AND job.flags & :slow = 0;
 
+-- What the statements above are about to end, by queue and task.
+
+-- name: successes
+SELECT queue, task, count(*) FROM job
+WHERE {column} IN (SELECT value FROM json_each(:rows)) AND version = :version AND state = 2 AND flags & :slow = 0
+GROUP BY queue, task;
+
+-- name: all_successes
+SELECT count(*) FROM job
+WHERE seq IN (SELECT value FROM json_each(:rows)) AND version = :version AND state = 2 AND flags & :slow = 0;
+
+-- name: ends
+SELECT job.queue, job.task, e.value->>2, count(*) FROM json_each(:rows) e CROSS JOIN job ON job.id = e.value->>0
+WHERE job.version = e.value->>1 AND job.state = 2 AND job.flags & :slow = 0 GROUP BY 1, 2, 3;
+
 -- name: left
 SELECT e.key FROM json_each(?) e LEFT JOIN job ON job.id = e.value->>0
 WHERE job.version IS NOT (e.value->>1) + 1;

@@ -20,6 +20,7 @@ from treadle.errors import StorageUnavailable
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite.commit_latency import CommitLatency
 from treadle.storage.sqlite.connection import OpenFile
+from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
 from treadle.storage.sqlite.recent_leases import RecentLeases
@@ -165,7 +166,9 @@ class SharedTransactions:
                     raise
                 await self._file.in_thread(self._begin_patiently)  # for example a shell that writes
             before = self._file.db.total_changes
-            answers = await self._answers(group, topics)
+            counts = Changes()
+            answers = await self._answers(group, topics, counts)
+            counts.write(self._file.db)
             # one ending may release a million jobs
             weight = max(weight, (self._file.db.total_changes - before) // ROWS)
             if self._file.synchronous == "full":
@@ -183,7 +186,7 @@ class SharedTransactions:
         self._file.checkpoints.count(self._file.loop)
         return answers
 
-    async def _answers(self, group: list[Request], topics: set[str]) -> list[Any]:
+    async def _answers(self, group: list[Request], topics: set[str], counts: Changes) -> list[Any]:
         """Run the steps of all calls. Between two steps the loop gets a turn; a function that a step yields runs in a
         thread."""
         answers, at, begun = list[Any](), 0, time.perf_counter()
@@ -195,7 +198,7 @@ class SharedTransactions:
             if at and time.perf_counter() - begun > HELD:
                 await asyncio.sleep(0)
                 begun = time.perf_counter()
-            unit = UnitOfWork(self._file.db, self._file.now(), topics, self._leases)
+            unit = UnitOfWork(self._file.db, self._file.now(), topics, counts, self._leases)
             alone = end - at == 1
             steps = request.run(unit) if alone else self._merge(unit, [each.jobs or () for each in group[at:end]])
             try:

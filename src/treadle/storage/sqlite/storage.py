@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any
 
 from treadle.core import clock, defaults
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl
 from treadle.storage.contract import Capabilities
-from treadle.storage.sqlite import metrics, queries, transfer
+from treadle.storage.sqlite import counts, looks, metrics, queries, transfer
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.errors import translated
-from treadle.storage.sqlite.glance import glance
 from treadle.storage.sqlite.handoff import Mailbox, Mailboxes
 from treadle.storage.sqlite.limits import set_limits
 from treadle.storage.sqlite.notifier import Notifier
@@ -172,13 +172,20 @@ class SqliteStorage:
 
     async def stats(self) -> Stats:
         now = self._now()
-        found = await self._search(queries.counts)
-        db = self._file.look
-        return Stats(counts=queries.told(db, found, now), workers=queries.workers(db, now), limits=await self.limits())
+        found: Stats = await self._search(lambda db: looks.stats(db, now))
+        return found
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        while True:
+            found, repairs = await self._search(counts.compare)
+            repaired = partial(counts.repair, found=found, repairs=repairs)
+            if not (repair and found) or await self._calls.submit(repaired):
+                drifts: tuple[CountDrift, ...] = found
+                return drifts
 
     async def glance(self, most: int = 10_000) -> Glance:
         now = self._now()
-        found: Glance = await self._search(lambda db: glance(db, now, most))
+        found: Glance = await self._search(lambda db: looks.glance(db, now, most))
         return found
 
     async def _search(self, read: Callable[[Any], Any]) -> Any:
@@ -194,7 +201,7 @@ class SqliteStorage:
         if not use:
             return queries.limits(self._file.look)
         now = self._now()
-        found: tuple[LimitUse, ...] = await self._search(lambda db: queries.limits_in_use(db, now))
+        found: tuple[LimitUse, ...] = await self._search(lambda db: looks.limits(db, now))
         return found
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 
+from treadle.storage.count_groups import letter_of
 from treadle.storage.machine.limits import call_in_all
 from treadle.storage.sqlite import limits, metrics, queries
 from treadle.storage.sqlite.inserts import SQL as ENQUEUE
@@ -115,6 +116,7 @@ def _store(unit: UnitOfWork, fresh: Sequence[Carried], top: int) -> int:
         flags = flags_of(job) | (DOWN if job.id in waited else 0) | (AFTER if each.edges else 0)
         unit.ex(ADD, inserted(row, top, flags, job.key if each.holds_key else None))
         unit.ex(ENQUEUE["add_body"], (top, encode(job)))
+        unit.counts.add(job.queue, job.task, letter_of(row), 1)
         if job.labels:
             unit.many(ENQUEUE["add_label"], [(label, top) for label in job.labels])
         unit.add(row, top, flags)

@@ -12,11 +12,13 @@ from typing import Any
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage, rule_for
+from treadle.storage.count_groups import letter_of
 from treadle.storage.machine.limits import keeps_slots
 from treadle.storage.machine.rows import Dependent
 from treadle.storage.row_rules import costs, named_costs, rank
 from treadle.storage.sqlite import rows as columns
 from treadle.storage.sqlite.bulk_read import BulkRead
+from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.inserts import Batch
 from treadle.storage.sqlite.recent_leases import RecentLeases
 from treadle.storage.sqlite.rows import (
@@ -50,9 +52,14 @@ class UnitOfWork:
     """The rows that one call has read and changed. It never outlives its transaction."""
 
     def __init__(
-        self, db: sqlite3.Connection, now: float, topics: set[str], leases: RecentLeases | None = None
+        self,
+        db: sqlite3.Connection,
+        now: float,
+        topics: set[str],
+        counts: Changes,
+        leases: RecentLeases | None = None,
     ) -> None:
-        self._db = db
+        self._db, self.counts = db, counts
         self.leases = RecentLeases() if leases is None else leases
         self.ex: Callable[..., sqlite3.Cursor] = db.execute
         self.many: Callable[..., sqlite3.Cursor] = db.executemany
@@ -62,7 +69,7 @@ class UnitOfWork:
         self._rows: dict[str, Record | None] = {}
         self._seq: dict[str, int] = {}
         self._flags: dict[str, int] = {}
-        self._dirty: set[str] = set()
+        self._dirty: dict[str, str] = {}  # rows to write -> what each is counted as until then
         self._rules: dict[str, Limit] | None = None
         self._rates: dict[str, Usage] = {}
         self._move: MoveState | None = None
@@ -70,13 +77,13 @@ class UnitOfWork:
 
     def again(self) -> UnitOfWork:
         """An empty unit of work in the same transaction, after this one was synced."""
-        unit = UnitOfWork(self._db, self.now, self.topics, self.leases)
+        unit = UnitOfWork(self._db, self.now, self.topics, self.counts, self.leases)
         unit._rules, unit._looked, unit._move = self._rules, self._looked, self._move
         return unit
 
     def quiet(self) -> UnitOfWork:
         """The same, without publishing its changes."""
-        return UnitOfWork(self._db, self.now, set())
+        return UnitOfWork(self._db, self.now, set(), self.counts)
 
     def rows(self, statement: BulkRead, values: Sequence[object]) -> list[Any]:
         return statement.rows(self._db, values)
@@ -167,8 +174,9 @@ class UnitOfWork:
 
     def put(self, row: Record) -> None:
         id = row.job.id
+        if id not in self._dirty:
+            self._dirty[id] = letter_of(self.row(id))
         self._rows[id] = row
-        self._dirty.add(id)
         if row.queue_position is not None:
             self.topics.add(f"queue:{row.job.queue}")
         if row.state.final:
@@ -179,7 +187,7 @@ class UnitOfWork:
         if not self._dirty:
             return
         changed = []
-        for id in self._dirty:
+        for id, was in self._dirty.items():
             row, flags = self._rows[id], self._flags[id]
             assert row is not None
             flags = flags | MORE if more(row) else flags & ~MORE
@@ -190,6 +198,7 @@ class UnitOfWork:
             flags = self._write_slots(row, flags)
             self._flags[id] = flags
             changed.append(columns.updated(row, self._seq[id], flags))
+            self.counts.move(row.job.queue, row.job.task, was, letter_of(row))
         self._dirty.clear()
         self.many(SQL["put"], changed)
 

@@ -19,6 +19,7 @@ from treadle.errors import BadSession, StorageError, StorageUnavailable
 from treadle.storage.driver_sessions import FileSession, plain_cursor, plain_texts
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite import queries
+from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.enqueue import enqueue
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import WAIT
@@ -118,7 +119,9 @@ class UserTransaction:
             raw.execute("SAVEPOINT treadle")
             try:
                 self._file.check(raw)
-                answer = _walk(steps(UnitOfWork(Plain(raw), self._now(), self._topics)))  # type: ignore[arg-type]
+                counts, plain = Changes(), cast("sqlite3.Connection", Plain(raw))
+                answer = _walk(steps(UnitOfWork(plain, self._now(), self._topics, counts)))
+                counts.write(plain)
             except BaseException as error:
                 if raw.in_transaction:  # SQLite rolls back by itself when the disk is full
                     raw.execute("ROLLBACK" if began else "ROLLBACK TO treadle")

@@ -19,8 +19,9 @@ A test module like this one runs all of them, each law under its own name:
         return make
 
 The suite closes the storages. Other fixtures are optional: `durable` (default True: the data outlives the object),
-`speaks` (default True: `watch` wakes when a topic is published; return False if it only sleeps), and `user_transaction`
-for a Transactional storage (see `OpenTransaction` in `run.py`; its laws are skipped if the fixture is missing).
+`speaks` (default True: `watch` wakes when a topic is published; return False if it only sleeps), `spoil_count` (changes
+a kept count behind the storage's back; without it the laws of repairs are skipped), and `user_transaction` for a
+Transactional storage (see `OpenTransaction` in `run.py`; its laws are skipped if the fixture is missing).
 
 The tests need pytest and no plugin: each runs its own event loop. They never sleep and advance a clock by hand. Select
 laws with `-k law04`: the numbers are those of the documentation; `more` marks tests that belong to no numbered law.
@@ -32,7 +33,7 @@ from importlib import import_module
 
 import pytest
 
-from treadle.testing.conformance.run import durable, speaks, tests_of, user_transaction
+from treadle.testing.conformance.run import durable, speaks, spoil_count, tests_of, user_transaction
 
 LAWS = (
     "queue_order",
@@ -63,6 +64,7 @@ LAWS = (
     "prune",
     "queries",
     "glance",
+    "counts",
     "scanning",
     "metrics",
     "hints",
@@ -76,4 +78,4 @@ pytest.register_assert_rewrite(*(f"{__name__}.laws_{name}" for name in LAWS))
 _tests = {name: test for law in LAWS for name, test in tests_of(import_module(f"{__name__}.laws_{law}")).items()}
 globals().update(_tests)
 
-__all__ = ["durable", "speaks", "user_transaction", *_tests]  # noqa: PLE0604 - the names of the tests
+__all__ = ["durable", "speaks", "spoil_count", "user_transaction", *_tests]  # noqa: PLE0604 - the names of the tests

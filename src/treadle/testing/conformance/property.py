@@ -24,6 +24,7 @@ from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled, State
 from treadle.core.query_model import MetricsRow, Order, Query
 from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
+from treadle.storage import queries
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing.clock import HandClock
@@ -209,6 +210,8 @@ class Pair:
         self.rows = [row for row in expected if row is not None]
         stats = [await storage.stats() for storage in (self.model, self.subject)]
         self.same("counts", *[sorted(each.counts, key=lambda it: (it.queue, it.task, it.state)) for each in stats])
+        self.same("counts of the rows", queries.counts(self.rows, self.clock()), stats[0].counts)
+        self.same("drift", *[await storage.recount() for storage in (self.model, self.subject)])
         self.same("limits", *[sorted(each.limits, key=lambda it: it.key) for each in stats])
         await self._glance()
         order = ORDERS[self.turn % len(ORDERS)]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from treadle.core.query_model import Kind
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 
@@ -53,6 +54,15 @@ UserTransaction = Callable[[Storage], AbstractAsyncContextManager[OpenTransactio
 def user_transaction() -> UserTransaction:
     """`async with user_transaction(storage) as user:` opens one, and closes its connection at the end."""
     pytest.skip("this storage has no transactions")
+
+
+SpoilCount = Callable[[Storage, str, str, Kind, int], Awaitable[None]]
+
+
+@pytest.fixture
+def spoil_count() -> SpoilCount:
+    """`await spoil_count(storage, queue, task, kind, by)` changes a kept count, as no verb does."""
+    pytest.skip("the kept counts of this storage cannot be changed from here")
 
 
 @pytest.fixture

@@ -66,7 +66,9 @@ BEGIN
         WHERE x.act IS NOT NULL AND x.state = 1 AND x.delay = 0 AND job.id = x.id AND job.version = x.version
             AND job.state + 0 = 1 AND job.queue_position IS NULL AND job.blocked_on IS NULL AND job.lane IS NULL
             AND (job.words -> 'aging') IS NULL AND (job.limits IS NULL OR job.started_at IS NULL)
-        RETURNING job.id, job.queue
+        RETURNING job.id, job.queue, job.task
+    ), counted AS (
+        INSERT INTO count_change SELECT queue, task, 's', 'q', count(*) FROM moved GROUP BY queue, task
     ) SELECT coalesce(array_agg(id), '{}'), array_agg(DISTINCT queue) INTO acted, queues FROM moved;
     PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
     RETURN acted;
@@ -98,6 +100,8 @@ BEGIN
             over_at, created_at, t, keep, keep_failed, lease, queue, task, root, parent, limits, costs, after, words,
             spec, note
         FROM gone RETURNING id, queue
+    ), counted AS (
+        INSERT INTO count_change SELECT queue, task, kind_of(state, NULL, NULL), 'q', count(*) FROM gone GROUP BY queue, task, state
     ) SELECT coalesce(array_agg(id), '{}'), array_agg(DISTINCT queue) INTO acted, queues FROM again;
     PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
     RETURN acted;

@@ -20,7 +20,9 @@ BEGIN
                     FOR NO KEY UPDATE SKIP LOCKED))
                 AND state = 1 AND queue_position IS NULL AND blocked_on IS NULL AND return_position IS NULL
                 AND NOT coalesce(words ? 'aging', false) AND (function_done OR deadline_at IS NULL OR deadline_at > t)
-            RETURNING queue
+            RETURNING queue, task
+        ), counted AS (
+            INSERT INTO count_change SELECT queue, task, 's', 'q', count(*) FROM joined GROUP BY queue, task
         ) SELECT array_agg(DISTINCT queue) INTO queues FROM joined;
         PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
         WITH returned AS (
@@ -30,7 +32,9 @@ BEGIN
                     SELECT ctid FROM job WHERE due_at < t AND state = 2 ORDER BY due_at LIMIT most
                     FOR NO KEY UPDATE SKIP LOCKED))
                 AND limits IS NULL AND return_position IS NOT NULL AND (function_done OR deadline_at IS NULL OR deadline_at > t)
-            RETURNING queue
+            RETURNING queue, task
+        ), counted AS (
+            INSERT INTO count_change SELECT queue, task, 'r', 'q', count(*) FROM returned GROUP BY queue, task
         ) SELECT array_agg(DISTINCT queue) INTO queues FROM returned;
         PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
     END IF;

@@ -72,6 +72,8 @@ END $$;
 -- Write an unfinished row, and the slots it holds.
 CREATE FUNCTION put(r job) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM note_count(r.queue, r.task, kind_of(j.state, j.queue_position, j.blocked_on),
+        kind_of(r.state, r.queue_position, r.blocked_on)) FROM job j WHERE j.id = r.id;
     UPDATE job SET
         version = r.version, state = r.state, function_done = r.function_done, checkpoints = r.checkpoints, attempt = r.attempt, lost = r.lost,
         reopenings = r.reopenings, pending = r.pending, failures_allowed = r.failures_allowed, queue_position = r.queue_position, return_position = r.return_position,

@@ -108,7 +108,9 @@ BEGIN
     ) AS w;
     unlike := coalesce(unlike, '{}');
     WITH back AS (
-        UPDATE job SET queue_position = return_position WHERE ctid = ANY (spots) RETURNING queue
+        UPDATE job SET queue_position = return_position WHERE ctid = ANY (spots) RETURNING queue, task, blocked_on
+    ), counted AS (
+        INSERT INTO count_change SELECT queue, task, 'b' || blocked_on, 'q', count(*) FROM back GROUP BY queue, task, blocked_on
     ) SELECT array_agg(DISTINCT queue) INTO lines FROM back;
     PERFORM speak('queue:' || line) FROM unnest(lines) AS line;
     UPDATE gate SET opens = NULL
@@ -130,8 +132,12 @@ BEGIN
         WHERE blocked_on = limited AND queue_position IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
         EXIT WHEN NOT FOUND;
         IF r.name IS NULL THEN
-            UPDATE job SET queue_position = return_position WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL FOR NO KEY UPDATE SKIP LOCKED));
+            WITH back AS (
+                UPDATE job SET queue_position = return_position WHERE ctid = ANY (ARRAY(
+                    SELECT ctid FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL FOR NO KEY UPDATE SKIP LOCKED))
+                RETURNING task
+            )
+            INSERT INTO count_change SELECT line, task, 'b' || limited, 'q', count(*) FROM back GROUP BY task;
             PERFORM speak('queue:' || line);
         ELSE
             PERFORM call_in_line(limited, r, line, t);
@@ -187,7 +193,10 @@ BEGIN
         END LOOP;
     END IF;
     IF cardinality(come) > 0 THEN
-        UPDATE job SET queue_position = return_position WHERE id = ANY (come);
+        WITH back AS (
+            UPDATE job SET queue_position = return_position WHERE id = ANY (come) RETURNING task
+        )
+        INSERT INTO count_change SELECT line, task, 'b' || limited, 'q', count(*) FROM back GROUP BY task;
         PERFORM speak('queue:' || line);
     END IF;
 END $$;

@@ -128,7 +128,7 @@ BEGIN
                     AND j.id NOT IN (SELECT unnest(a.holds))     -- a hash: <> ALL would compare each with each
                 ORDER BY j.rank DESC, j.queue_position, j.id LIMIT share
                 FOR NO KEY UPDATE SKIP LOCKED)))
-            RETURNING job.id, rank, job.spec, job.state, job.version, job.attempt, job.lost, job.worker, job.queue_position,
+            RETURNING job.id, rank, task, job.spec, job.state, job.version, job.attempt, job.lost, job.worker, job.queue_position,
                 job.return_position, job.due_at, job.created_at, job.started_at, job.updated_at,
                 CASE WHEN NOT is_bare(job) THEN more(job) END AS more
         ), kept AS (
@@ -137,6 +137,8 @@ BEGIN
             ON CONFLICT (worker, slot) DO UPDATE SET claim_id = excluded.claim_id, at = excluded.at,
                 jobs = CASE WHEN recent_claim.claim_id = excluded.claim_id THEN recent_claim.jobs || excluded.jobs
                     ELSE excluded.jobs END
+        ), counted AS (
+            INSERT INTO count_change SELECT line, task, 'q', 'r', count(*) FROM taken GROUP BY task
         )
         SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position, j.return_position, j.due_at,
             j.created_at, j.started_at, j.updated_at, j.more

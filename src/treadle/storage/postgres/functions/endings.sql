@@ -16,6 +16,8 @@ $$;
 -- End a job. Before the call is over, count_endings counts the ending for the jobs that wait for it.
 CREATE FUNCTION finish(r job, state int, reason text, error text, keep float8, t float8) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    was text;
 BEGIN
     r.version := r.version + 1;
     r.state := state;
@@ -28,8 +30,9 @@ BEGIN
     r.updated_at := t;
     r.ended_at := t;
     r.expires_at := expires(r, r.state, t, keep);
-    DELETE FROM job WHERE id = r.id;
+    DELETE FROM job j WHERE j.id = r.id RETURNING kind_of(j.state, j.queue_position, j.blocked_on) INTO was;
     INSERT INTO ended SELECT (r).*;
+    PERFORM note_count(r.queue, r.task, was, kind_of(r.state, NULL, NULL));
     PERFORM speak('job:' || r.id);
     IF r.limits IS NOT NULL THEN
         DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;

@@ -65,12 +65,15 @@ BEGIN
             ) AS x;
         END IF;
         IF cardinality(winners) > 0 THEN
-            INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, key, words, lease, spec, state,
-                queue_position, return_position, created_at, updated_at)
-            SELECT ids[n], tasks[n], queues[n], coalesce(ranks[n], 0), coalesce(keeps[n], ${KEEP}),
-                coalesce(keeps_failed[n], ${KEEP_FAILED}), nullif(limits[n], '')::text[], nullif(costs[n], '')::int[], keys[n],
-                nullif(words[n], '')::jsonb, leases[n], specs[n], 1, t, t, t, t
-            FROM unnest(winners) AS n ORDER BY ids[n] COLLATE "C";
+            WITH put AS (
+                INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, key, words, lease, spec, state,
+                    queue_position, return_position, created_at, updated_at)
+                SELECT ids[n], tasks[n], queues[n], coalesce(ranks[n], 0), coalesce(keeps[n], ${KEEP}),
+                    coalesce(keeps_failed[n], ${KEEP_FAILED}), nullif(limits[n], '')::text[], nullif(costs[n], '')::int[], keys[n],
+                    nullif(words[n], '')::jsonb, leases[n], specs[n], 1, t, t, t, t
+                FROM unnest(winners) AS n ORDER BY ids[n] COLLATE "C" RETURNING queue, task
+            )
+            INSERT INTO count_change SELECT queue, task, NULL, 'q', count(*) FROM put GROUP BY queue, task;
         END IF;
         general := EXISTS (SELECT 1 FROM job j WHERE j.id = ANY (losers)) OR (
             EXISTS (SELECT 1 FROM ended e

@@ -197,8 +197,13 @@ BEGIN
     END IF;
     IF cardinality(aside_spots) > 0 THEN
         free_soon := freed_soon(gates, s.taken, keeps, aside_at);
-        UPDATE job SET queue_position = NULL, blocked_on = x.limited, due_at = deadline_at
-        FROM unnest(aside_spots, aside_at) AS x (spot, limited) WHERE job.ctid = x.spot AND NOT x.limited = ANY (free_soon);
+        WITH blocked AS (
+            UPDATE job SET queue_position = NULL, blocked_on = x.limited, due_at = deadline_at
+            FROM unnest(aside_spots, aside_at) AS x (spot, limited) WHERE job.ctid = x.spot AND NOT x.limited = ANY (free_soon)
+            RETURNING job.queue, job.task, job.blocked_on
+        )
+        INSERT INTO count_change SELECT b.queue, b.task, 'q', 'b' || b.blocked_on, count(*) FROM blocked b
+        GROUP BY b.queue, b.task, b.blocked_on;
         moving := cardinality(free_soon) > 0;
         barred := barred || free_soon;          -- it may be free for the next page, which counts it again
         freed := CASE WHEN NOT aside_at[cardinality(aside_at)] = ANY (free_soon) THEN freed END;

@@ -15,6 +15,8 @@ DECLARE
 BEGIN
     PERFORM enter(NULL);
     PERFORM advance_due(t);
+    PERFORM fold_counts();
+    PERFORM drop_empty_counts();
     LOOP
         -- is_needed is called only where a job waits or a workflow goes on: 5 us a row instead of 83
         picked := ARRAY(
@@ -36,7 +38,9 @@ BEGIN
         WHERE e.ctid = ANY (picked) AND NOT (
             (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
             AND is_needed(e.id, e.root))
-        RETURNING e.id, e.expires_at
+        RETURNING e.id, e.expires_at, e.queue, e.task, e.state
+    ), counted AS (
+        INSERT INTO count_change SELECT queue, task, kind_of(state, NULL, NULL), NULL, count(*) FROM away GROUP BY queue, task, state
     ) SELECT coalesce(array_agg(away.id), '{}'), max(away.expires_at) INTO gone, reached FROM away;
     DELETE FROM edge WHERE down = ANY (gone);
     DELETE FROM checkpoints WHERE id = ANY (gone);

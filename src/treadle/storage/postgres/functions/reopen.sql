@@ -123,6 +123,7 @@ END $$;
 CREATE FUNCTION reopen(r job, t float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM ended WHERE id = r.id;
+    PERFORM note_count(r.queue, r.task, kind_of(r.state, NULL, NULL), 'w');
     r.key := coalesce(r.key, r.words ->> 'started');
     IF r.key IS NOT NULL THEN
         UPDATE holder SET id = r.id WHERE key = r.key;

@@ -43,7 +43,7 @@ BEGIN
                         OR NOT EXISTS (SELECT 1 FROM edge WHERE edge.down = x.id AND edge.open)))
                 RETURNING job.id, job.version, job.state, rank, function_done, checkpoints, lost, reopenings, failures_allowed, return_position, deadline_at, created_at, started_at,
                     job.keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, limits, costs, after, words, spec,
-                    job.note, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
+                    kind_of(job.state, job.queue_position, job.blocked_on) AS was, job.note, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
                     x.error AS to_error, x.reason AS to_reason, x.note AS to_note, x.keep AS to_keep, x.act
             ), kept AS (
                 INSERT INTO ended (id, version, state, rank, function_done, checkpoints, attempt, lost, reopenings, failures_allowed, return_position, deadline_at,
@@ -57,6 +57,9 @@ BEGIN
                     key, lane, root, parent, limits, costs, after, words, spec, to_reason, coalesce(to_note, note),
                     to_result, to_value, to_error
                 FROM gone
+            ), counted AS (
+                INSERT INTO count_change SELECT queue, task, was, kind_of(to_state, NULL, NULL), count(*) FROM gone
+                GROUP BY queue, task, was, to_state
             ) SELECT array_agg(id), array_agg(id) FILTER (WHERE limits IS NOT NULL),
                 array_agg(limits::text) FILTER (WHERE limits IS NOT NULL),
                 array_agg(id) FILTER (WHERE act IS NOT NULL), array_agg(act) FILTER (WHERE act IS NOT NULL),

@@ -129,9 +129,11 @@ SET jit = off SET enable_hashjoin = on AS $$
         SELECT y.id, CASE WHEN b.last IS NOT NULL THEN b.last + y.behind
             ELSE least(t, b.head) + (y.behind - y.first) END AS queue_position
         FROM y JOIN begins b USING (queue, rank, lane)
+    ), queued AS (
+        UPDATE job SET state = 1, queue_position = p.queue_position, return_position = p.queue_position, due_at = CASE WHEN NOT function_done THEN deadline_at END
+        FROM positions AS p WHERE job.id = p.id RETURNING job.queue, job.task
     )
-    UPDATE job SET state = 1, queue_position = p.queue_position, return_position = p.queue_position, due_at = CASE WHEN NOT function_done THEN deadline_at END
-    FROM positions AS p WHERE job.id = p.id
+    INSERT INTO count_change SELECT queue, task, 'w', 'q', count(*) FROM queued GROUP BY queue, task
 $$;
 
 -- A job takes the key of its holder, and waits for the holder if that has begun.

@@ -43,12 +43,14 @@ BEGIN
                 ELSE x.over_at END
         FROM x, LATERAL (SELECT CASE WHEN x.simple AND x.task <> '' THEN 1 ELSE 0 END AS state) AS s
         ORDER BY x.id
-        ON CONFLICT DO NOTHING RETURNING job.id
+        ON CONFLICT DO NOTHING RETURNING job.id, job.queue, job.task, kind_of(job.state, job.queue_position, NULL) AS kind
+    ), counted AS (
+        INSERT INTO count_change SELECT put.queue, put.task, NULL, put.kind, count(*) FROM put GROUP BY put.queue, put.task, put.kind
     ) SELECT array_agg(put.id) INTO fresh FROM put;
     -- a new statement: it sees jobs that ended since the last one
     SELECT array_agg(id) INTO known FROM ended WHERE id = ANY (fresh);
     IF known IS NOT NULL THEN
-        DELETE FROM job WHERE id = ANY (known);
+        PERFORM take_out(known);
         fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
     END IF;
     RETURN coalesce(fresh, '{}');
@@ -337,7 +339,7 @@ BEGIN
     answers := asked;
     kept := fresh;
     IF cardinality(losers) > 0 THEN
-        DELETE FROM job WHERE id = ANY (losers);
+        PERFORM take_out(losers);
         answers := ARRAY(
             SELECT coalesce(l.answer, a.id) FROM unnest(asked) WITH ORDINALITY AS a (id, n)
             LEFT JOIN unnest(losers, rivals) AS l (id, answer) ON l.id = a.id ORDER BY a.n);

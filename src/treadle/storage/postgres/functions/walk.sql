@@ -140,9 +140,11 @@ BEGIN
                         started_at = t, updated_at = t,
                         key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END
                     WHERE ctid = ANY (met.spots)
-                    RETURNING id, rank, job.spec, job.state, job.version, job.attempt, job.lost, job.worker, job.queue_position,
+                    RETURNING id, rank, queue, task, job.spec, job.state, job.version, job.attempt, job.lost, job.worker, job.queue_position,
                         job.return_position, job.due_at, job.created_at, job.started_at, job.updated_at,
                         CASE WHEN NOT is_bare(job) THEN more(job) END AS more
+                ), counted AS (
+                    INSERT INTO count_change SELECT queue, task, 'q', 'r', count(*) FROM begun GROUP BY queue, task
                 )
                 SELECT b.spec, b.state, b.version, b.attempt, b.lost, b.worker, b.queue_position, b.return_position, b.due_at,
                     b.created_at, b.started_at, b.updated_at, b.more

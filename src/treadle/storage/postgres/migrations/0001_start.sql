@@ -88,6 +88,27 @@ CREATE INDEX ended_system ON ended (created_at, id) WHERE queue = 'treadle';
 -- Failed (4) and cancelled (5) jobs. A success is never in it.
 CREATE INDEX ended_bad ON ended (state, ended_at DESC, id) WHERE state > 3;
 
+-- How many jobs there are by queue, task and kind (`kind_of` in functions/counts.sql): the number in `job_count` and the
+-- sum of `count_change`, to which each call appends what it changes. The fold of the changes updates a row of
+-- `job_count` in place, and leaves only dead rows in `count_change`, which is scanned whole.
+CREATE TABLE job_count (
+    queue text COLLATE "C" NOT NULL,
+    task text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    jobs bigint NOT NULL,
+    PRIMARY KEY (queue, task, kind)
+) WITH (fillfactor = 50);
+CREATE TABLE count_change (
+    queue text COLLATE "C" NOT NULL,
+    task text COLLATE "C" NOT NULL,
+    was text COLLATE "C",                       -- NULL: new jobs
+    became text COLLATE "C",                    -- NULL: deleted jobs
+    jobs bigint NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_threshold = 1000000
+);
+
 -- `up` may be an unknown id. `open`: its ending has still to count. `soft`: any ending counts as a success. `version`:
 -- of the down row when it began to wait; a later wait has another version.
 CREATE TABLE edge (

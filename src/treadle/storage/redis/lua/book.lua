@@ -218,9 +218,15 @@ local function listed(r, v)
   if is and (was ~= is or old ~= new) then noted(B.zsets, K.list(is, r.j.queue), r.id, new) end
 end
 
+local function count(r, v)
+  local was, is = v.known and K.counted(v) or nil, K.counted(r)
+  if was ~= is then K.count(was, is, r.j, r.created_at, r.id) end
+end
+
 function B.put(r)
   local v, id = r.v, r.id
   in_line(r, v)
+  count(r, v)
   local was, is = v.state == RUNNING and v.worker or nil, r.state == RUNNING and r.worker or nil
   if was ~= is then
     if was then noted(B.sets, ns .. ':held:' .. was, id, false) end
@@ -241,6 +247,7 @@ end
 -- Remove the row from all views; the next `flush` deletes it.
 function B.forget(r)
   B.gone[#B.gone + 1] = r.id
+  K.count(K.counted(r.v), nil, r.j, r.created_at, r.id)
   if r.state == FAILED then noted(B.zsets, K.list('failed', r.j.queue), r.id, false) end
   if SPREAD and r.j.root then call('SREM', ns .. ':tree:' .. r.j.root, r.id) end
   B.rows[r.id], B.dirty[r.id] = false, nil

@@ -4,7 +4,7 @@
 -- again: 1 if the claim is repeated, 2 if there are more jobs to check. Without jobs, 2 may be followed by how far it
 -- has looked, which the next call passes as `passed`.
 do
-  if quiet == nil then quiet = call('EXISTS', MOVE, RULES, OPENS) == 0 end
+  if quiet == nil then quiet = call('EXISTS', MOVE, RULES, OPENS, RECOUNT) == 0 end
   local mark = away()
   if mark then return mark end
 end
@@ -206,6 +206,7 @@ for _, id in ipairs(ask.running) do holds[id] = true end
 
 local hot_ids, hot_set, hot_due, hot = {}, {}, {}, 0
 local HEAD = struct.pack('>BBI4i4i4I4I4I4', RUNNING, PLAIN, 1, 0, 0, 0, 0, 0)
+local watch = recount()
 local moments = {}                       -- lease -> due_at to expires_at as bytes, the score, the time
 local versions = {}                      -- version as bytes -> the start of a row with the next version
 
@@ -238,10 +239,11 @@ local function prepare(kind, queue, rank)
   local words = kind.asks ~= '' and cmsgpack.unpack(kind.asks) or {}
   local limits, m = priced(words.limits or {}), moments_of(kind.task)
   kind.limits, kind.gone, kind.score = limits, {}, m[2]
+  kind.was, kind.is = 'queued:' .. queue .. '\0' .. kind.task, 'running:' .. queue .. '\0' .. kind.task
   kind.lane = words.lane and lane_of(queue, rank, words.lane)
   kind.head = HEAD .. sub(kind.begin, 4, 19)
   kind.tail = m[1] .. sub(kind.begin, 2, 3) .. struct.pack('>HH', #ask.worker, #queue) .. ask.worker .. queue
-    .. (#limits > 0 and cmsgpack.pack(limits) or '')
+    .. (#limits > 0 and cmsgpack.pack(limits) or '\144') .. '\218' .. struct.pack('>H', #kind.task) .. kind.task
 end
 
 local function is_new(raw) return byte(raw) == READY and byte(raw, 2) == PLAIN and sub(raw, 83, 90) == NONE_BYTES end
@@ -265,6 +267,7 @@ local function lease_plain(id, body, raw, kind)
   hot_set[2 * hot - 1], hot_set[2 * hot] = id, row
   hot_due[2 * hot - 1], hot_due[2 * hot] = kind.score, id
   kind.taken = kind.taken + 1
+  if watch then watch.follow((struct.unpack('>d', body, #body - 7)), id, kind.was, kind.is) end
   if kind.lane then kind.gone[kind.taken] = id end
 end
 
@@ -279,6 +282,8 @@ local function leave_line(queue, rank, list, taken, kinds, last)
   for _, kind in pairs(kinds) do
     if kind.taken > 0 then
       many('ZREM', kind.lane, kind.gone)
+      counts[kind.was] = (counts[kind.was] or 0) - kind.taken
+      counts[kind.is] = (counts[kind.is] or 0) + kind.taken
       for _, cost in ipairs(ruled and {} or kind.limits) do count(cost[1], cost[2] * kind.taken) end
     end
   end

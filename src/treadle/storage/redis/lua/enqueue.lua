@@ -1,5 +1,5 @@
--- The bulk path of enqueue. ARGV: now, call, until (part.lua), then groups: queue, rank, n, n times id body. All jobs
--- are plain, and no id occurs twice.
+-- The bulk path of enqueue. ARGV: now, call, until (part.lua), then groups: queue, rank, n, number of their tasks, for
+-- each of these task and number of its jobs, n times id body. All jobs are plain, and no id occurs twice.
 -- Returns { now, the positions of the new jobs with a lane, 8 bytes each, then number in the call, body, row of each
 -- job that was stored before }.
 local NOW, NO_HEAD = num(now), '\0\0\0\0'
@@ -43,20 +43,31 @@ local function place_in(kind, line)
   return lane.last
 end
 
+local function task_of(body) return sub(body, 28, 27 + struct.unpack('>H', body, 20)) end
+
 local known, at, number, width = { NOW, '' }, 4, 0, #ARGV
 local topics, seen, positions = {}, {}, {}
 if asks then
   local ids, k = {}, 4
   while k < width do
-    for n = 1, tonumber(ARGV[k + 2]) do ids[#ids + 1] = ARGV[k + 1 + 2 * n] end
-    k = k + 3 + 2 * ARGV[k + 2]
+    local n = tonumber(ARGV[k + 2])
+    k = k + 4 + 2 * ARGV[k + 3]
+    for _ = 1, n do
+      ids[#ids + 1] = ARGV[k]
+      k = k + 2
+    end
   end
   if has_left(ids) then return { '\1' } end
 end
+local watch = recount()
 while at < width do
   local queue, rank, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
-  local ids, bodies = {}, {}
-  for k = 1, n do ids[k], bodies[k] = ARGV[at + 1 + 2 * k], ARGV[at + 2 + 2 * k] end
+  local ids, bodies, from, new = {}, {}, at + 2 + 2 * ARGV[at + 3], 'queued:' .. queue .. '\0'
+  for k = at + 4, done and 0 or from, 2 do
+    local field = new .. ARGV[k]
+    counts[field] = (counts[field] or 0) + ARGV[k + 1]
+  end
+  for k = 1, n do ids[k], bodies[k] = ARGV[from + 2 * k], ARGV[from + 1 + 2 * k] end
   local have, line, lanes = fetch(JOB, ids), line_of(queue, rank), {}
   local set, turns, made, rows, m, least = {}, {}, {}, {}, 0, now
   for k = 1, n do
@@ -65,8 +76,11 @@ while at < width do
       known[#known + 1] = number + k
       known[#known + 1] = have[k]
       known[#known + 1] = call('HGET', ROW, id) or ''
+      local field = not done and new .. task_of(body)
+      if field then counts[field] = counts[field] - 1 end
     elseif not done then
       local turn = NOW
+      if watch then watch.follow(now, id, nil, new .. task_of(body)) end
       if sub(body, 24, 27) ~= NO_HEAD then
         local kind = kind_of(body, line, lanes)
         if kind.lane then
@@ -98,9 +112,8 @@ while at < width do
       topics[#topics + 1] = 'queue:' .. queue
     end
   end
-  number, at = number + n, at + 3 + 2 * n
+  number, at = number + n, from + 2 + 2 * n
 end
 if #topics > 0 and not (number == 1 and not KEYS[3] and handed(ARGV[4])) then hint(ns .. ':say', cmsgpack.pack(topics)) end
 if ARGV[2] ~= '' and not done then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
 known[2] = table.concat(positions)
-return known

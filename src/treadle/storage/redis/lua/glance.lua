@@ -1,8 +1,7 @@
 -- ARGV: now, what to tell, then names "<kind>:<queue>" ('all' and 'counts': of all queues). kind: queued, running, or
 -- one of kinds.lua.
 -- Returns { now as 8 bytes, { kind, queue, jobs, position of the first queued job or '', ... }, { the names that were
--- not counted, because one call counts only so many } }. With 'all' it adds what the limits and workers are read from:
--- { facts, live, begun, the limits that block a job, the limits with a rate, workers }. Changes nothing.
+-- not counted, because one call counts only so many } }. With 'all' it adds { what `uses_of` returns }. Changes nothing.
 local MOST = 1000
 local counts, rest, what = {}, {}, ARGV[2]
 
@@ -13,24 +12,11 @@ local function said(kind, queue, jobs, first)
   end
 end
 
-local function line(queue)
-  local jobs, first = 0, nil
-  for _, rank in ipairs(call('ZRANGE', ns .. ':lines:' .. queue, 0, -1)) do
-    local list = ns .. ':line:' .. rank .. ':' .. queue
-    local size = call('ZCARD', list)
-    if size > 0 then
-      local head = tonumber(call('ZRANGE', list, 0, 0, 'WITHSCORES')[2])
-      if not first or head < first then first = head end
-      jobs = jobs + size
-    end
-  end
-  said('queued', queue, jobs, first and num(first) or '')
-end
-
 local function count(name)
   local kind, queue = string.match(name, '^(%a+):(.*)$')
   if kind == 'queued' then
-    line(queue)
+    local jobs, first = line_of(queue)
+    said(kind, queue, jobs, first and num(first) or '')
   elseif kind == 'running' then
     local jobs = tonumber(call('HGET', LIVE, 'queue:' .. queue) or 0)
     said(kind, queue, jobs + call('ZCARD', ns .. ':of:resumed:' .. queue), '')
@@ -64,7 +50,4 @@ for k, name in ipairs(names) do
   if k <= MOST then count(name) else rest[k - MOST] = name end
 end
 if what ~= 'all' then return { NOW_BYTES, counts, rest } end
-local rated = call('HKEYS', ns .. ':spent')
-for _, key in ipairs(call('HKEYS', ns .. ':bucket')) do rated[#rated + 1] = key end
-return { NOW_BYTES, counts, rest, call('HGETALL', ns .. ':facts'), live, call('HGETALL', BEGUN),
-         call('SMEMBERS', ns .. ':asides'), rated, call('HGETALL', ns .. ':workers') }
+return { NOW_BYTES, counts, rest, uses_of(live) }

@@ -19,6 +19,22 @@ function K.of(r, made)
   end
 end
 
+-- -> the kind as which a row, or the values that its views have, is counted
+function K.counted(r)
+  if r.state ~= READY then return STATES[r.state] end
+  return r.queue_position and 'queued' or r.blocked_on and 'blocked' or 'scheduled'
+end
+
+-- Count a job that is of another kind. `was` is nil: it is new; `is` is nil: it is deleted.
+function K.count(was, is, j, made, id)
+  if not j.names then j.names = ':' .. j.queue .. '\0' .. j.task end
+  was, is = was and was .. j.names, is and is .. j.names
+  if was then counts[was] = (counts[was] or 0) - 1 end
+  if is then counts[is] = (counts[is] or 0) + 1 end
+  local watch = recount()
+  if watch then watch.follow(made, id, was, is) end
+end
+
 function K.list(kind, queue)
   local list = OF .. ':' .. kind .. ':' .. queue
   if K.named[list] == nil then K.named[list] = kind .. ':' .. queue end

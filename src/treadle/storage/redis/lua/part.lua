@@ -7,11 +7,11 @@ if ARGV[2] ~= '' then
   if now > tonumber(ARGV[3]) then return { '\2' } end
   done = call('ZSCORE', ns .. ':done', ARGV[2]) and true
 else
-  if call('EXISTS', MOVE, SKIPS) > 0 then     -- one command for both, as most enqueues find neither
+  if call('EXISTS', MOVE, SKIPS, RECOUNT) > 0 then     -- one command for all, as most enqueues find none
     local mark = away()
     if mark then return mark end
   else
-    mark, skipping = false, false
+    mark, skipping, spot = false, false, false
   end
 end
 local asks = KEYS[3] and not done and ARGV[3] ~= 'here' and (SPREAD or ARGV[2] == '')

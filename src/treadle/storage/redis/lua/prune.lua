@@ -30,16 +30,36 @@ do
 end
 local ids, scores = first_of(all, LOOK)
 
--- Read their rows. The job of a plain row without a tail is not read: it has no key, no upstreams and no other workflow
--- than its own. That of a failed one is: the list of failed jobs that has it is named after its queue.
-local rows, raws, whole, nothing = {}, fetch(ROW, ids), {}, {}
+-- Read their rows. Of a plain one without a tail only queue and task are read, for the counts: it has no key, no
+-- upstreams and no other workflow than its own. A failed one is read whole: the list of failed jobs that has it is named
+-- after its queue.
+local PART = 50                          -- jobs in memory at a time, because their arguments may be large
+local rows, raws, whole, plain, nothing = {}, fetch(ROW, ids), {}, {}, {}
 for k, id in ipairs(ids) do
   local raw = raws[k]
   if raw and byte(raw) >= SUCCEEDED and byte(raw) ~= FAILED and byte(raw, 2) == PLAIN then
     local ended, expires = struct.unpack('>dd', raw, 99)
-    rows[id] = { id = id, j = nothing, after = nothing, ended_at = ended, expires_at = expires }
+    local r = { id = id, after = nothing, state = byte(raw), created_at = struct.unpack('>d', raw, 43), ended_at = ended,
+                expires_at = expires }
+    rows[id], r.v, plain[#plain + 1] = r, r, id
   else
     whole[#whole + 1] = id
+  end
+end
+do
+  local jobs = {}                        -- by queue and task
+  for from = 1, #plain, PART do
+    local some = { unpack(plain, from, math.min(from + PART - 1, #plain)) }
+    for k, body in ipairs(call('HMGET', JOB, unpack(some))) do
+      if body then
+        local tl, ql = struct.unpack('>HH', body, 20)
+        local names = sub(body, 20, 23) .. sub(body, 28, 27 + tl + ql)
+        jobs[names] = jobs[names] or { task = sub(body, 28, 27 + tl), queue = sub(body, 28 + tl, 27 + tl + ql) }
+        rows[some[k]].j = jobs[names]
+      else
+        rows[some[k]] = nil
+      end
+    end
   end
 end
 B.load(whole)

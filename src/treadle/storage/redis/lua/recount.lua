@@ -1,55 +1,43 @@
--- ARGV: now, the most rows to read, seconds after the last count during which nothing is done, "1" to change nothing.
--- Counts the slots in use from the rows, and corrects or only returns counters that differ: a script of an earlier version that failed
--- halfway, because its user lacked a right, left slots taken forever.
--- With more rows than that it reads only those with a due moment and counts only running jobs; with more of those too
--- it does nothing. Returns { limit, its counter before, its slots now, ... }.
-local LAST, told = ns .. ':recounted', {}
-if away() or call('EXISTS', LIVE, BEGUN) == 0 then return told end
-if now - (tonumber(call('GET', LAST) or nil) or -1e300) < tonumber(ARGV[3]) then return told end
-slowly()
-local look = ARGV[4] == '1'
-if not look then
-  make_way()
-  call('SET', LAST, num(now))
+-- ARGV: now, the number of a recount, how many rows to read.
+-- One step of a recount: counts the next rows, in the order of their creation. RECOUNT has these counts, and as '' the
+-- last row that was read. Each script that changes a row up to that one also changes these counts (base.lua), so
+-- they are exact at any time, whatever happens between two steps. After the last step they are those of all rows.
+-- Returns '' while another recount is in progress, '1' after the last step, otherwise '0'. RECOUNT expires 10 s after
+-- the last step of a process that died; the next step then begins anew.
+local run, last = unpack(call('HMGET', RECOUNT, 'run', ''))
+if run and run ~= ARGV[2] then return '' end
+make_way()
+local most, from = tonumber(ARGV[3]), 0
+if last then
+  local score = struct.unpack('>d', last)
+  if score == math.huge then return '1' end
+  local before, at = standing(MADE, call('ZCARD', MADE), score, sub(last, 9))
+  from = before + at
 end
-local most, list = tonumber(ARGV[2]), nil
-local whole = call('ZCARD', MADE) <= most
-if whole then list = MADE elseif call('ZCARD', DUE) <= most then list = DUE else return told end
+local found, ids = call('ZRANGE', MADE, from, from + most - 1, 'WITHSCORES'), {}
+for k = 1, #found, 2 do ids[#ids + 1] = found[k] end
+local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)
 
-local counts = { [LIVE] = {}, [BEGUN] = {} }
-local function add(hash, j)
-  local count = counts[hash]
-  count['queue:' .. j.queue] = (count['queue:' .. j.queue] or 0) + 1
-  for _, limit in ipairs(j.limits) do count[limit[1]] = (count[limit[1]] or 0) + limit[2] end
-end
-for from = 0, call('ZCARD', list) - 1, STEP do
-  local ids = call('ZRANGE', list, from, from + STEP - 1)
-  local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)
-  for k, id in ipairs(ids) do
-    local raw = raws[k]
-    if bodies[k] and raw and byte(raw) < SUCCEEDED and sub(raw, 83, 90) ~= NONE_BYTES then
-      local r = R.read(id, bodies[k], raw)
-      add(BEGUN, r.j)
-      if r.state == RUNNING and not r.function_done then add(LIVE, r.j) end
-    end
-  end
+local function kind_of(raw)
+  local state = raw and byte(raw) or READY
+  if state ~= READY then return STATES[state] end
+  if not raw or sub(raw, 51, 58) ~= NONE_BYTES then return 'queued' end
+  if byte(raw, 2) < TAIL then return 'scheduled' end
+  local wl, ql = struct.unpack('>HH', raw, 117)
+  return cmsgpack.unpack(sub(raw, 121 + wl + ql))[2] and 'blocked' or 'scheduled'
 end
 
-local freed = {}
-for _, hash in ipairs(whole and { LIVE, BEGUN } or { LIVE }) do
-  local count, stored = counts[hash], call('HGETALL', hash)
-  for k = 1, #stored, 2 do count[stored[k]] = count[stored[k]] or 0 end
-  for key, slots in pairs(count) do
-    local before = B.count(hash, key).value
-    if before ~= slots then
-      if not look then
-        B.add(hash, key, slots - before)
-        freed[key] = true
-      end
-      told[#told + 1], told[#told + 2], told[#told + 3] = key, before, slots
-    end
+local read = {}
+for k = 1, #ids do
+  local body = bodies[k]
+  if body then
+    local tl, ql = struct.unpack('>HH', body, 20)
+    local field = kind_of(raws[k]) .. ':' .. sub(body, 28 + tl, 27 + tl + ql) .. '\0' .. sub(body, 28, 27 + tl)
+    read[field] = (read[field] or 0) + 1
   end
 end
-for key in pairs(freed) do A.call_in_for(key) end
-if not look then B.finish() end
-return told
+local last = #ids < most and struct.pack('>d', math.huge) or struct.pack('>d', tonumber(found[#found])) .. ids[#ids]
+call('HSET', RECOUNT, 'run', ARGV[2], '', last)
+for field, jobs in pairs(read) do call('HINCRBY', RECOUNT, field, jobs) end
+call('PEXPIRE', RECOUNT, 10000)
+return #ids < most and '1' or '0'

@@ -4,7 +4,8 @@
 -- row: state flags version pending failures_allowed attempt lost reopenings keep keep_failed created_at, moments, rank,
 --      lengths of worker queue | worker queue tail
 -- A job without a row is plain and queued since it was stored. A plain job has only a priority, a lane and limits. Its
--- row ends with the limits as msgpack instead of a tail, so that settling it need not read the job.
+-- row ends with the limits as msgpack instead of a tail, and while it runs with the task behind them (\218 and its
+-- length, as msgpack has it), so that settling it need not read the job.
 local ROW_FORMAT = '>BBI4i4i4I4I4I4dddddddddddhHH'
 local ROW_SIZE = 120
 R = {}
@@ -84,7 +85,11 @@ function R.bytes(r)
   local j, worker, flags, tail = r.j, r.worker or '', 0, ''
   if j.plain then flags = PLAIN end
   if r.function_done then flags = flags + RAN end
-  if j.plain and #j.limits > 0 then tail = cmsgpack.pack(j.limits) end
+  if j.plain and r.state == RUNNING then
+    tail = (#j.limits > 0 and cmsgpack.pack(j.limits) or '\144') .. '\218' .. struct.pack('>H', #j.task) .. j.task
+  elseif j.plain and #j.limits > 0 then
+    tail = cmsgpack.pack(j.limits)
+  end
   if r.after ~= j.after or r.blocked_on or r.result or r.value or r.error or r.reason or #r.checkpoints > 0 or r.note or r.ups then
     flags = flags + TAIL
     tail = cmsgpack.pack({ r.after ~= j.after and r.after, r.blocked_on or false, r.result or false, r.value or false,

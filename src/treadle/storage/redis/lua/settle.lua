@@ -5,7 +5,7 @@
 -- Returns { number, status, what, other, ... } for the outcomes that were not simply applied. Status 'left': the job is
 -- in another shard; 'cross': the workflow `what` must first move to the first shard.
 do
-  quiet = call('EXISTS', MOVE, PARENTS, RULES, OPENS) == 0
+  quiet = call('EXISTS', MOVE, PARENTS, RULES, OPENS, RECOUNT) == 0
   local mark = away(CLOSING)
   if mark then return mark end
 end
@@ -44,22 +44,27 @@ end
 
 local HEAVY = 10000                      -- bytes of a result above which a full server refuses it
 
--- The common parts of rows that end alike: moments from due_at on, rank, lengths, worker, queue, limits. `ids`: those
--- that end now; nil if one of the limits has blocked jobs, which this path does not queue.
+-- The common parts of rows that end alike: moments from due_at on, rank, lengths, worker, queue, limits, task. `ids`:
+-- those that end now; nil if one of the limits has blocked jobs, which this path does not queue, or without a task: an
+-- earlier version has written the row. `names`: queue and task. `others`: how many fail or are cancelled, by state.
 local anybody_aside
 local function group_of(rest)
   local wl, ql = struct.unpack('>HH', rest, 51)
   local worker, queue = 55, 55 + wl
-  local group = { moments = NONE_BYTES .. sub(rest, 9, 24) .. NOW_BYTES .. NOW_BYTES, names = sub(rest, 49, 54 + wl + ql),
+  local group = { moments = NONE_BYTES .. sub(rest, 9, 24) .. NOW_BYTES .. NOW_BYTES, middle = sub(rest, 49, 54 + wl + ql),
                   worker = sub(rest, worker, queue - 1), queue = 'queue:' .. sub(rest, queue, queue + ql - 1), limits = {},
-                  ids = {} }
-  if #rest >= queue + ql then
-    group.limits = cmsgpack.unpack(sub(rest, queue + ql))
+                  ids = {}, names = nil }
+  local task
+  if byte(rest, queue + ql) == 144 then          -- no limits
+    task = sub(rest, queue + ql + 4)
+  elseif #rest >= queue + ql then
+    group.limits, task = cmsgpack.unpack(sub(rest, queue + ql))
     if anybody_aside == nil then anybody_aside = call('EXISTS', ns .. ':asides') == 1 end
     for _, cost in ipairs(anybody_aside and group.limits or {}) do
       if call('SISMEMBER', ns .. ':asides', cost[1]) == 1 then group.ids = nil end
     end
   end
+  if task then group.names = sub(rest, queue, queue + ql - 1) .. '\0' .. task else group.ids = nil end
   return group
 end
 
@@ -70,7 +75,7 @@ local function wording_of(word)
   local version = struct.pack('>I4', struct.unpack('>I4', word, 3) + 1)
   return { before = string.char(RUNNING, PLAIN) .. sub(word, 3, 6), attempt = sub(word, 7, 10), tail = tail,
            after = sub(word, 2, 2) .. (tail == '' and '\1' or '\5') .. version .. '\0\0\0\0',
-           keep = keep ~= NONE_BYTES and keep, failed = byte(word, 2) == FAILED }
+           keep = keep ~= NONE_BYTES and keep, failed = byte(word, 2) == FAILED, state = byte(word, 2) }
 end
 
 -- for rows kept this many seconds: expires_at as bytes and as a score, and their ids
@@ -107,12 +112,26 @@ local function list_failed(failed)
   end
 end
 
+-- Count the endings of a group.
+local function count_ended(group)
+  local n, names = #group.ids, ':' .. group.names
+  local was, is = 'running' .. names, 'succeeded' .. names
+  counts[was] = (counts[was] or 0) - n
+  for state, jobs in pairs(group.others or {}) do
+    local other = STATES[state] .. names
+    counts[other] = (counts[other] or 0) + jobs
+    n = n - jobs
+  end
+  counts[is] = (counts[is] or 0) + n
+end
+
 -- Release the slots, limit by limit.
 local function give_back(groups)
   local limited = {}
   for _, group in pairs(groups) do
     local n = group.ids and #group.ids or 0
     if n > 0 then
+      count_ended(group)
       many('SREM', ns .. ':held:' .. group.worker, group.ids)
       owe(group.queue, -n)
       for _, cost in ipairs(group.limits) do
@@ -128,7 +147,7 @@ do
   local raws, parents = fetch(ROW, ids), awaited()
   local set, due, topics, n = {}, {}, {}, 0
   local wordings, untils, groups, failed, heaviest = {}, {}, {}, {}, 0
-  local ending = num(-now)
+  local ending, watch = num(-now), recount()
   for k = 1, total do
     local raw, id, w = raws[k], ids[k], wordings[words[k]]
     if not w then
@@ -154,9 +173,17 @@ do
         if #w.tail > heaviest then heaviest = #w.tail end
         group.ids[#group.ids + 1] = id
         set[2 * n - 1], set[2 * n] = id, w.after .. sub(raw, 11, 14) .. w.attempt .. sub(raw, 19, 66) .. group.moments
-          .. u[1] .. group.names .. w.tail
+          .. u[1] .. group.middle .. w.tail
         due[n], topics[n] = id, 'job:' .. id
         u[3][#u[3] + 1] = id
+        if w.state ~= SUCCEEDED then
+          group.others = group.others or {}
+          group.others[w.state] = (group.others[w.state] or 0) + 1
+        end
+        if watch then
+          local names = ':' .. group.names
+          watch.follow((struct.unpack('>d', raw, 43)), id, 'running' .. names, STATES[w.state] .. names)
+        end
         if w.failed then
           local entries = failed[group.queue] or {}
           failed[group.queue] = entries

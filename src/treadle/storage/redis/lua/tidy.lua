@@ -1,7 +1,7 @@
--- ARGV: now, how many entries to check, then a cursor for each of `spent`, `bucket`, `workers`, `skips`.
+-- ARGV: now, how many entries to check, then a cursor for each of `spent`, `bucket`, `workers`, `skips`, `counts`.
 -- Deletes obsolete entries: windows that have passed, full buckets, workers without a heartbeat for 30 days, and
--- `skips` of empty queues. Also forgets the names of empty lists (kinds.lua). Returns the next cursors.
-if away() then return { ARGV[3], ARGV[4], ARGV[5], ARGV[6] } end
+-- `skips` of empty queues, counts of 0. Also forgets the names of empty lists (kinds.lua). Returns the next cursors.
+if away() then return { ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7] } end
 slowly()
 local GONE = 30 * 86400                  -- seconds after a worker's last heartbeat, or a start that no rule counts
 local function each(hash, at, drops)
@@ -38,4 +38,5 @@ return {
   each('spent', 3, over), each('bucket', 4, full),
   each('workers', 5, function(_, words) return struct.unpack('>d', words) < now - GONE end),
   each('skips', 6, function(field) return call('EXISTS', ns .. ':line:' .. field) == 0 end),
+  each('counts', 7, function(_, jobs) return jobs == '0' end),
 }

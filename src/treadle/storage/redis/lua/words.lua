@@ -12,6 +12,7 @@ local OLD, ENDED, LIVE, BEGUN = ns .. ':old', ns .. ':ended', ns .. ':live', ns 
 -- KEYS[3] is given if there are several shards.
 local SPREAD, LEFT = string.find(ns, '/', 1, true) ~= nil, ns .. ':left'
 local OPENS, RULES, PARENTS, SKIPS = ns .. ':opens', ns .. ':rules', ns .. ':parents', ns .. ':skips'
+local COUNTS, RECOUNT = ns .. ':counts', ns .. ':recount'
 
 local WAITING, READY, RUNNING, SUCCEEDED, FAILED, CANCELLED = 0, 1, 2, 3, 4, 5
 local STATES = { [0] = 'waiting', 'ready', 'running', 'succeeded', 'failed', 'cancelled' }

@@ -64,6 +64,16 @@ CREATE INDEX job_running ON job (started_at) WHERE state = 2;
 -- Waiting, scheduled and blocked jobs. A plain job is in none of these states.
 CREATE INDEX job_held ON job (state, blocked_on, due_at, queue) WHERE state < 2 AND queue_position IS NULL;
 
+-- How many jobs there are by queue, task and kind: w(aiting) q(ueued) s(cheduled) b(locked) r(unning) d(one) f(ailed)
+-- c(ancelled); `b` is followed by the limit. Each transaction that changes rows changes these numbers (counts.py).
+CREATE TABLE job_count (
+    queue TEXT NOT NULL,
+    task TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    jobs INTEGER NOT NULL,
+    PRIMARY KEY (queue, task, kind)
+) WITHOUT ROWID;
+
 -- `up` may be a job that is not stored yet. `open`: its ending has not been counted. `soft`: any ending counts as
 -- success. `named`: the down row names it in `after`, so it may not be pruned before the down row has ended. `version`:
 -- that of the down row when the wait began, because a later wait of the row is another one.
