@@ -64,7 +64,7 @@ class Page(Struct, frozen=True, gc=False):
 
 
 Kind = Literal["waiting", "queued", "scheduled", "blocked", "running", "succeeded", "failed", "cancelled"]
-"""The kinds of jobs that a storage counts: the states, with ready jobs as queued, scheduled (not due yet) or blocked."""
+"""The kinds that a storage counts: the states, with ready jobs as queued, scheduled (not due yet) or blocked."""
 
 
 class Count(Struct, frozen=True, gc=False, kw_only=True):
