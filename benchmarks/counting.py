@@ -5,10 +5,10 @@ checkout.
     python3 dev.py bench counting --against FOLDER [--pairs 8] [--jobs 20000] [--concurrency 16 256] [--tasks 1 5]
 
 The first form stores jobs of 20 tasks in four queues and calls `stats`, `glance` and `recount`; the figures are the
-fastest and the slowest of ten calls (three of `recount`). The second one alternates drains with the `treadle` of this
-checkout and that of FOLDER/src, each in a process and on a storage of its own, and reports the CPU time of a job, the
-worker's and the server's together: unlike the time of the run it hardly depends on what else the machine does. The
-ratio is the median over the pairs. The figures are in docs/benchmarks.md.
+fastest and the slowest of ten calls (three of `recount`), and the mean CPU time. The second one alternates drains with
+the `treadle` of this checkout and that of FOLDER/src, each in a process and on a storage of its own, and reports the
+CPU time of a job, the worker's and the server's together. The ratio is the median over the pairs. On a busy machine
+count instructions with callgrind instead. The figures are in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def places(storage: str) -> Iterator[tuple[Callable[[], str], int | None]]:
 # --- statistics
 
 
-async def statistics_of(url: str, rows: int) -> list[str]:
+async def statistics_of(url: str, rows: int, pid: int | None) -> list[str]:
     storage = connect(url)
     await storage.open()
     try:
@@ -63,12 +63,13 @@ async def statistics_of(url: str, rows: int) -> list[str]:
             )
         lines = []
         for name, times in (("stats", 10), ("glance", 10), ("recount", 3)):
-            took = []
+            took, used = list[float](), list[float]()
             for _ in range(times):
-                begun = time.perf_counter()
+                begun, before = time.perf_counter(), sum(cpu(pid))
                 await getattr(storage, name)()
                 took.append((time.perf_counter() - begun) * 1e3)
-            lines.append(f"| {name} | {min(took):,.2f} | {max(took):,.2f} |")
+                used.append((sum(cpu(pid)) - before) * 1e3)
+            lines.append(f"| {name} | {min(took):,.2f} | {max(took):,.2f} | {statistics.mean(used):,.1f} |")
         return lines
     finally:
         await storage.close()
@@ -152,10 +153,10 @@ def main(words: list[str]) -> None:
         print(asyncio.run(drain(url, int(jobs), int(concurrency), int(tasks), int(pid) or None)))
         return
     if options.against is None:
-        print(f"{options.rows:,} unfinished jobs\n\n| | fastest, ms | slowest, ms |\n|---|---|---|")
+        print(f"{options.rows:,} unfinished jobs\n\n| | fastest, ms | slowest, ms | CPU, ms |\n|---|---|---|---|")
         for storage in options.storages:
-            with places(storage) as (fresh, _):
-                lines = asyncio.run(statistics_of(fresh(), options.rows))
+            with places(storage) as (fresh, pid):
+                lines = asyncio.run(statistics_of(fresh(), options.rows, pid))
                 print("\n".join(f"| {storage}: {line[2:]}" for line in lines), flush=True)
         return
     print("| storage | concurrency | tasks | before, CPU us a job | now | change |\n|---|---|---|---|---|---|")

@@ -94,6 +94,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/mcp/",
     ),
     "Statistics and metrics": (
+        f"{LAWS}laws_counts.py",
         f"{LAWS}laws_glance.py",
         f"{LAWS}laws_metrics.py",
         "tests/admin/test_metrics.py",

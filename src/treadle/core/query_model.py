@@ -64,7 +64,7 @@ class Page(Struct, frozen=True, gc=False):
 
 
 Kind = Literal["waiting", "queued", "scheduled", "blocked", "running", "succeeded", "failed", "cancelled"]
-"""What a storage counts: the state of a job; a ready job is queued, scheduled (not due yet) or blocked by a limit."""
+"""The kinds that a storage counts: the states, with ready jobs as queued, scheduled (not due yet) or blocked."""
 
 
 class Count(Struct, frozen=True, gc=False, kw_only=True):

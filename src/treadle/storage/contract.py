@@ -222,8 +222,8 @@ class Storage(Protocol):
         """Count the rows, and return each group whose kept count differs, by queue, task, kind and limit; () if none
         does. With `repair` these counts are corrected.
 
-        Reads every row, and holds up no other call. Changes that other calls make meanwhile are neither lost nor
-        reported. Does no maintenance."""
+        Reads every row, and holds up no other call. It loses no change that another call makes
+        meanwhile, and reports none as a difference. Does no maintenance."""
         ...
 
     # operating

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.model import Record, State
 from treadle.core.query_model import Count, Kind, QueueGlance
@@ -37,7 +38,7 @@ Row = tuple[str, str, str, int]
 
 
 def letter_of(row: Record) -> str:
-    """What a row is counted as, as it is stored."""
+    """The kind of a row, as stored with its count."""
     if row.state is not State.READY:
         return _OF_STATE[row.state]
     if row.queue_position is not None:
@@ -69,20 +70,18 @@ class KeptCounts(Struct):
 
     def glance(self, most: int) -> tuple[tuple[QueueGlance, ...], tuple[str, ...]]:
         """The queues of a glance, and the kinds whose number it bounds."""
-        found: dict[str, Counter[str]] = {}
+        found: dict[str, dict[str, int]] = {}
         for queue, _, kind, jobs in self.rows:
             name = LETTERS[kind[0]]
             if jobs > 0 and (name == "queued" or name in KINDS):
-                found.setdefault(queue, Counter())[name] += jobs
-        queues = [
-            QueueGlance(
-                name=queue,
-                oldest=max(0.0, self.now - self.heads[queue]) if queue in self.heads else None,
-                **kinds,
-            )
-            for queue, kinds in found.items()
-        ]
+                kinds = found.setdefault(queue, {})
+                kinds[name] = kinds.get(name, 0) + jobs
+        queues = [replace(QueueGlance(name=queue, oldest=self._age(queue)), **kinds) for queue, kinds in found.items()]
         return merged_glances([(queues, ())], most)
+
+    def _age(self, queue: str) -> float | None:
+        head = self.heads.get(queue)
+        return None if head is None else max(0.0, self.now - head)
 
 
 def kind_as_stored(group: Group) -> str:

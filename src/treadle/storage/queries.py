@@ -171,7 +171,7 @@ def scanned_page(found: Sequence[Record], query: Query, scan: int, total: int | 
 
 
 def kind_of(row: Record) -> Kind:
-    """What a storage counts this row as."""
+    """The kind under which this row is counted."""
     kind: Any = ready_kind(row) or str(row.state)
     return cast("Kind", kind)
 

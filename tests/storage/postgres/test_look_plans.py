@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import psycopg
@@ -46,9 +46,9 @@ class Looks:
         page = await self.storage.find(Query(**{"limit": BOUND, "scan": BOUND, **options}))
         return await self._read() - before, [row.job.id for row in page.records]
 
-    async def glance(self) -> int:
+    async def of(self, look: Callable[[PostgresStorage], Awaitable[Any]]) -> int:
         before = await self._read()
-        await self.storage.glance(BOUND)
+        await look(self.storage)
         return await self._read() - before
 
 
@@ -110,10 +110,11 @@ async def looks(filled: str) -> AsyncIterator[Looks]:
         await storage.close()
 
 
-async def test_a_glance(looks: Looks) -> None:
-    """At most the bound for each queue and kind; besides, one for each queue, priority and blocking limit."""
-    assert await looks.glance() < FEW
-    assert await looks.glance() < FEW
+@pytest.mark.parametrize("look", [PostgresStorage.stats, PostgresStorage.glance, PostgresStorage.limits])
+async def test_statistics_read_the_kept_counts(looks: Looks, look: Callable[[PostgresStorage], Awaitable[Any]]) -> None:
+    """Of jobs, they read one for each queue and priority, and the running ones."""
+    assert await looks.of(look) < FEW
+    assert await looks.of(look) < FEW
 
 
 @pytest.mark.parametrize(

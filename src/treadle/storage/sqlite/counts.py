@@ -22,7 +22,7 @@ CHANGE, ADD = SQL["change"], SQL["add"]
 
 
 class Changes:
-    """What one transaction adds to the kept counts. Changes are noted when the rows are written, not before."""
+    """The changes of one transaction to the kept counts. Changes are noted when the rows are written, not before."""
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[str, str, str], int] = {}

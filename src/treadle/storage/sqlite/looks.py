@@ -1,4 +1,4 @@
-"""What a person or a program looks at again and again: statistics, and a glance. Both read the kept counts."""
+"""Reads statistics and the glance, which programs repeat every few seconds, from the kept counts."""
 
 from __future__ import annotations
 

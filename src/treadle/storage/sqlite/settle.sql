@@ -29,7 +29,7 @@ UPDATE job SET state = e.value->>2, version = version + 1, attempt = e.value->>3
 FROM json_each(:rows) e
 WHERE job.id = e.value->>0 AND job.version = e.value->>1 AND job.state = 2 AND job.flags & :slow = 0;
 
--- What the statements above are about to end, by queue and task.
+-- The rows that the statements above are about to end, by queue and task.
 
 -- name: successes
 SELECT queue, task, count(*) FROM job

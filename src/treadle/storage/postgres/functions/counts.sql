@@ -3,7 +3,7 @@
 -- count of a group is the number in `job_count` and the sum of its changes. `fold_counts` adds the changes up now and
 -- then. An error that undoes the rows undoes the change with them, and a user's transaction counts when it commits.
 
--- What a job is counted as: w(aiting) q(ueued) s(cheduled) b(locked) r(unning) d(one) f(ailed) c(ancelled); `b` is
+-- The kind under which a job is counted: w(aiting) q(ueued) s(cheduled) b(locked) r(unning) d(one) f(ailed) c(ancelled); `b` is
 -- followed by the limit.
 CREATE FUNCTION kind_of(state smallint, queue_position float8, blocked_on text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE state WHEN 2 THEN 'r' WHEN 3 THEN 'd'
