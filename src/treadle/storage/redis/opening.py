@@ -28,7 +28,7 @@ def stored_schema(shards: int) -> str:
 
 
 def check_schema(stored: bytes, wanted: int, where: str, ns: str) -> int:
-    """The stored version. Raises SchemaTooNew, or BadUrl for a namespace with another number of shards than `wanted`."""
+    """The stored version. Raises SchemaTooNew, and BadUrl for another number of shards than `wanted`."""
     found, _, shards = stored.decode().partition("/")
     if int(found) > SCHEMA:
         raise SchemaTooNew(int(found), SCHEMA)
