@@ -32,19 +32,17 @@ def export(target: Target, filters: Filters, running: bool, payload: bool, limit
     reads the storage.
     """
     from treadle.admin.histories import histories, line
-    from treadle.server.redaction import Redaction
 
     if running and "state" in filters:
         raise click.UsageError("give --running or --state, not both")
     if running:
         filters["state"] = UNFINISHED
-    redaction = None if payload else Redaction()
     written = 0
 
     async def write(app: App) -> None:
         nonlocal written
         async for history in histories(app._core, filters, limit):
-            data(line(history, redaction))
+            data(line(history, None if payload else app._core.redactor.of(history.task)))
             written += 1
 
     target.run(write, look=True)

@@ -249,10 +249,12 @@ def kept_glances(
         if jobs > 0:
             found[queue][kind] += jobs
     return tuple(
-        QueueGlance(
-            name=name,
-            queued=kinds["queued"],
-            oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None,
+        replace(
+            QueueGlance(
+                name=name,
+                queued=kinds["queued"],
+                oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None,
+            ),
             **{kind: kinds[kind] for kind in KINDS},
         )
         for name, kinds in sorted(found.items())

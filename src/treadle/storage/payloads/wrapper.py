@@ -53,9 +53,11 @@ class PayloadStorage(StorageProxy):
         keys = () if self.texts.keys is None else self.texts.keys.names
         return replace(self.storage.capabilities, payloads=self.texts.objects is not None, keys=keys)
 
-    async def open(self) -> None:
+    async def open(self, look: bool = False) -> None:
         """Open the storage. Raises BadOption if the blob store has the texts of another storage."""
-        await super().open()
+        await super().open(look)
+        if look:
+            return
         try:
             await self.check_owner()
         except StorageError as error:  # small jobs need no blob store; a token may lack the right

@@ -21,7 +21,7 @@ from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.migrate import newest, readable_state
 from treadle.storage.postgres.pool import Pool, is_missing
-from treadle.storage.postgres.rows import STATES, STEPS, TOLD, TOLD_COLUMNS, TOLD_ENDED, heard
+from treadle.storage.postgres.rows import STEPS, TOLD, TOLD_COLUMNS, TOLD_ENDED, heard
 from treadle.storage.postgres.topics import Caller
 
 # The columns of `more_of` in functions/more.sql, in its order.
@@ -40,7 +40,27 @@ _METRICS: Final = (
 )
 _GATES: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE spent > 0 OR tokens IS NOT NULL"
 _STARTS: Final = "SELECT key, at, cost FROM {schema}.start ORDER BY key, at"
-_KINDS: Final = {"waiting": "waiting", "running": "running", "failed": "failed"}
+_NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
+_WORKERS: Final = "SELECT presence, seen FROM {schema}.worker ORDER BY num"
+# Jobs by queue, task and the kind of `kind_of` in functions/counts.sql, with the first queue position.
+_COUNTS: Final = """
+SELECT queue, task, CASE state WHEN 0 THEN 'w' WHEN 2 THEN 'r'
+    ELSE CASE WHEN queue_position IS NOT NULL THEN 'q' WHEN blocked_on IS NOT NULL THEN 'b' || blocked_on ELSE 's' END
+    END, count(*), min(queue_position)
+FROM {schema}.job GROUP BY 1, 2, 3
+UNION ALL
+SELECT queue, task, CASE state WHEN 3 THEN 'd' WHEN 4 THEN 'f' ELSE 'c' END, count(*), NULL
+FROM {schema}.ended GROUP BY 1, 2, 3
+"""
+# As `used_by_limit` in functions/looks.sql.
+_USES: Final = """
+SELECT key, coalesce(sum(cost) FILTER (WHERE live), 0), sum(cost) FROM {schema}.slot GROUP BY key
+UNION ALL
+SELECT 'queue:' || queue, count(*) FILTER (WHERE NOT function_done), count(*)
+FROM {schema}.job WHERE state = 2 GROUP BY queue
+UNION ALL
+SELECT 'queue:' || queue, 0, count(*) FROM {schema}.job WHERE started_at IS NOT NULL AND state < 2 GROUP BY queue
+"""
 
 
 class LookRunner(Caller):
@@ -54,10 +74,8 @@ class LookRunner(Caller):
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         if not self.has_functions:
-            if text == queries.RATES:
-                return await self._rates(values[0])
-            if text == queries.GLANCE:
-                return await self._glance(values[0])
+            if text == queries.LOOK:
+                return await self._look(values[0])
             if text == queries.BY_IDS:
                 text, values = _BY_IDS, [*values, *values]
             if text == metrics.READ:
@@ -81,7 +99,7 @@ class LookRunner(Caller):
         return Page(found.records, found.cursor, found.total, len(found.records), moment)
 
     async def _moment(self, now: Any) -> float:
-        return float(now if now is not None else (await self.run(queries.NOW, []))[0][0])
+        return float(now if now is not None else (await self.run(_NOW, []))[0][0])
 
     async def _rates(self, now: Any) -> list[Row]:
         """The rows of the function `rates`: limit, starts that are left, the next start."""
@@ -98,27 +116,20 @@ class LookRunner(Caller):
                 rows.append((key, level(rule, usage, moment), opens_at(rule, usage, 1, moment)))
         return rows
 
-    async def _glance(self, now: Any) -> list[Row]:
-        """The row of the function `glance`, with counts that have no bound."""
-        at, queued, kinds = await self._moment(now), dict[str, list[Any]](), dict[tuple[str, str], int]()
-        for queue, _, number, jobs, line, blocked, first in await self.run(queries.COUNTS, []):
-            state = STATES[number]
-            if line:
-                found = queued.setdefault(queue, [queue, 0, first])
-                found[1:] = [found[1] + line, min(found[2], first)]
-            if state == "ready":
-                for kind, count in (("blocked", blocked), ("scheduled", jobs - line - blocked)):
-                    kinds[kind, queue] = kinds.get((kind, queue), 0) + count
-            elif state in _KINDS:
-                kinds[state, queue] = kinds.get((state, queue), 0) + jobs
+    async def _look(self, now: Any) -> list[Row]:
+        """The row of the function `look`, with jobs that are counted here."""
+        at, heads, counts = await self._moment(now), dict[str, float](), list[Row]()
+        for queue, task, kind, jobs, first in await self.run(_COUNTS, []):
+            counts.append((queue, task, kind, jobs))
+            if first is not None:
+                heads[queue] = min(first, heads.get(queue, first))
         told = [
             at,
-            list(queued.values()),
-            [(kind, queue, jobs, False) for (kind, queue), jobs in kinds.items()],
-            [(presence, seen) for presence, seen in await self.run(queries.WORKERS, [])],
+            counts,
+            list(heads.items()),
+            await self.run(_WORKERS, []),
             await self.run(queries.FACTS, []),
-            await self.run(queries.USES, []),
-            await self.run(queries.ASIDE, []),
+            await self.run(_USES, []),
             await self._rates(at),
         ]
         return [(msgspec.json.encode(told, enc_hook=float).decode(),)]
