@@ -253,7 +253,11 @@ def kept_glances(
             name=name,
             queued=kinds["queued"],
             oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None,
-            **{kind: kinds[kind] for kind in KINDS},
+            running=kinds["running"],
+            scheduled=kinds["scheduled"],
+            blocked=kinds["blocked"],
+            waiting=kinds["waiting"],
+            failed=kinds["failed"],
         )
         for name, kinds in sorted(found.items())
     )
