@@ -45,6 +45,11 @@ def places(storage: str) -> Iterator[tuple[Callable[[], str], int | None]]:
 
         with Postgres() as server:
             yield lambda: f"{server.url}?schema=t{next(numbers)}", server.pid
+    elif storage == "redis":
+        from tests.servers.valkey import Valkey
+
+        with Valkey() as server:
+            yield lambda: f"{server.url}?ns=t{next(numbers)}", server.pid
     else:
         with tempfile.TemporaryDirectory() as folder:
             yield lambda: f"sqlite:///{folder}/{next(numbers)}.db?synchronous=normal", None
@@ -139,7 +144,9 @@ def compare(storage: str, against: Path, pairs: int, words: Sequence[int]) -> st
 
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="dev.py bench counting", description=__doc__)
-    parser.add_argument("--storages", nargs="+", default=["sqlite", "postgres"], choices=["sqlite", "postgres"])
+    parser.add_argument(
+        "--storages", nargs="+", default=["sqlite", "postgres", "redis"], choices=["sqlite", "postgres", "redis"]
+    )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--against", type=Path, help="another checkout, to compare drains with")
     parser.add_argument("--pairs", type=int, default=8)

@@ -304,6 +304,7 @@ TABLE: dict[str, list[Probe]] = {
         )
     ],
     "POST /v1/work/stats": [("/v1/work/stats", {})],
+    "POST /v1/work/recount": [("/v1/work/recount", {}), ("/v1/work/recount", {"repair": True})],
     "POST /v1/work/glance": [("/v1/work/glance", {}), ("/v1/work/glance", {"most": 1})],
     "POST /v1/work/store_metrics": [
         ("/v1/work/store_metrics", {"rows": [measured("own")], "remove": [measured("theirs"), measured("own")]}),

@@ -66,6 +66,7 @@ SAME_OVER_HTTP: Final = {
     "prune": messages.Prune,
     "get": messages.Ids,
     "glance": messages.GlanceCall,
+    "recount": messages.Recount,
     "limits": messages.LimitsCall,
     "store_metrics": messages.StoreMetrics,
     "read_metrics": messages.ReadMetrics,

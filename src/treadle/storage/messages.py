@@ -16,7 +16,7 @@ from treadle import errors
 from treadle.core import defaults
 from treadle.core.limit_model import Declare, Limit, LimitChange, LimitUse, Pause, Resume
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Pairs, Presence, Record, Settled, State
-from treadle.core.query_model import MetricsRow
+from treadle.core.query_model import CountDrift, MetricsRow
 
 LONG: Final = 100_000  # entries of any list of a request
 FEW: Final = 10_000  # queues or tasks of one claim
@@ -221,6 +221,18 @@ class LimitUses(Struct, frozen=True):
     limits: tuple[LimitUse, ...]
 
 
+class Recount(Struct, frozen=True):
+    """`repair`: correct the kept counts."""
+
+    repair: bool = False
+
+
+class Drifts(Struct, frozen=True):
+    """The groups of jobs whose kept count differs from the rows."""
+
+    drifts: tuple[CountDrift, ...]
+
+
 class GlanceCall(Struct, frozen=True):
     """`most`: jobs that are counted of each kind."""
 
@@ -354,6 +366,7 @@ Verb = Literal[
     "find",
     "stats",
     "glance",
+    "recount",
     "limits",
     "set_limits",
     "prune",

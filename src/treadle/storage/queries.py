@@ -249,13 +249,15 @@ def kept_glances(
         if jobs > 0:
             found[queue][kind] += jobs
     return tuple(
-        replace(
-            QueueGlance(
-                name=name,
-                queued=kinds["queued"],
-                oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None,
-            ),
-            **{kind: kinds[kind] for kind in KINDS},
+        QueueGlance(
+            name=name,
+            queued=kinds["queued"],
+            oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None,
+            running=kinds["running"],
+            scheduled=kinds["scheduled"],
+            blocked=kinds["blocked"],
+            waiting=kinds["waiting"],
+            failed=kinds["failed"],
         )
         for name, kinds in sorted(found.items())
     )

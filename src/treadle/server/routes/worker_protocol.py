@@ -130,6 +130,7 @@ class WorkerProtocol:
                 "operate",
                 "Set, remove, pause and resume limits",
             ),
+            verb(self.recount, messages.Recount, messages.Drifts, "operate", "Compare the kept counts with the rows"),
             verb(self.prune, messages.Prune, messages.Number, "operate", "Delete ended rows past their retention"),
             verb(
                 self.store_metrics,
@@ -138,9 +139,7 @@ class WorkerProtocol:
                 "work",
                 "Store rows of metrics, each in place of the one with its identity",
             ),
-            verb(
-                self.read_metrics, messages.ReadMetrics, messages.MetricsRows, "read", "Return rows of metrics by time"
-            ),
+            verb(self.read_metrics, messages.ReadMetrics, messages.MetricsRows, "read", "Return rows of metrics"),
             verb(self.watch, messages.Watch, messages.Topics, "read", "Wait for a hint"),
         ]
 
@@ -326,6 +325,10 @@ class WorkerProtocol:
     async def glance(self, call: Call[messages.GlanceCall, messages.Nothing]) -> Glance:
         a_count("most", call.body.most, 1, MOST_COUNTED)
         return rights.glanced(call.token, await self._app.storage.glance(call.body.most))
+
+    async def recount(self, call: Call[messages.Recount, messages.Nothing]) -> messages.Drifts:
+        for_everybody(call.token, "the counts of all rows")
+        return messages.Drifts(await self._app.storage.recount(call.body.repair))
 
     # --- metrics
 

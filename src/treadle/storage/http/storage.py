@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import Glance, MetricsRow, Page, Query, Stats
+from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.core.redaction import origin, shown, target
 from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
 from treadle.storage import messages
@@ -40,6 +40,7 @@ from treadle.storage.value_checks import (
 T = TypeVar("T")
 
 TIMEOUT: Final = 30.0  # s for a response, on top of the time that a call asks to wait
+RECOUNT: Final = 600.0  # s more, for a call that reads all rows
 CONNECT: Final = 5.0  # s
 CONNECTIONS: Final = 32  # open at once; further calls wait for a free one
 BIGGEST: Final = 16 * 2**20  # bytes of outcomes in one request; half of what a server accepts by default
@@ -257,6 +258,10 @@ class HttpStorage:
 
     async def glance(self, most: int = 10_000) -> Glance:
         return await self._call("glance", _encode(messages.GlanceCall(most)), Glance)
+
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        """The server reads all rows: some 5 s for a million."""
+        return (await self._call("recount", _encode(messages.Recount(repair)), messages.Drifts, wait=RECOUNT)).drifts
 
     async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
         asked = messages.ReadMetrics(since, until)

@@ -132,7 +132,7 @@ class Tables:
 
     def heads(self) -> dict[str, float]:
         """The first position of each queue, of any priority."""
-        found: dict[str, float] = {}
+        found = dict[str, float]()
         for queue, line in self.line.items():
             spot = line[0] if line else None
             while spot is not None:  # once for each priority

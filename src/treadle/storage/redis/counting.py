@@ -22,7 +22,7 @@ Words: TypeAlias = Sequence[bytes]
 
 
 class Kept(Struct, frozen=True):
-    """What `stats` reads of one storage.
+    """The numbers of `stats` of one storage.
 
     jobs    (queue, task, kind) -> the kept count
     heads   queue -> the position of its first queued job

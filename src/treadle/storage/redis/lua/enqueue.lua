@@ -1,5 +1,5 @@
--- The bulk path of enqueue. ARGV: now, call, until (part.lua), then groups: queue, rank, n, number of their tasks, for
--- each of these task and number of its jobs, n times id body. All jobs are plain, and no id occurs twice.
+-- The bulk path of enqueue. ARGV: now, call, until (part.lua), then groups: queue, rank, n, number of their tasks, each
+-- task with the number of its jobs, n times id body. All jobs are plain, and no id occurs twice.
 -- Returns { now, the positions of the new jobs with a lane, 8 bytes each, then number in the call, body, row of each
 -- job that was stored before }.
 local NOW, NO_HEAD = num(now), '\0\0\0\0'
