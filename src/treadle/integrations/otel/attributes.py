@@ -1,4 +1,4 @@
-"""Names and attributes of spans and metrics: OpenTelemetry's conventions for messaging, version 1.44, and `treadle.*`.
+"""Names and attributes of spans and metrics: OpenTelemetry's conventions for messaging, version 1.44, and "treadle.*".
 
 No payload, result, lane, key or label of a job becomes an attribute. In metrics there is no id, worker or host either.
 """

@@ -1,4 +1,4 @@
-"""The metrics of sends and runs, by the conventions for messaging, and `treadle.job.wait`."""
+"""The metrics of sends and runs, by the conventions for messaging, and "treadle.job.wait"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics `treadle.queue.jobs` and `treadle.queue.oldest`: the stored jobs, from one place only.
+"""The metrics "treadle.queue.jobs" and "treadle.queue.oldest": the stored jobs, from one place only.
 
 Every process sees the same jobs, so if several reported them, a sum would count each job several times.
 """

@@ -46,7 +46,7 @@ class Tracing(Middleware):
                      its own, with links to the sender and to the previous run of the job
     create_spans     a span for each job or flow of a call, in addition to the one of the call
     runner_spans     in a server: a span for each run that a runner in another language reports
-    queue_metrics    `treadle.queue.jobs` and `treadle.queue.oldest`. In one process of the fleet only: each would
+    queue_metrics    "treadle.queue.jobs" and "treadle.queue.oldest". In one process of the fleet only: each would
                      report the same jobs
     tracer_provider, meter_provider
                      None: those that the program has set for all libraries
@@ -253,7 +253,7 @@ class Tracing(Middleware):
 
     def judged(self, context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
         if outcome.name == "reaped":
-            return  # the span of the dead worker's run was lost with it; the run that follows has `treadle.lost`
+            return  # the span of the dead worker's run was lost with it; the run that follows has "treadle.lost"
         key = context.id, context.version
         run, batch = _run_here.get(), self._batches.pop(key, None)
         record = context.record
