@@ -211,6 +211,7 @@ PRESENCE = {
     "gone": False,
     "paused": 0.0,
     "gathering": [["t", 1.0, 1.0]],
+    "draining": "it is 3 h old",
     "age": 0.0,
 }
 QUERY = {

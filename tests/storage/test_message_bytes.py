@@ -131,6 +131,7 @@ PRESENCE = Presence(
     gone=True,
     paused=1.5,
     gathering=(("batch", 0.5, 1.0),),
+    draining="it is 3 h old",
     age=0.25,
     versions=("ab12cd34",),
 )
