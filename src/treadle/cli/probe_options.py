@@ -16,7 +16,8 @@ listening = click.option(
     "--health",
     metavar="[HOST:]PORT",
     envvar="TREADLE_HEALTH",
-    help="Answer GET /livez and /readyz on this port; 8080 for this machine only, :8080 for every address.",
+    help="Answer GET /livez and /readyz on this port, of workers also /metrics; 8080 for this machine only, :8080 for "
+    "every address.",
 )
 filing = click.option(
     "--health-file",
