@@ -10,7 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "tests", "docs", "benchmarks", "tools", "examples", "requirements", "changes", ".ci", "ui/src")
+FOLDERS = (
+    "deploy",
+    "src",
+    "tests",
+    "docs",
+    "benchmarks",
+    "tools",
+    "examples",
+    "requirements",
+    "changes",
+    ".ci",
+    "ui/src",
+)
 FILE = re.compile(r"([\w.*-]+/)*[\w.*-]+\.(py|sql|lua|md|toml|txt|in)(:\w+)?")
 FOLDER = re.compile(r"[\w.-]+(/[\w.-]+)*/")
 NAME = re.compile(r"treadle(\.\w+)+")
@@ -43,6 +55,8 @@ OTHERS = {
     "treadle.view_schedule": "",
     "treadle.change_schedule": "",
     "treadle.E001": "a system check of Django",
+    "treadle.queue": "a tag of events in Sentry, as is the next",
+    "treadle.job": "",
     "treadle.task": "an attribute of OpenTelemetry, as are the next five",
     "treadle.attempt": "",
     "treadle.outcome": "",

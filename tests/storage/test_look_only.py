@@ -109,6 +109,16 @@ async def told(storage: Storage) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_counts_are_compared_without_writing(kind: str, tmp_path: Path) -> None:
+    url, _ = await filled(kind, tmp_path)
+    before = contents(kind, url)
+    storage = LookOnly(connect(url))
+    async with _opened(storage):
+        assert await storage.recount() == ()
+    assert contents(kind, url) == before
+
+
 async def filled(kind: str, folder: Path) -> tuple[str, dict[str, Any]]:
     """A closed storage with jobs of every kind, and what its verbs return."""
     url = url_of(kind, folder)
@@ -164,6 +174,7 @@ def _writes(storage: LookOnly) -> dict[str, Callable[[], Awaitable[Any]]]:
         "settle_claim": lambda: storage.settle_claim([], Claim(worker="w#1")),
         "heartbeat": lambda: storage.heartbeat(Presence(worker="w"), [LeaseRenewal("a", 1)], 9.0),
         "set_limits": lambda: storage.set_limits([]),
+        "recount": lambda: storage.recount(repair=True),
         "prune": lambda: storage.prune(9),
         "store_metrics": lambda: storage.store_metrics([]),
         "within": within,
@@ -345,6 +356,7 @@ async def test_a_schema_without_the_functions_of_this_version_is_read(tmp_path: 
     after = contents("postgres", url)
     async with _opened(connect(url)) as storage:
         assert await told(storage) == before
+        assert await storage.recount() == ()
     assert contents("postgres", url) == after
 
 

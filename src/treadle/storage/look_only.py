@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from msgspec.structs import replace
 
 from treadle.core.model import Record
+from treadle.core.query_model import CountDrift
 from treadle.errors import Unsupported
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.proxy import StorageProxy
@@ -34,6 +35,11 @@ class LookOnly(StorageProxy):
     async def open(self, look: bool = True) -> None:
         await self.storage.open(look=True)
 
+    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        if repair:
+            _refuse("recount(repair=True)")
+        return await self.storage.recount()
+
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         """Sleep: a listener of its own would be a file or a subscription."""
         await asyncio.sleep(timeout)
@@ -47,4 +53,8 @@ class LookOnly(StorageProxy):
 
 
 def _refuse(verb: str) -> NoReturn:
-    raise Unsupported("a storage that was opened only to be read", f"{verb}()", "open it without look=True")
+    raise Unsupported(
+        "a storage that was opened only to be read",
+        verb if verb.endswith(")") else f"{verb}()",
+        "open it without look=True",
+    )

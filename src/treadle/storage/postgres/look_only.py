@@ -40,19 +40,29 @@ _METRICS: Final = (
 )
 _GATES: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE spent > 0 OR tokens IS NOT NULL"
 _STARTS: Final = "SELECT key, at, cost FROM {schema}.start ORDER BY key, at"
-_NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
-_WORKERS: Final = "SELECT presence, seen FROM {schema}.worker ORDER BY num"
-# Jobs by queue, task and the kind of `kind_of` in functions/counts.sql, with the first queue position.
 _COUNTS: Final = """
-SELECT queue, task, CASE state WHEN 0 THEN 'w' WHEN 2 THEN 'r'
-    ELSE CASE WHEN queue_position IS NOT NULL THEN 'q' WHEN blocked_on IS NOT NULL THEN 'b' || blocked_on ELSE 's' END
-    END, count(*), min(queue_position)
-FROM {schema}.job GROUP BY 1, 2, 3
-UNION ALL
-SELECT queue, task, CASE state WHEN 3 THEN 'd' WHEN 4 THEN 'f' ELSE 'c' END, count(*), NULL
-FROM {schema}.ended GROUP BY 1, 2, 3
+SELECT a.queue, a.task, a.kind, sum(a.jobs)::bigint FROM (
+    SELECT queue, task, kind, jobs FROM {schema}.job_count
+    UNION ALL
+    SELECT g.queue, g.task, k.kind, k.jobs FROM {schema}.count_change g
+    CROSS JOIN LATERAL (VALUES (g.was, -g.jobs), (g.became, g.jobs)) AS k (kind, jobs) WHERE k.kind IS NOT NULL
+) AS a GROUP BY a.queue, a.task, a.kind HAVING sum(a.jobs) <> 0
 """
-# As `used_by_limit` in functions/looks.sql.
+_KIND: Final = (
+    "CASE j.state WHEN 2 THEN 'r' WHEN 3 THEN 'd' WHEN 1 THEN CASE WHEN j.queue_position IS NOT NULL THEN 'q' "
+    "WHEN j.blocked_on IS NOT NULL THEN 'b' || j.blocked_on ELSE 's' END WHEN 0 THEN 'w' WHEN 4 THEN 'f' ELSE 'c' END"
+)
+_RECOUNT: Final = f"""
+SELECT a.queue, a.task, a.kind, sum(a.kept)::bigint, sum(a.counted)::bigint FROM (
+    SELECT k.queue, k.task, k.kind, k.jobs AS kept, 0 AS counted FROM ({_COUNTS}) AS k (queue, task, kind, jobs)
+    UNION ALL SELECT j.queue, j.task, {_KIND}, 0, count(*) FROM {{schema}}.job j GROUP BY 1, 2, 3
+    UNION ALL SELECT j.queue, j.task, {_KIND}, 0, count(*) FROM {{schema}}.ended j GROUP BY 1, 2, 3
+) AS a GROUP BY a.queue, a.task, a.kind HAVING sum(a.kept) <> sum(a.counted)
+"""
+_HEADS: Final = "SELECT queue, min(queue_position) FROM {schema}.job WHERE queue_position IS NOT NULL GROUP BY queue"
+_WORKERS: Final = "SELECT presence, seen FROM {schema}.worker ORDER BY num"
+# Slots in use by each limit, for hold="running" and for hold="ended". Slots of a queue's own limit have no rows: its
+# jobs are counted.
 _USES: Final = """
 SELECT key, coalesce(sum(cost) FILTER (WHERE live), 0), sum(cost) FROM {schema}.slot GROUP BY key
 UNION ALL
@@ -61,6 +71,7 @@ FROM {schema}.job WHERE state = 2 GROUP BY queue
 UNION ALL
 SELECT 'queue:' || queue, 0, count(*) FROM {schema}.job WHERE started_at IS NOT NULL AND state < 2 GROUP BY queue
 """
+_NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class LookRunner(Caller):
@@ -76,6 +87,8 @@ class LookRunner(Caller):
         if not self.has_functions:
             if text == queries.LOOK:
                 return await self._look(values[0])
+            if text == queries.RECOUNT:
+                text, values = _RECOUNT, []
             if text == queries.BY_IDS:
                 text, values = _BY_IDS, [*values, *values]
             if text == metrics.READ:
@@ -102,7 +115,7 @@ class LookRunner(Caller):
         return float(now if now is not None else (await self.run(_NOW, []))[0][0])
 
     async def _rates(self, now: Any) -> list[Row]:
-        """The rows of the function `rates`: limit, starts that are left, the next start."""
+        """The rates of a look: limit, starts that are left, the next start."""
         moment = await self._moment(now)
         rules = orders.acting_rules(await queries.limit_facts(self))
         starts: dict[str, list[tuple[float, int]]] = {}
@@ -117,16 +130,12 @@ class LookRunner(Caller):
         return rows
 
     async def _look(self, now: Any) -> list[Row]:
-        """The row of the function `look`, with jobs that are counted here."""
-        at, heads, counts = await self._moment(now), dict[str, float](), list[Row]()
-        for queue, task, kind, jobs, first in await self.run(_COUNTS, []):
-            counts.append((queue, task, kind, jobs))
-            if first is not None:
-                heads[queue] = min(first, heads.get(queue, first))
+        """The row of the function `look`."""
+        at = await self._moment(now)
         told = [
             at,
-            counts,
-            list(heads.items()),
+            await self.run(_COUNTS, []),
+            await self.run(_HEADS, []),
             await self.run(_WORKERS, []),
             await self.run(queries.FACTS, []),
             await self.run(_USES, []),

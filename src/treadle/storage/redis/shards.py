@@ -278,6 +278,8 @@ class ShardedRedis:
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         """Of each shard by itself; the differences are those of the sums that `stats` shows."""
+        if self._look:
+            raise Unsupported(self._home.where, "recount() while it is only read", "the server keeps counts meanwhile")
         told = await together(recount(shard, repair) for shard in self._shards)
         kept, counted = Counter[Group](), Counter[Group]()
         for mine, rows in told:

@@ -16,7 +16,7 @@ from treadle.core import clock
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
-from treadle.errors import BadUrl, SchemaTooOld, StorageUnavailable
+from treadle.errors import BadUrl, SchemaTooOld, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
 from treadle.storage.queries import drifts, kept_counts, merged_glances
 from treadle.storage.redis import call_words, counting, lists, metrics, opening, queries, reading, transfer
@@ -309,6 +309,8 @@ class RedisStorage:
         return Stats(counts=counts, workers=found.workers, limits=found.limits)
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
+        if self._looking:
+            raise Unsupported(self.where, "recount() while it is only read", "the server keeps counts meanwhile")
         return drifts(*await recount(self, repair))
 
     async def glance(self, most: int = 10_000) -> Glance:

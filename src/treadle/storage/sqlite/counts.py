@@ -6,16 +6,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from treadle.core.query_model import CountDrift
 from treadle.storage.count_groups import BY_STATE, KeptCounts, groups, kind_as_stored
 from treadle.storage.queries import drifts
 from treadle.storage.sqlite.rows import from_json
 from treadle.storage.sqlite.statements import load
-
-if TYPE_CHECKING:
-    from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL: Final = load("counts")
 CHANGE, ADD = SQL["change"], SQL["add"]
@@ -78,7 +75,18 @@ def compare(db: sqlite3.Connection) -> tuple[tuple[CountDrift, ...], int]:
     return drifts(groups(kept_rows), groups(counted)), repairs
 
 
-def repair(unit: UnitOfWork, found: Sequence[CountDrift], repairs: int) -> Generator[None, None, bool]:
+class Unit(Protocol):
+    """One transaction."""
+
+    counts: Changes
+
+    @property
+    def ex(self) -> Callable[..., Any]:
+        """Executes a statement."""
+        ...
+
+
+def repair(unit: Unit, found: Sequence[CountDrift], repairs: int) -> Generator[None, None, bool]:
     """Correct the counts by the differences that `compare` found, which later calls do not change. Return False, and
     correct nothing, if another repair came in between."""
     yield from ()
