@@ -5,12 +5,10 @@ group. A trigger would write one for each job.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
-from treadle.core.query_model import CountDrift
-from treadle.storage.count_groups import BY_STATE, KeptCounts, groups, kind_as_stored
-from treadle.storage.queries import drifts
+from treadle.storage.count_groups import BY_STATE, KeptCounts
 from treadle.storage.sqlite.rows import from_json
 from treadle.storage.sqlite.statements import load
 
@@ -61,39 +59,3 @@ def kept(db: sqlite3.Connection, now: float) -> KeptCounts:
 def kept_blocked(db: sqlite3.Connection) -> dict[str, int]:
     """How many jobs each limit blocks."""
     return KeptCounts(from_json(db.execute(SQL["kept"]).fetchone()[0]), {}, 0.0).blocked()
-
-
-def compare(db: sqlite3.Connection) -> tuple[tuple[CountDrift, ...], int]:
-    """Count all rows. Call this in the thread of searches; the file may be written meanwhile. Return the groups that
-    differ in one state of the file, and how many repairs that state had seen."""
-    db.execute("BEGIN")  # all statements below see one state of the file
-    try:
-        kept_rows, counted = (from_json(db.execute(SQL[name]).fetchone()[0]) for name in ("kept", "counted"))
-        repairs: int = db.execute(SQL["repairs"]).fetchone()[0]
-    finally:
-        db.execute("COMMIT")
-    return drifts(groups(kept_rows), groups(counted)), repairs
-
-
-class Unit(Protocol):
-    """One transaction."""
-
-    counts: Changes
-
-    @property
-    def ex(self) -> Callable[..., Any]:
-        """Executes a statement."""
-        ...
-
-
-def repair(unit: Unit, found: Sequence[CountDrift], repairs: int) -> Generator[None, None, bool]:
-    """Correct the counts by the differences that `compare` found, which later calls do not change. Return False, and
-    correct nothing, if another repair came in between."""
-    yield from ()
-    if unit.ex(SQL["repairs"]).fetchone()[0] != repairs:
-        return False
-    for each in found:
-        kind = kind_as_stored((each.queue, each.task, each.kind, each.limit))
-        unit.counts.add(each.queue, each.task, kind, each.counted - each.kept)
-    unit.ex(SQL["repaired"])
-    return True
