@@ -13,7 +13,7 @@ from treadle.storage.queries import Group
 from treadle.storage.redis.counting import group_of
 from treadle.storage.redis.reading import Reader
 
-PAGE: Final = 400  # rows counted in one step: 1 ms of the server's time
+PAGE: Final = 200  # rows counted in one step: 0.6 ms of the server's time
 COMPARED: Final = 500  # counts compared in one step: 1 ms
 WAIT: Final = 0.05  # s until the next look whether another recount is over
 
