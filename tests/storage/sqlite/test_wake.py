@@ -10,7 +10,9 @@ import pytest
 
 from tests.storage.sqlite.support import AS_NOBODY, ask, child, done, job, line, names, open_folder, opened, swept, tell
 from tests.waiting import Signal
+from treadle.core.model import Presence
 from treadle.storage.sqlite import notifier
+from treadle.testing.shows import shows
 
 SENDER = """
     await storage.enqueue([NewJob(id="first", task="t", queue="other")])
@@ -80,6 +82,22 @@ async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: 
             await looks.again("a look at the file")
         await storage.enqueue([job("last", queue="last")])
         assert await waiting == {"queue:last"}
+
+
+@shows("heartbeats of other processes at a SQLite file do not make a worker send one")
+async def test_a_heartbeat_is_not_answered_by_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "NET", 0.01)
+    path = tmp_path / "jobs.db"
+    async with opened(path) as mine, opened(path) as other:
+        looks = Signal().after(monkeypatch, notifier.Notifier, "_look")
+        waiting = asyncio.ensure_future(mine.watch(["worker:w"], 60))
+        for _ in range(4):
+            await other.heartbeat(Presence(worker="o", host="h", pid=1), [], 10)
+            for _ in range(4):  # a look that saw the commit, and the next one
+                await looks.again("a look at the file")
+        assert not waiting.done()
+        mine._waiters.speak(["worker:w"])
+        assert await waiting == {"worker:w"}
 
 
 async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from treadle.storage.topic_waiters import TopicWaiters
 MANY: Final = 50  # topics in a datagram; of more, only their kinds are sent
 NET: Final = 0.2  # s between two checks whether other processes have committed
 KINDS: Final = ("queue:*", "job:*", "worker:*")
+NEWS: Final = KINDS[:2]
 HAND: Final = "hand:"  # prefix of a hand-off address; such a topic goes to one process only
 UNIX: Final = hasattr(socket, "AF_UNIX") and os.name == "posix"
 
@@ -215,7 +216,9 @@ class Notifier:
                 self._heard = False  # published by the next check if the version still differs
             else:
                 self._version = version
-                self._waiters.speak(KINDS)
+                # A heartbeat answers "worker:*", and its commit would be the change that the other processes find next:
+                # idle processes would send 4 heartbeats a second for ever. Only without a socket nothing else reports.
+                self._waiters.speak(KINDS if self._socket is None else NEWS)
         self._net = asyncio.get_running_loop().call_later(NET, self._look)
 
     def close(self) -> None:
