@@ -116,10 +116,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Ports": ("src/treadle/testing/ports/", "tests/ports/"),
     "HTTP server": ("tests/server/",),
     "Django": ("tests/integrations/django/",),
-    "OpenTelemetry": (
-        "tests/integrations/otel/",
-        "tests/integrations/sentry/",
-    ),
+    "Traces and error reports": ("tests/integrations/otel/", "tests/integrations/sentry/"),
     "Delayed jobs over HTTP": (
         "tests/compat/test_delayed.py",
         "tests/compat/test_delayed_fleet.py",

@@ -53,6 +53,7 @@ def metrics(target: Target, port: str | None, output: Path | None) -> None:
     if output is not None:
         raise Stop(USAGE, "give --port or --output, not both")
     target.check_there()
+    target.app._core.only_look()
     try:
         asyncio.run(_serve(target.app, port))
     except BadOption as error:
@@ -69,7 +70,7 @@ def _once(target: Target, output: Path | None) -> None:
     from treadle.prometheus import Scrape, read_stored
 
     try:
-        reading = target.run(lambda app: read_stored(app._core))
+        reading = target.run(lambda app: read_stored(app._core), look=True)
     except StorageError:
         _write(_text(Scrape(reading=None, age=0.0, up=False)), output)
         raise

@@ -32,6 +32,7 @@ class SentryMiddleware(Middleware):
 
     def __init__(self, active: Callable[[], Options | None]) -> None:
         self._active, self._check_ins = active, CheckIns()
+        self._hide: Callable[[Record], Record] = lambda row: row
 
     @property
     def enabled(self) -> bool:
@@ -41,6 +42,7 @@ class SentryMiddleware(Middleware):
     def added(self, app: App) -> None:
         """Called by Treadle."""
         self._check_ins.use(app)
+        self._hide = app._core.redactor.row
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
         """Adds the headers of the current trace."""
@@ -55,7 +57,7 @@ class SentryMiddleware(Middleware):
             return await proceed()
         if integration.monitor_schedules:
             await self._check_ins.begun(context)
-        with scopes.of_run(context, integration.send_arguments):
+        with scopes.of_run(context, self._shown(integration)):
             if context.kind == "batch":  # its one call has the transaction
                 return await proceed()
             with traces.running(context) as raised:
@@ -76,12 +78,18 @@ class SentryMiddleware(Middleware):
         if integration is None or contexts[0].kind not in ("batch", "process"):
             yield
             return
-        with scopes.of_call(contexts, integration.send_arguments), traces.running(*contexts) as raised:
+        with scopes.of_call(contexts, self._shown(integration)), traces.running(*contexts) as raised:
             try:
                 yield
             except BaseException as error:
                 raised.append(error)
                 raise
+
+    def _shown(self, integration: Options) -> scopes.Arguments:
+        """Returns the arguments of a row for people to see; None if they are not to be sent."""
+        if not integration.send_arguments:
+            return None
+        return lambda row: self._hide(row).job.payload
 
     def close_process(self) -> None:
         """Sends what a process that ran functions has buffered."""
@@ -97,7 +105,7 @@ class SentryMiddleware(Middleware):
         every = integration.report == "every" and outcome.name == "retrying"
         if error is None or not (every or outcome.name in DEAD):
             return
-        with scopes.after_run(context, integration.send_arguments) as scope:
+        with scopes.after_run(context, self._shown(integration)) as scope:
             scope.set_context("treadle.outcome", _facts(outcome))
             failures.send(error, context.task, outcome.reason, "warning" if every else "error")
 
@@ -106,7 +114,7 @@ class SentryMiddleware(Middleware):
         integration = self._active()
         if integration is None or outcome.name not in DEAD:
             return
-        with scopes.of_row(record, integration.send_arguments) as scope:
+        with scopes.of_row(record, self._shown(integration)) as scope:
             scope.set_context("treadle.outcome", _facts(outcome))
             failures.send_text(error or outcome.reason or outcome.name, record.job.task)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -16,13 +16,15 @@ from treadle.execution.context import Context
 
 ARGUMENTS: Final = 2_000  # characters of the arguments in an event, at most
 
+Arguments = Callable[[Record], str | None] | None
+
 # The scope of the run in this context. `judged` is called when `run` has ended, and reports with the tags and
 # breadcrumbs that the function has left.
 _of_run: ContextVar[Scope | None] = ContextVar("treadle.sentry", default=None)
 
 
 @contextmanager
-def of_run(context: Context, arguments: bool) -> Iterator[Scope]:
+def of_run(context: Context, arguments: Arguments) -> Iterator[Scope]:
     """A scope of its own for a run. It stays the scope of this run for `after_run`."""
     scope = _new_scope()
     describe(scope, context.record, context.worker, context.attempt, arguments)
@@ -32,7 +34,7 @@ def of_run(context: Context, arguments: bool) -> Iterator[Scope]:
 
 
 @contextmanager
-def after_run(context: Context, arguments: bool) -> Iterator[Scope]:
+def after_run(context: Context, arguments: Arguments) -> Iterator[Scope]:
     """The scope of the run that has ended in this context, or a new one if it ended before it began."""
     scope = _of_run.get()
     if scope is None:
@@ -43,7 +45,7 @@ def after_run(context: Context, arguments: bool) -> Iterator[Scope]:
 
 
 @contextmanager
-def of_call(contexts: Sequence[Context], arguments: bool) -> Iterator[Scope]:
+def of_call(contexts: Sequence[Context], arguments: Arguments) -> Iterator[Scope]:
     """A scope for a call in another context than `run`: of a batch, or in another process."""
     scope = _new_scope()
     if len(contexts) == 1:
@@ -57,7 +59,7 @@ def of_call(contexts: Sequence[Context], arguments: bool) -> Iterator[Scope]:
 
 
 @contextmanager
-def of_row(record: Record, arguments: bool) -> Iterator[Scope]:
+def of_row(record: Record, arguments: Arguments) -> Iterator[Scope]:
     """A scope for the run of a job that another program has reported."""
     scope = _new_scope()
     describe(scope, record, record.worker or "", record.attempt + 1, arguments)
@@ -65,8 +67,8 @@ def of_row(record: Record, arguments: bool) -> Iterator[Scope]:
         yield scope
 
 
-def describe(scope: Scope, record: Record, worker: str, attempt: int, arguments: bool) -> None:
-    """Add the job to each event of this scope; `arguments`: also what it was called with."""
+def describe(scope: Scope, record: Record, worker: str, attempt: int, arguments: Arguments) -> None:
+    """Add the job to each event of this scope; `arguments`: returns the arguments to add."""
     job = record.job
     _name(scope, job.task, job.queue)
     scope.set_tag("treadle.job", job.id)
@@ -84,8 +86,8 @@ def describe(scope: Scope, record: Record, worker: str, attempt: int, arguments:
         facts["labels"] = list(job.labels)
     if schedule := dict(job.headers).get("treadle-schedule"):
         facts["schedule"] = schedule
-    if arguments:
-        facts["arguments"] = (job.payload or "")[:ARGUMENTS]
+    if arguments is not None:
+        facts["arguments"] = (arguments(record) or "")[:ARGUMENTS]
     scope.set_context("treadle", facts)
 
 
