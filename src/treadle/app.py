@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from treadle import config
 from treadle.admin import Audit, Dead, EventFeed, Jobs, Limits, MetricsReader, Queues, Workflows
-from treadle.app_core import AppCore, StorageChoice, injectors
+from treadle.app_core import AppCore, injectors
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
 from treadle.core.argument_names import refuse_unknown, spelled, spelled_call
@@ -31,6 +31,7 @@ from treadle.resources import Overrides
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage.contract import Storage
+from treadle.storage_choice import StorageChoice
 from treadle.sync import Portal
 from treadle.tasks.declaration import names_to_hide
 from treadle.tasks.options import Seconds, Sizes

@@ -9,8 +9,9 @@ import asyncio
 import difflib
 import logging
 import random as _random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from treadle.admin import (
@@ -45,11 +46,10 @@ from treadle.producer.client import Client
 from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
-from treadle.storage import LookOnly, compose, connect
 from treadle.storage.contract import Bound, Storage
 from treadle.storage.loop_owner import Lifecycle
-from treadle.storage.timed import TimedStorage
 from treadle.storage.user_session import bound_to
+from treadle.storage_choice import StorageChoice
 from treadle.tasks.core import TaskCore
 from treadle.tasks.job_factory import JobFactory, own_limit
 from treadle.tasks.modules import TaskModules
@@ -63,56 +63,9 @@ from treadle.worker.inline import InlineWorker
 from treadle.workflow.enqueue_args import flatten, waiting
 
 if TYPE_CHECKING:
-    from treadle.outbox import Outbox, OutboxTasks, Relay
-    from treadle.storage.payloads import Wrapping
+    from treadle.outbox import OutboxTasks, Relay
 
 log = logging.getLogger("treadle")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StorageChoice:
-    """The storage of an app: at a url, an object, or made of three ports.
-
-    clock       for storages that read the time in this process; None: the wall clock
-    by_default  whether no argument of the app gave the url
-    outbox      writes the jobs of `within=` to the user's database; None: the storage does that
-    counts      counts the calls of the storage for scrapers; None: nothing reads them
-    look        the storage is only read: opening it creates, migrates and writes nothing
-    wrap        makes the storage one that offloads and encrypts the texts of rows; None: they are stored as they are
-    """
-
-    url: str | None = None
-    storage: Storage | None = None
-    ports: Any = None
-    namespace: str | None = None
-    clock: clocks.Clock | None = None
-    token: str | None = None
-    by_default: bool = False
-    outbox: Outbox | None = None
-    counts: ProcessCounts | None = None
-    look: bool = False
-    wrap: Wrapping | None = None
-
-    @property
-    def is_only_one(self) -> bool:
-        """Whether no other storage object can have its jobs."""
-        return self.storage is not None or (self.url or "").startswith("memory:")
-
-    def make(self) -> Storage:
-        """The storage object; for a url or ports, a new one each time."""
-        made = self._plain()
-        if self.counts is not None:
-            made = TimedStorage(made, self.counts)
-        if self.look:
-            made = LookOnly(made)
-        return made if self.wrap is None else self.wrap.storage(made)
-
-    def _plain(self) -> Storage:
-        if self.storage is not None:
-            return self.storage
-        if self.ports is not None:
-            return compose(self.ports, now=self.clock, namespace=self.namespace)
-        return connect(self.url or "", now=self.clock, token=self.token)
 
 
 class AppCore:
@@ -329,10 +282,16 @@ class AppCore:
             self.use(replace(self.choice, counts=self.counts))
         return self.counts
 
-    def only_look(self) -> None:
-        """Open the storage only to read it, from now on. The app must be closed. Opening then raises SchemaTooOld for a
-        storage that does not exist yet or must be migrated first."""
-        self.use(replace(self.choice, look=True))
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """In this block the storage is opened only to be read. The app must be closed before it and at its end. Opening
+        raises SchemaTooOld for a storage that does not exist yet or must be migrated first."""
+        before = self.choice
+        self.use(replace(before, look=True))
+        try:
+            yield
+        finally:
+            self.use(before)
 
     def _when_open(self) -> None:
         self.moved.forget()

@@ -78,6 +78,7 @@ class SyncJobs(View[Jobs]):
     history = _reads(Jobs.history)
     position = _reads(Jobs.position)
     explain = _reads(Jobs.explain)
+    whole = _reads(Jobs.whole)
     eta = _reads(Jobs.eta)
     signals_of = _reads(Jobs.signals_of)
     signal = Waits(Jobs.signal)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tools import Command
-from treadle.cli import fleet
 from treadle.cli.child_protocol import Orders
+from treadle.cli.fleet import Fleet, keeper
 from treadle.testing.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
@@ -85,8 +85,8 @@ async def test_a_process_that_cannot_start_beside_others(here: Path, monkeypatch
     said = list[str]()
     (here / "only").touch()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(fleet, "STARTS", 2)
-    both = fleet.Fleet(Orders(app="jobs:app"), 2, said.append)
+    monkeypatch.setattr(keeper, "STARTS", 2)
+    both = Fleet(Orders(app="jobs:app"), 2, said.append)
     assert await both.run() == 1
     assert said[-1] == "worker 2 could not start 2 times in a row; stopping the others"
 

@@ -133,7 +133,7 @@ async def test_a_stuck_event_loop_is_named_with_its_stack(
     assert EVERY + STUCK + 1.0 <= 10.0  # s: the pause before a probe, the patience, and one check
     monkeypatch.setattr(worker_process, "STUCK", 0.4)
     async with stage(2) as here:
-        assert here.fleet.verdict.problem is None
+        await until(lambda: here.fleet.verdict.problem is None, "a probe of both since they claim")
         job = await here.enqueue("block", "go")
         await here.until_said(r"worker [12] \(pid \d+\): its event loop has not answered for 0 s; its stack is below")
         verdict = here.fleet.verdict

@@ -91,6 +91,7 @@ LOOKS = {
     "jobs.history",
     "jobs.position",
     "jobs.explain",
+    "jobs.whole",
     "jobs.eta",
     "jobs.signals_of",
     "dead.list",
@@ -109,6 +110,7 @@ UNKNOWN: list[Callable[[App], Awaitable[Any]]] = [  # jobs that are not in this 
     lambda app: app.jobs.position("new"),
     lambda app: app.jobs.explain("new"),
     lambda app: app.jobs.eta("new"),
+    lambda app: app.jobs.whole("new"),
     lambda app: app.jobs.signals_of("new"),
     lambda app: app.schedules.get("hourly"),
 ]

@@ -33,27 +33,28 @@ runs = os.open("runs", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 @app.task
-async def work(number: int) -> int:
+async def work(number: int, seconds: float) -> int:
     os.write(runs, f"{{current().id}} {{os.getpid()}}\\n".encode())
-    await asyncio.sleep(2.0 if number % 50 == 0 else 0.4)  # some outlast the life of their process
+    await asyncio.sleep(2.0 if number % 50 == 0 else seconds)  # some outlast the life of their process
     return number
 """
 
 
-async def produce(app: App, enough: asyncio.Event) -> list[Job[int]]:
-    """Keep about 100 jobs unfinished until it is enough -> all jobs."""
+async def produce(app: App, calm: asyncio.Event, enough: asyncio.Event) -> list[Job[int]]:
+    """Keep about 100 jobs unfinished, then 40 longer ones, so that recycling is rare. Return all jobs."""
     work, calls = app.stub("jobs.work"), list[list[Job[int]]]()
     while not enough.is_set():
-        first = 20 * len(calls)
-        calls.append(await app.enqueue([work.job(number) for number in range(first, first + 20)]))
-        if len(calls) > 5:
-            await asyncio.gather(*(job.ended(timeout=60) for job in calls[-6]))
+        first, seconds, most = 20 * len(calls), *((1.0, 2) if calm.is_set() else (0.4, 5))
+        calls.append(await app.enqueue([work.job(number, seconds) for number in range(first, first + 20)]))
+        if len(calls) > most:
+            await asyncio.gather(*(job.ended(timeout=60) for job in calls[-most - 1]))
     return [job for call in calls for job in call]
 
 
-async def restart_all(worker: Command, app: App) -> None:
+async def restart_all(worker: Command, app: App, calm: asyncio.Event) -> None:
     """Wait until a process was recycled, then restart all by SIGHUP, then each by SIGTERM."""
     await asyncio.to_thread(worker.wait_for, "will be replaced: it has started")
+    calm.set()
     await asyncio.to_thread(worker.wait_for, "lets its running jobs end")
     worker.signal(signal.SIGHUP)
     await asyncio.to_thread(worker.wait_for, "will be replaced: SIGHUP")
@@ -83,9 +84,9 @@ async def test_rolling_restarts_under_load(tmp_path: Path) -> None:
     with Command(*words, cwd=tmp_path) as worker:
         await asyncio.to_thread(worker.wait_for, "claiming")
         async with App(url) as app:
-            enough = asyncio.Event()
-            producing = asyncio.create_task(produce(app, enough))
-            await restart_all(worker, app)
+            calm, enough = asyncio.Event(), asyncio.Event()
+            producing = asyncio.create_task(produce(app, calm, enough))
+            await restart_all(worker, app, calm)
             enough.set()
             jobs = await producing
             results = [await job.result(timeout=60) for job in jobs]

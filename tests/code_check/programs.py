@@ -70,7 +70,7 @@ def load(package: str, cases: list[Case]) -> tuple[App, dict[str, ModuleType]]:
 
 async def fill(url: str, cases: list[Case]) -> None:
     """Store the jobs of the old version, half run where the case says so."""
-    from treadle.app_core import StorageChoice
+    from treadle.storage_choice import StorageChoice
 
     app, modules = load("before", cases)
     app._core.use(StorageChoice(url=url))

@@ -58,7 +58,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     """
 
     looks = frozenset(
-        {"get", "handle", "list", "history", "position", "explain", "eta", "signals_of", "signal"}
+        {"get", "handle", "list", "history", "position", "explain", "eta", "whole", "signals_of", "signal"}
     )  # `signal` stores a row
 
     def __init__(

@@ -71,15 +71,15 @@ async def _run(app: App, options: Options) -> Report:
     from treadle.cli.progress import Bar
     from treadle.code_check import check_code
 
-    app._core.only_look()
-    async with app:
-        with Bar("checking", 0) as bar:
+    with app._core.looking():
+        async with app:
+            with Bar("checking", 0) as bar:
 
-            def progress(looked: int, jobs: int) -> None:
-                bar.total = max(looked, jobs)
-                bar.update(looked)
+                def progress(looked: int, jobs: int) -> None:
+                    bar.total = max(looked, jobs)
+                    bar.update(looked)
 
-            return await check_code(app._core, options, progress)
+                return await check_code(app._core, options, progress)
 
 
 def _show(report: Report, where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -54,7 +55,7 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
 async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:
     from treadle.errors import SchemaTooNew, SchemaTooOld, StorageError
     from treadle.server.doctor import common, leftovers, sqlite
-    from treadle.server.doctor.examine import is_broken, of_contents, of_file, of_server
+    from treadle.server.doctor.examine import is_broken, of_contents, of_file, of_outbox, of_server
 
     url, database = target.app.url or "", target.file
     if database is not None:
@@ -66,19 +67,21 @@ async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]
             yield check
         if is_broken(checks):
             return
-    if not repair:
-        target.app._core.only_look()
+    core = target.app._core
     try:
         target.check_there()
-        async with target.app as app:
-            now = sqlite.schema(database) if database is not None else None
-            yield common.ok("storage", f"{target.url} answers" + (f"; schema {now}" if now is not None else ""))
-            async for check in of_contents(app._core, target.has_tasks, repair):
-                yield check
+        with nullcontext() if repair else core.looking():
+            async with target.app:
+                now = "" if database is None else f"; schema {sqlite.schema(database)}"
+                yield common.ok("storage", f"{target.url} answers{now}")
+                async for check in of_contents(core, target.has_tasks, repair):
+                    yield check
     except (SchemaTooOld, SchemaTooNew) as error:
         yield common.fail("storage", str(error), "`treadle migrate` migrates it, with the newest Treadle that uses it")
         if isinstance(error, SchemaTooOld):
             async for check in of_server(url):
+                yield check
+            async for check in of_outbox(core):
                 yield check
     except (StorageError, Stop) as error:
         yield common.fail("storage", f"{target.url}: {error}", "check the URL, and whether the server is running")

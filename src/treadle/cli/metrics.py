@@ -53,9 +53,9 @@ def metrics(target: Target, port: str | None, output: Path | None) -> None:
     if output is not None:
         raise Stop(USAGE, "give --port or --output, not both")
     target.check_there()
-    target.app._core.only_look()
     try:
-        asyncio.run(_serve(target.app, port))
+        with target.app._core.looking():
+            asyncio.run(_serve(target.app, port))
     except BadOption as error:
         if error.option != "health":
             raise

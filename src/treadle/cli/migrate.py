@@ -69,14 +69,14 @@ def _migrate_storage(target: Target) -> None:
 
 def _storage_due(target: Target) -> str | None:
     """Why the storage needs a migration; None: it needs none. The storage is only read."""
-    target.app._core.only_look()
 
     async def opened() -> None:
         async with target.app:
             """Opening it compares the schemas."""
 
     try:
-        asyncio.run(opened())
+        with target.app._core.looking():
+            asyncio.run(opened())
     except SchemaTooOld as error:
         return str(error)
     return None

@@ -9,6 +9,7 @@ import functools
 import os
 import warnings
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,8 +78,6 @@ class Target:
         import asyncio
 
         app = self.app
-        if look:
-            app._core.only_look()
         self.check_there(make)
 
         async def work() -> T:
@@ -91,7 +90,8 @@ class Target:
             warnings.simplefilter("always", UnknownName)
             warnings.simplefilter("ignore", OldRows)  # the note of `move_of` reports it
             warnings.showwarning = _shown_as_note(warnings.showwarning)
-            return asyncio.run(work())
+            with app._core.looking() if look else nullcontext():
+                return asyncio.run(work())
 
     def check_there(self, make: bool = False) -> None:
         """Raise Stop if the SQLite file is missing. With `make`, print a note instead."""

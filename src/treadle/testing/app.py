@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
-from treadle.app_core import StorageChoice, injectors
+from treadle.app_core import injectors
 from treadle.core import defaults
 from treadle.core.model import Claim, NewJob, Record
 from treadle.core.query_model import Query
@@ -26,6 +26,7 @@ from treadle.policy.retry import seconds as in_seconds
 from treadle.resources import Life, Overrides
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage.memory import MemoryStorage
+from treadle.storage_choice import StorageChoice
 from treadle.tasks.stub import Stub
 from treadle.testing.assertions import Call, Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock

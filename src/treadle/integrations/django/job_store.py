@@ -16,7 +16,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from treadle.app import App
-from treadle.app_core import StorageChoice
 from treadle.errors import BadOption, BadTask
 from treadle.integrations.django import bridge, database, discovery, options
 from treadle.integrations.django.compat import InvalidTask
@@ -24,6 +23,7 @@ from treadle.integrations.django.in_memory import InMemoryDatabase
 from treadle.integrations.django.known_tasks import Known, Raised, constants_of
 from treadle.integrations.django.signals import Endings
 from treadle.outbox import Outbox
+from treadle.storage_choice import StorageChoice
 from treadle.tasks.task import AnyTask
 
 BACKEND = "treadle.integrations.django.TreadleBackend"

@@ -45,6 +45,12 @@ async def of_contents(core: AppCore, has_tasks: bool, repair: bool = False) -> A
         yield await counts.kept_counts(core, repair)
     async for check in common.checks(core, has_tasks):
         yield check
+    async for check in of_outbox(core):
+        yield check
+
+
+async def of_outbox(core: AppCore) -> AsyncIterator[Check]:
+    """The checks of the outbox, if the app has one. Its storage need not exist yet."""
     if core.choice.outbox is not None:
         delivered_to = None if core.outbox_tasks is None else core.outbox_tasks.place
         async for check in outbox.checks(core.choice.outbox, delivered_to):

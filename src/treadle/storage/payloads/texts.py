@@ -20,6 +20,7 @@ from treadle.core import ids
 from treadle.core.model import ACT, LeaseRenewal, NewJob, Outcome, Pairs, Record
 from treadle.core.ranges import OWN
 from treadle.core.stored_text import BLOB, FORMS, SEALED, Offloaded, as_text, offloaded, sealed
+from treadle.errors import UNREADABLE
 from treadle.serialization.encryption import Keys, UnknownKey
 from treadle.storage.row_rules import OWN_ID
 
@@ -240,5 +241,5 @@ def identity(text: str) -> str | None:
     """The identity of a storage, from the payload of its row or from the object that names the owner."""
     try:
         return msgspec.json.decode(text, type=str)
-    except (msgspec.MsgspecError, UnicodeError):
+    except UNREADABLE:
         return None

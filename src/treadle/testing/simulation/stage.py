@@ -16,10 +16,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from treadle.admin.known_names import Names
-from treadle.app_core import StorageChoice
 from treadle.core.events import Event
 from treadle.errors import BadOption, UnknownName
 from treadle.producer.batching import Batcher
+from treadle.storage_choice import StorageChoice
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.worker.executors.threads import Answer, outcome
