@@ -52,9 +52,9 @@ class Command:
         if notes:
             self._lines.put(None)
 
-    def wait_for(self, words: str) -> str:
+    def wait_for(self, words: str, patience: float = PATIENCE) -> str:
         """The next line on stderr that contains these words."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience
         while True:
             line = self._lines.get(timeout=max(0.01, until - time.monotonic()))
             assert line is not None, f"it ended without saying {words!r}:\n" + "\n".join(self.said)
