@@ -59,6 +59,11 @@ def joined(app: Any, layers: list[Middleware]) -> None:
 
 def _put(app: Any, layers: list[Middleware], make: Make) -> None:
     if (made := make(app)) is not None:
-        layer = middleware.check(made)
-        layer.added(app)
-        layers.insert(0, layer)
+        put_outermost(app, layers, made)
+
+
+def put_outermost(app: Any, layers: list[Middleware], layer: Middleware) -> None:
+    """Add a middleware to an app with these layers, outside of all."""
+    found = middleware.check(layer)
+    found.added(app)
+    layers.insert(0, found)

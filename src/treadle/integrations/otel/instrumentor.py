@@ -50,12 +50,8 @@ class TreadleInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     @staticmethod
     def instrument_app(app: App, **options: Any) -> None:
         """Add a Tracing to this app, as its outermost middleware, unless it has one. Options as for `Tracing`."""
-        if _has_tracing(app):
-            return
-        app.middleware(tracing := AutomaticTracing(**options))
-        layers = app._core.layers
-        layers.remove(tracing)
-        layers.insert(0, tracing)
+        if not _has_tracing(app):
+            every_app.put_outermost(app, app._core.layers, AutomaticTracing(**options))
 
 
 def _has_tracing(app: App) -> bool:

@@ -60,13 +60,9 @@ class SentryMiddleware(Middleware):
         with scopes.of_run(context, self._shown(integration)):
             if context.kind == "batch":  # its one call has the transaction
                 return await proceed()
-            with traces.running(context) as raised:
+            with traces.running(context):
                 context.child_headers.update(traces.outgoing())
-                try:
-                    return await proceed()
-                except BaseException as error:
-                    raised.append(error)
-                    raise
+                return await proceed()
 
     def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
         """A scope and a transaction for calls that run elsewhere than `run`."""
@@ -78,12 +74,8 @@ class SentryMiddleware(Middleware):
         if integration is None or contexts[0].kind not in ("batch", "process"):
             yield
             return
-        with scopes.of_call(contexts, self._shown(integration)), traces.running(*contexts) as raised:
-            try:
-                yield
-            except BaseException as error:
-                raised.append(error)
-                raise
+        with scopes.of_call(contexts, self._shown(integration)), traces.running(*contexts):
+            yield
 
     def _shown(self, integration: Options) -> scopes.Arguments:
         """Returns the arguments of a row for people to see; None if they are not to be sent."""

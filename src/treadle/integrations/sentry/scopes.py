@@ -26,8 +26,7 @@ _of_run: ContextVar[Scope | None] = ContextVar("treadle.sentry", default=None)
 @contextmanager
 def of_run(context: Context, arguments: Arguments) -> Iterator[Scope]:
     """A scope of its own for a run. It stays the scope of this run for `after_run`."""
-    scope = _new_scope()
-    describe(scope, context.record, context.worker, context.attempt, arguments)
+    scope = _scope_of(context, arguments)
     _of_run.set(scope)
     with use_isolation_scope(scope):
         yield scope
@@ -36,21 +35,17 @@ def of_run(context: Context, arguments: Arguments) -> Iterator[Scope]:
 @contextmanager
 def after_run(context: Context, arguments: Arguments) -> Iterator[Scope]:
     """The scope of the run that has ended in this context, or a new one if it ended before it began."""
-    scope = _of_run.get()
-    if scope is None:
-        scope = _new_scope()
-        describe(scope, context.record, context.worker, context.attempt, arguments)
-    with use_isolation_scope(scope):
+    with use_isolation_scope(_of_run.get() or _scope_of(context, arguments)) as scope:
         yield scope
 
 
 @contextmanager
 def of_call(contexts: Sequence[Context], arguments: Arguments) -> Iterator[Scope]:
     """A scope for a call in another context than `run`: of a batch, or in another process."""
-    scope = _new_scope()
     if len(contexts) == 1:
-        describe(scope, contexts[0].record, contexts[0].worker, contexts[0].attempt, arguments)
+        scope = _scope_of(contexts[0], arguments)
     else:
+        scope = _new_scope()
         first = contexts[0].record.job
         _name(scope, first.task, first.queue)
         scope.set_context("treadle", {"task": first.task, "queue": first.queue, "jobs": [each.id for each in contexts]})
@@ -89,6 +84,12 @@ def describe(scope: Scope, record: Record, worker: str, attempt: int, arguments:
     if arguments is not None:
         facts["arguments"] = (arguments(record) or "")[:ARGUMENTS]
     scope.set_context("treadle", facts)
+
+
+def _scope_of(context: Context, arguments: Arguments) -> Scope:
+    scope = _new_scope()
+    describe(scope, context.record, context.worker, context.attempt, arguments)
+    return scope
 
 
 def _name(scope: Scope, task: str, queue: str) -> None:

@@ -64,10 +64,9 @@ def publishing(specs: Specs) -> Iterator[None]:
 
 
 @contextmanager
-def running(*contexts: Context) -> Iterator[list[BaseException]]:
-    """A transaction around a run, or around the call of a batch. The caller adds what the run raised to the list."""
+def running(*contexts: Context) -> Iterator[None]:
+    """A transaction around a run, or around the call of a batch."""
     record, attempt = contexts[0].record, contexts[0].attempt
-    raised: list[BaseException] = []
     transaction = sentry_sdk.continue_trace(
         _trace_of(contexts), op="queue.process", name=record.job.task, source="task", origin=ORIGIN
     )
@@ -80,10 +79,14 @@ def running(*contexts: Context) -> Iterator[list[BaseException]]:
             span.set_data("messaging.message.receive.latency", _waited(contexts[0]) * 1_000)
         else:
             span.set_data("messaging.batch.message_count", len(contexts))
+        status = "ok"
         try:
-            yield raised
+            yield
+        except BaseException as error:
+            status = _status(error)
+            raise
         finally:
-            span.set_status(_status(raised))
+            span.set_status(status)
 
 
 def _trace_of(contexts: tuple[Context, ...]) -> dict[str, str]:
@@ -102,7 +105,7 @@ def _waited(context: Context) -> float:
     return max(0.0, started - (record.created_at if due is None else due))
 
 
-def _status(raised: list[BaseException]) -> str:
-    if not raised or isinstance(raised[0], Defer):
+def _status(error: BaseException) -> str:
+    if isinstance(error, Defer):
         return "ok"
-    return "internal_error" if isinstance(raised[0], Exception) else "cancelled"
+    return "internal_error" if isinstance(error, Exception) else "cancelled"
