@@ -17,17 +17,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
     from treadle import App
+
+from benchmarks.modes import compare
 
 MODES = ("off", "counted", "asked")
 FIGURES = ("enqueue", "run")
@@ -73,30 +72,11 @@ async def measure(mode: str, jobs: int) -> dict[str, float]:
     return {name: 1e6 * seconds for name, seconds in found.items()}
 
 
-def one(mode: str, jobs: int) -> dict[str, float]:
-    program = [sys.executable, "-m", "benchmarks.counted", mode, str(jobs)]
-    ran = subprocess.run(program, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
-    found: dict[str, float] = json.loads(ran.stdout)
-    return found
-
-
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="dev.py bench counted", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--jobs", type=int, default=20_000)
-    args = parser.parse_args(words)
-    rounds: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
-    for _ in range(args.rounds):
-        for mode in MODES:
-            rounds[mode].append(one(mode, args.jobs))
-    print(f"microseconds of CPU a job: median of {args.rounds} rounds (least - most)\n")
-    print(f"{'':<8}" + "".join(f"{name:>24}" for name in FIGURES))
-    for mode, found in rounds.items():
-        shown = []
-        for name in FIGURES:
-            times = [each[name] for each in found]
-            shown.append(f"{statistics.median(times):.2f} ({min(times):.2f} - {max(times):.2f})")
-        print(f"{mode:<8}" + "".join(f"{text:>24}" for text in shown), flush=True)
+    compare(parser, words, "counted", MODES, FIGURES, digits=2)
 
 
 if __name__ == "__main__":
