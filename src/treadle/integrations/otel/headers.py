@@ -1,6 +1,7 @@
 """The trace of a job in its headers: `traceparent`, `tracestate` and `baggage`, or those of the program's propagators.
 
-Headers that the caller gave stay, and so do the members of its `baggage` that the trace does not have. If the trace's would exceed the size that the app allows, its baggage is left out.
+Headers that the caller gave stay, and so do the members of its `baggage` that the trace does not have. If the headers
+would exceed the size that the app allows, the trace's baggage is left out.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class QueueGauges:
 
 
 def _storage_of(app: App) -> object:
-    """What two apps of one storage have in common."""
+    """The same value for two apps of one storage."""
     shared = app.url is not None and not app.url.startswith("memory:")
     return app.url if shared else id(app._core.storage)
 
