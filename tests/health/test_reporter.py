@@ -102,6 +102,40 @@ async def test_systemd_learns_what_the_process_does(
 
 
 @linux_only
+async def test_a_reload_is_over_only_when_the_process_is_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A reload of a process that was never ready is no READY=1, and a process that stops reports no reload."""
+    health, path = Health(AWAY), str(tmp_path / "n")
+    with managed(monkeypatch, path, path) as manager:
+        async with HealthReporter(Probes(), health) as reporting:
+            await manager.until("EXTEND_TIMEOUT_USEC=30000000")
+            reporting.reloading()
+            await manager.until("RELOADING=1")
+            reporting.reloaded()
+            monkeypatch.setattr(reporter, "EXTEND", 40.0)  # a mark in the messages from here on
+            assert "READY=1" not in await manager.until("EXTEND_TIMEOUT_USEC=40000000")
+            health.verdict = READY
+            await manager.until("READY=1")
+            reporting.reloading()
+            reporting.stopping(70.0)
+            reporting.reloaded()
+            reporting.reloading()
+            reporting.reloaded()
+            await manager.until("STOPPING=1")
+            assert await manager.next() == ["STATUS=not ready: stopping"]
+
+
+@linux_only
+async def test_a_message_that_was_not_sent_is_sent_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The socket of the service manager appears late, or was full."""
+    path, tries = str(tmp_path / "n"), Signal().after(monkeypatch, Notifier, "send")
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    async with HealthReporter(Probes(), Health(READY)):
+        await tries.again("messages that cannot be sent", 3)
+        with managed(monkeypatch, path, path) as manager:
+            assert "STATUS=ready: 2 worker processes claim jobs" in await manager.until("READY=1")
+
+
+@linux_only
 async def test_the_watchdog_gets_nothing_from_a_stuck_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     health, path = Health(STUCK), str(tmp_path / "n")
     with managed(monkeypatch, path, path, WATCHDOG_USEC="2000") as manager:
