@@ -213,6 +213,19 @@ async def test_a_file_that_cannot_be_written_is_logged_once(
         await beats.until(lambda: text_of(path).startswith("ready"), "a beat that succeeds")
 
 
+@linux_only
+async def test_a_link_in_place_of_the_new_file_is_not_followed(tmp_path: Path, beats: Signal) -> None:
+    """In a folder that others can write, the name of the new file can be guessed."""
+    path, other = tmp_path / "alive", tmp_path / "precious"
+    other.write_text("kept")
+    os.symlink(other, tmp_path / f".alive.{os.getpid()}")
+    reporting = HealthReporter(Probes(file=path, systemd=False), Health(READY))
+    reporting._file.remove = lambda: None  # type: ignore[union-attr, method-assign]  # the link is made after the start
+    async with reporting:
+        await beats.until(lambda: text_of(path).startswith("ready"), "the first beat")
+    assert other.read_text() == "kept"
+
+
 def test_the_first_problem_of_several_parts_is_shown() -> None:
     assert first_problem([READY, AWAY, STUCK]).line == f"not alive: {STUCK.stuck}"
     assert first_problem([READY, AWAY]).problem == AWAY.unready

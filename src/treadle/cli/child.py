@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 def main() -> int:
     """Run `python -m treadle.cli.child FD APP` -> one of the exit codes of the command line."""
     show_stacks()
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # It is for the supervisor, but `systemctl kill -s HUP` sends it to all processes. Not SIG_IGN: programs that
+        # jobs start would inherit that.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     channel = socket.socket(fileno=int(sys.argv[1]))
     orders = msgspec.json.decode(_line(channel), type=Orders)
     code = guarded(lambda: _reporting(orders, channel))

@@ -87,6 +87,9 @@ class Supervision:
 
     def _roll(self) -> None:
         """Replace all processes; once more after a signal that comes while that is under way."""
+        if self._signals:
+            note("treadle: SIGHUP is ignored while it stops")
+            return
         self._roll_again = True
         if self._rolling is None or self._rolling.done():
             self._rolling = asyncio.create_task(self._replace_all())
@@ -96,7 +99,10 @@ class Supervision:
         try:
             while self._roll_again and not self._signals:
                 self._roll_again = False
-                if await self._fleet.roll("SIGHUP"):
+                replaced = await self._fleet.roll("SIGHUP")
+                if self._signals:
+                    return
+                if replaced:
                     note("treadle: all worker processes were replaced")
                 else:
                     note("treadle: the other worker processes were not replaced")
