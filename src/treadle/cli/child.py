@@ -113,8 +113,8 @@ async def _link(channel: socket.socket, worker: Worker) -> SupervisorLink:
 def _app_of(orders: Orders) -> tuple[App, Orders]:
     """The app to serve, and the orders with its name."""
     if not orders.search:
-        return (find_app(orders.app) if orders.app else App(orders.url)), orders
-    app, found = find_any()
+        return (find_app(orders.app, prints=True) if orders.app else App(orders.url)), orders
+    app, found = find_any(prints=True)
     return app, msgspec.structs.replace(orders, app=found.named, found=", ".join((found.named, *found.modules)))
 
 
