@@ -66,7 +66,7 @@ def check(
         core.use(dataclasses.replace(core.choice, url=url, storage=None, ports=None, by_default=False))
     if outbox is not None:
         _outbox_at(found, outbox)
-    if found._core.url.startswith("memory:"):
+    if (found._core.url or "").startswith("memory:"):
         raise Stop(USAGE, "a storage of memory:// has no jobs of other processes: give the one to check with --url")
     options = Options(serves=_names(queues), only=_names(only), sample=sample, outbox=not no_outbox)
     report = asyncio.run(_run(found, options))
