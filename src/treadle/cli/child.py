@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 def main() -> int:
     """Run `python -m treadle.cli.child FD APP` -> one of the exit codes of the command line."""
     show_stacks()
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # It is for the supervisor, but `systemctl kill -s HUP` sends it to all processes. Not SIG_IGN: programs that
+        # jobs start would inherit that.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     channel = socket.socket(fileno=int(sys.argv[1]))
     orders = msgspec.json.decode(_line(channel), type=Orders)
     code = guarded(lambda: _reporting(orders, channel))
@@ -109,8 +113,8 @@ async def _link(channel: socket.socket, worker: Worker) -> SupervisorLink:
 def _app_of(orders: Orders) -> tuple[App, Orders]:
     """The app to serve, and the orders with its name."""
     if not orders.search:
-        return (find_app(orders.app) if orders.app else App(orders.url)), orders
-    app, found = find_any()
+        return (find_app(orders.app, prints=True) if orders.app else App(orders.url)), orders
+    app, found = find_any(prints=True)
     return app, msgspec.structs.replace(orders, app=found.named, found=", ".join((found.named, *found.modules)))
 
 

@@ -24,6 +24,7 @@ from treadle.server.errors import Refused, refusal
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
+from treadle.server.opening import open_if_there
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
 from treadle.server.overview import Looks
@@ -104,7 +105,7 @@ def make_site(
 
     @asynccontextmanager
     async def life(site: Starlette) -> AsyncIterator[None]:
-        async with app:
+        async with open_if_there(app):
             try:
                 yield
             finally:
