@@ -61,6 +61,7 @@ async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> 
     @app.task(name="t", limits=["api"])
     async def t() -> None: ...
 
+    await app.storage.heartbeat(present(), [], 30)
     await app.limits.set(Limit("api", slots=5, rate=2, per=60))
     *_, third = await app.enqueue(t.job() for _ in range(3))
     large = await t.options(cost=2).enqueue()
@@ -76,7 +77,7 @@ async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> 
     await app.storage.claim(Claim(worker="w1#2", limit=1))
     assert await app.jobs.explain(large) == (
         "It is blocked until the limit 'api' has room (3 of 5 slots in use, 1 of 2 starts per 60 s used, it needs 2, "
-        "1 job is blocked). It has waited since 2023-11-14 22:13:20 UTC."
+        "1 job is blocked): `treadle limits set api --slots 5 --rate 4 --per 60` doubles the rate. It has waited since 2023-11-14 22:13:20 UTC."
     )
 
 
@@ -85,6 +86,7 @@ async def test_a_rest_that_a_job_asked_for_is_no_pause(app: App, clock: HandCloc
     @app.task(name="t", limits=["api"])
     async def t() -> None: ...
 
+    await app.storage.heartbeat(present(), [], 30)
     await app.limits.set(Limit("api", rate=100, per=1))
     await app.limits.hold("api", clock() + 60, held=True)
     job = await t.enqueue()
