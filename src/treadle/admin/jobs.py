@@ -15,6 +15,7 @@ from treadle.admin.audit import is_entry, without_entries
 from treadle.admin.estimate import Copying, Estimate, estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
 from treadle.admin.explain.reading import Reader
+from treadle.admin.explain.unstored import explained
 from treadle.admin.job_filters import id_of, query_of, rows_of, text_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_search import Hide, Search
@@ -225,7 +226,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
 
         If the jobs have moved to another storage, the sentence names it.
         """
-        return explain(await self._facts(job))
+        return await explained(self._facts, job, None if self._reach else self._client.outbox)
 
     async def eta(self, job: HasId | str) -> Estimate:
         """Estimate when a job starts and ends, and what would let it start earlier. Raises UnknownJob.

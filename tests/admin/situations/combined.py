@@ -1,4 +1,4 @@
-"""Jobs that two or three causes hold back at once, jobs whose deadline has passed, and names that a shell would misread."""
+"""Jobs that two or three causes hold back at once, whose deadline has passed, or whose names a shell would misread."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def slots_and_rate_of_the_queue_are_used_up(stage: Stage) -> AsyncIterator
     yield (
         "a",
         f"Its queue 'default' runs 1 of at most 1 jobs at once: t one has held it longest, on w1 since {START}; its "
-        f"rate (1 start per 60 s) is used up, too: no start is possible before {stage.at(60)}, in 60 s; `treadle limits "
-        "set queue:default --slots 2 --rate 2 --per 60` lets one more run.",
+        f"rate (1 start per 60 s) is used up, too: no start is possible before {stage.at(60)}, in 60 s; `treadle "
+        "limits set queue:default --slots 2 --rate 2 --per 60` lets one more run.",
     )
 
 
@@ -121,7 +121,8 @@ async def an_operator_whom_the_audit_log_knows_paused_it(stage: Stage) -> AsyncI
     yield (
         "a",
         f"Its queue 'default' is paused (bob paused it at {stage.at(5)}): `treadle queues resume default` resumes it. "
-        f"Besides, the limit 'api' is paused (ann paused it at {START}): `treadle limits resume api` resumes it.{SINCE}",
+        f"Besides, the limit 'api' is paused (ann paused it at {START}): `treadle limits resume api` resumes "
+        f"it.{SINCE}",
     )
 
 
@@ -246,8 +247,8 @@ async def it_replaced_a_job_that_runs_and_waits_for_another(stage: Stage) -> Asy
     await stage.job(key=Key("k", conflict="replace"), after="up")
     yield (
         "a",
-        "It waits: 2 more jobs must end, of up (t, ready; `treadle jobs explain up` says why); one of them, t old, held "
-        "its key 'k' before.",
+        "It waits: 2 more jobs must end, of up (t, ready; `treadle jobs explain up` says why); one of them, t old, "
+        "held its key 'k' before.",
     )
 
 
@@ -272,9 +273,9 @@ async def names_that_begin_with_a_dash(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.claim(queue="-q")
     yield (
         "a",
-        'It is blocked until the limit "--api\'é $x" has room (1 of 1 slots in use, 1 job is blocked): t one has held it '
-        f"longest, on w1 since {START}; `treadle limits set --slots 2 -- '--api'\"'\"'é $x'` makes room for it. Besides, "
-        "no worker serves its queue '-q': `treadle worker --queues=-q` starts one.",
+        'It is blocked until the limit "--api\'é $x" has room (1 of 1 slots in use, 1 job is blocked): t one has held '
+        f"it longest, on w1 since {START}; `treadle limits set --slots 2 -- '--api'\"'\"'é $x'` makes room for it. "
+        "Besides, no worker serves its queue '-q': `treadle worker --queues=-q` starts one.",
     )
 
 

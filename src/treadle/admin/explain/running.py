@@ -55,7 +55,7 @@ def _lasts(left: float, facts: Facts) -> str:
 
 
 def _claimed_again(facts: Facts) -> str:
-    """What becomes of a job whose lease has expired: the next claim queues it, then it waits as every queued job."""
+    """The consequence of an expired lease: the next claim queues the job, then it waits as every queued job."""
     queue = facts.row.job.queue
     if facts.late:
         return ""

@@ -10,7 +10,7 @@ from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.limit_model import Limit
 from treadle.core.model import Record
 
-_GROUPS = ("jobs", "queues", "limits", "schedules")
+_GROUPS = ("jobs", "queues", "limits", "schedules")  # commands whose first word is that of a group
 MOST_AHEAD = 10_000  # queued jobs ahead of a job that are counted
 
 
