@@ -241,7 +241,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         if row.state.final or (facts.mark is not None and facts.mark.role in ("gone", "closing")):
             return Estimate(id=row.job.id, at=facts.now, explanation=said)
         seen = limits_within(await storage.glance(), self._reach)
-        copy = await Copying(storage, self._reach).of_job(row, seen, facts.ahead)
+        copy = await Copying(storage, self._reach).of_job(facts.waiting_row, seen, facts.ahead)
         return await in_turn(lambda: estimate(copy, row, said, self._reach))
 
     async def _facts(self, job: HasId | str) -> Facts:

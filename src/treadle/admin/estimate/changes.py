@@ -58,7 +58,8 @@ def _more_workers(copy: Snapshot, queue: str) -> Iterator[Option]:
 def _of_limit(use: LimitUse) -> Iterator[Option]:
     rule = use.behind if use.pauses and use.behind is not None else use.rule
     if use.pauses or rule.slots == 0:
-        if rule.slots == 0 or any(pause.why == "paused" for pause in use.pauses):
+        # A hold ends by itself; the command does not end it.
+        if any(pause.why == "paused" for pause in use.pauses) or not use.pauses:
             yield Option(f"{use.key!r} is resumed", _plain(resume(use.rule.name)), Extra(resumed=(use.rule.name,)))
         return
     if rule.slots is not None:

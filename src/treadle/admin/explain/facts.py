@@ -56,6 +56,12 @@ class Facts(Struct, frozen=True, kw_only=True):
         return self.use_of(key, key.partition(":")[0])
 
     @property
+    def waiting_row(self) -> Record:
+        """The row, which also waits for the former holder of its key by name."""
+        row = self.row
+        return row if self.holder is None else replace(row, after=(*row.after, self.holder.job.id))
+
+    @property
     def late(self) -> bool:
         """Whether its deadline has passed."""
         row = self.row
