@@ -144,7 +144,7 @@ async def its_lease_is_over_and_its_queue_is_paused(stage: Stage) -> AsyncIterat
     await stage.app.queues.pause("default")
     stage.clock.advance(8)
     await stage.beat("w2")
-    [row] = await stage.storage.get(["a"])
+    row = await stage.row("a")
     if row.queue_position is None:  # on some storages the heartbeat has queued it again
         yield (
             "a",
@@ -203,7 +203,7 @@ async def its_deadline_passed_while_its_queue_is_paused(stage: Stage) -> AsyncIt
     await stage.job(expires=5)
     stage.clock.advance(8)
     await stage.beat(queue="others")
-    [row] = await stage.storage.get(["a"])
+    row = await stage.row("a")
     if not row.state.final:
         yield "a", f"Its deadline passed at {stage.at(5)}: it fails with the next claim."
     await stage.claim(queue="others")
