@@ -101,7 +101,8 @@ class VirtualFleet:
         for each in copy.workers:
             if each.age <= each.ttl / 9 + 1 and each.queues:
                 starts = copy.now + max(0.0, each.paused - each.age)
-                found.append(_Worker(each.worker, each.queues, each.tasks, each.slots, starts))
+                slots = 0 if each.draining else each.slots  # its running jobs end; it claims no more
+                found.append(_Worker(each.worker, each.queues, each.tasks, slots, starts))
         like = [each for each in found if self._serves(each)]
         tasks = like[0].tasks if like else dict.fromkeys(row.job.task for row in copy.rows)
         queues = like[0].queues if like else tuple(dict.fromkeys(row.job.queue for row in copy.rows))
@@ -134,7 +135,6 @@ class VirtualFleet:
         """Plan what happens by itself later, and make the changes that this run tries out."""
         names, extra = self._extra.resumed, self._extra
         changes: list[LimitChange] = [Resume(name, "paused") for name in names]
-        changes += [Resume(name, "held") for name in names]
         if changes or extra.limits:
             at_once(self._storage.set_limits([*changes, *extra.limits]))
         for use in self._copy.limits:
