@@ -15,6 +15,7 @@ import pytest
 import treadle
 import treadle.errors
 import treadle.storage.contract
+import treadle.storage.optional_parts
 import treadle.testing
 from treadle import App, Worker, current
 from treadle.testing import drain, given_storage
@@ -149,7 +150,7 @@ def resolved(word: str, known: dict[str, Any]) -> object:
 
 
 def is_exported(kind: type) -> bool:
-    modules = (treadle, treadle.errors, treadle.testing, treadle.storage.contract)
+    modules = (treadle, treadle.errors, treadle.testing, treadle.storage.contract, treadle.storage.optional_parts)
     inside = kind.__module__.partition(".")[0] == "treadle"
     return not inside or any(loaded(module).get(kind.__name__) is kind for module in modules)
 

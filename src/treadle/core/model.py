@@ -212,7 +212,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     ids       if not empty: only these jobs, whatever `queues` says
     running   ids of the jobs that the worker still runs; they are not claimed for it again
     hand_off  (mailbox address, seconds): if no job is found, an enqueue within this time may claim its job for the
-              worker and notify this mailbox, see `treadle.storage.contract.HandOffs`; other storages ignore it
+              worker and notify this mailbox, see `treadle.storage.optional_parts.HandOffs`; other storages ignore it
     reach     with `ids`: the queues these must be in; (): any
     """
 
