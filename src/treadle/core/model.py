@@ -48,6 +48,7 @@ ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired",
 ARGUMENTS: Final = "arguments"
 # Reasons why a job was cancelled.
 ASKED, UPSTREAM, SUPERSEDED = "asked", "upstream", "superseded"
+SHED: Final = "shed"  # cancelled by an enqueue, because its queue was full
 # Reason of a job that its worker released without running it; the worker's name follows.
 DECLINED: Final = "declined by "
 # Reason of a job whose lease expired; the name of the worker that held it follows. It stays until the job is settled,

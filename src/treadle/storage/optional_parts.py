@@ -51,8 +51,8 @@ class Bound(Protocol):
     """The verbs that can be used inside a transaction. Their effects are committed or rolled back with it.
 
     They return what the storage's own verbs return, and see what the transaction has done already. A refusal (KeyHeld,
-    UnknownUpstream, IdTaken, "refused", "stale") leaves nothing behind, and the transaction can still be used. Topics
-    are published after the commit, as soon as the storage can know of it.
+    UnknownUpstream, IdTaken, QueueFull, "refused", "stale") leaves nothing behind, and the transaction can still be
+    used. Topics are published after the commit, as soon as the storage can know of it.
     """
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]: ...

@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage
+from treadle.storage.bounds import Bounds
 
 T = TypeVar("T")
 
@@ -115,6 +116,17 @@ class Rows(QueueEnds, Protocol):
         """Which of these wait for the job `id`, directly or through others, or are that job."""
 
     # --- queues and limits
+
+    @property
+    def bounds(self) -> Bounds:
+        """The rules of bounded queues (`storage.bounds.bounds_of`)."""
+
+    def waiting(self, queue: str) -> int:
+        """How many jobs of a queue are ready, by the kept counts."""
+
+    def outermost(self, queue: str, last: bool, most: int) -> Sequence[Record]:
+        """The first queued jobs of a queue by (position, id), of any rank; `last`: the last ones in queue order, the
+        last one first."""
 
     @property
     def rules(self) -> Mapping[str, Limit]: ...

@@ -17,6 +17,7 @@ from treadle.core.limit_model import Limit, LimitFacts
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Kind
 from treadle.storage.admission import Asker, Usage, is_over, rule_for
+from treadle.storage.bounds import WAITING, bounds_of
 from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.machine.limits import keeps_slots
 from treadle.storage.machine.rows import Dependent
@@ -54,6 +55,7 @@ class Tables:
         self.due: list[tuple[float, str]] = []  # a heap; entries may be out of date
         self.facts: dict[str, LimitFacts] = {}  # limit -> its stored facts
         self.rules: dict[str, Limit] = {}  # limit -> its acting rule
+        self.bounds: dict[str, Limit] = {}  # limit -> the rule that bounds queues, pauses aside
         self.rates: dict[str, Usage] = {}  # limit -> its starts or tokens
         self.opens: dict[str, float] = {}  # limit -> when its rate admits the next blocked job
         self.down: dict[str, dict[str, Edge]] = defaultdict(dict)  # upstream -> the jobs that wait for it
@@ -277,6 +279,15 @@ class Tables:
             self.rules[name] = rule
         else:
             self.rules.pop(name, None)
+        self.bounds = bounds_of(self.facts)
+
+    def waiting(self, queue: str) -> int:
+        return sum(jobs for (of, _, kind), jobs in self.kept.items() if of == queue and kind in WAITING)
+
+    def outermost(self, queue: str, last: bool, most: int) -> list[Record]:
+        line = self.line.get(queue, ())
+        spots = heapq.nlargest(most, line) if last else heapq.nsmallest(most, line, key=lambda spot: spot[1:])
+        return [self.jobs[spot[2]] for spot in spots]
 
     def used(self, key: str) -> Usage:
         """Slots are counted from the rows, never stored: a counter can leak."""

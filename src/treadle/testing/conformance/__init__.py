@@ -60,6 +60,7 @@ LAWS = (
     "rates",
     "held_slots",
     "limit_changes",
+    "bounds",
     "rules",
     "prune",
     "queries",
