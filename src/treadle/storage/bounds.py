@@ -6,7 +6,7 @@ Every storage must decide alike; the SQL and Lua versions follow this module.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from treadle.core.limit_model import Limit, LimitFacts
 from treadle.core.model import NewJob, Record
@@ -21,6 +21,9 @@ WAITING: Final[frozenset[Kind]] = frozenset({"queued", "scheduled", "blocked"})
 
 Bounds = Mapping[str, Limit]
 """The rules that decide about bounds, by limit name ("queue" and "queue:<name>"). Empty if no queue has a bound."""
+
+Candidate: TypeAlias = tuple[str, int, bool]
+"""A queued job: its id, its rank, and whether it may be shed."""
 
 
 def bounds_of(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
