@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
+from treadle.core import defaults
 from treadle.core.limit_model import Limit, LimitFacts
 from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Kind
 from treadle.core.ranges import OWN
 
-# Queued jobs that a call looks at beyond those that it sheds. They may be unfit, for example retries of an outage.
-LOOK: Final = 1000
+LOOK: Final = defaults.SHED_LOOK
 
 WAITING: Final[frozenset[Kind]] = frozenset({"queued", "scheduled", "blocked"})
 """The kinds that a bound counts."""
