@@ -278,7 +278,8 @@ class Tables:
             self.rules[name] = rule
         else:
             self.rules.pop(name, None)
-        self.bounds = bounds_of(self.facts)
+        if name.partition(":")[0] == "queue":
+            self.bounds = bounds_of(self.facts)
 
     def waiting(self, queue: str) -> int:
         return sum(jobs for (of, _, kind), jobs in self.kept.items() if of == queue and kind in WAITING)
