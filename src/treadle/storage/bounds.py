@@ -5,11 +5,11 @@ Every storage must decide alike; the SQL and Lua versions follow this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 from treadle.core import defaults
-from treadle.core.limit_model import Limit, LimitFacts
+from treadle.core.limit_model import Limit, LimitFacts, LimitUse
 from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Kind
 from treadle.core.ranges import OWN
@@ -33,6 +33,13 @@ def bounds_of(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
         for name, each in facts.items()
         if name.partition(":")[0] == "queue" and (rule := each.set or each.declared) is not None
     }
+    return found if any(rule.max_waiting is not None for rule in found.values()) else {}
+
+
+def bounds_in(limits: Iterable[LimitUse]) -> dict[str, Limit]:
+    """The same from the answer of `limits`."""
+    rules = {each.key: each.behind if each.pauses else each.rule for each in limits}
+    found = {name: rule for name, rule in rules.items() if name.partition(":")[0] == "queue" and rule is not None}
     return found if any(rule.max_waiting is not None for rule in found.values()) else {}
 
 
