@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from treadle.core.model import NewJob, Record
 from treadle.errors import BadOption, KeyHeld, QueueFull, UnknownUpstream
 from treadle.storage.bounds import LOOK
 from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Transactional
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (
     CANCELLED,
@@ -41,7 +42,7 @@ from treadle.testing.conformance.kit import (
 )
 from treadle.testing.conformance.laws_counts import agree
 from treadle.testing.conformance.moving_kit import carry, movable
-from treadle.testing.conformance.run import Another, Connect
+from treadle.testing.conformance.run import Another, Connect, UserTransaction
 from treadle.testing.shows import shows
 
 PEERS = 6
@@ -506,3 +507,28 @@ async def test_law16_shed_outcomes_are_final(storage: Storage) -> None:
     [said] = await storage.settle([out(before, CANCELLED, reason="asked")])
     assert said.status == "stale"
     assert await claim_ids(storage, 5) == ["b"]
+
+
+async def test_law16_a_users_transaction(storage: Storage, user_transaction: UserTransaction, clock: HandClock) -> None:
+    """A refusal leaves the transaction usable; its jobs take room from the commit on, and none after a roll-back."""
+    await bound(storage, 2)
+    async with user_transaction(storage) as user:
+        within = cast("Transactional", storage).within(user.given)
+        await within.enqueue([job("a")])
+        with pytest.raises(QueueFull) as caught:
+            await within.enqueue(jobs("b c"))
+        assert (caught.value.waiting, caught.value.asked) == (1, 2)
+        await user.roll_back()
+    await storage.enqueue([job("d")])
+    async with user_transaction(storage) as user:
+        within = cast("Transactional", storage).within(user.given)
+        await within.enqueue([job("e")])
+        await user.commit()
+    await full(storage, job("f"))
+    assert await states(storage, "a b c d e") == [None, None, None, READY, READY]
+    await bound(storage, 2, when_full="drop_oldest")
+    async with user_transaction(storage) as user:
+        await cast("Transactional", storage).within(user.given).enqueue([job("g")])
+        await user.roll_back()
+    assert await shed(storage, "d e g") == []
+    await agree(storage, clock)
