@@ -48,6 +48,7 @@ ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired",
 ARGUMENTS: Final = "arguments"
 # Reasons why a job was cancelled.
 ASKED, UPSTREAM, SUPERSEDED = "asked", "upstream", "superseded"
+SHED: Final = "shed"  # cancelled by an enqueue, because its queue was full
 # Reason of a job that its worker released without running it; the worker's name follows.
 DECLINED: Final = "declined by "
 # Reason of a job whose lease expired; the name of the worker that held it follows. It stays until the job is settled,
@@ -212,7 +213,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     ids       if not empty: only these jobs, whatever `queues` says
     running   ids of the jobs that the worker still runs; they are not claimed for it again
     hand_off  (mailbox address, seconds): if no job is found, an enqueue within this time may claim its job for the
-              worker and notify this mailbox, see `treadle.storage.contract.HandOffs`; other storages ignore it
+              worker and notify this mailbox, see `treadle.storage.optional_parts.HandOffs`; other storages ignore it
     reach     with `ids`: the queues these must be in; (): any
     """
 

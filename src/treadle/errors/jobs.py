@@ -37,6 +37,25 @@ class KeyHeld(TreadleError):
         super().__init__(f"key {key!r} is held by {holder}")
 
 
+class QueueFull(TreadleError):
+    """A queue has no room for the new jobs of the call, which stored nothing.
+
+    queue        its name
+    max_waiting  its bound
+    waiting      the jobs that waited in it before the call
+    asked        the new jobs of the call that need room in it
+    """
+
+    def __init__(self, queue: str, max_waiting: int, waiting: int, asked: int) -> None:
+        self.queue, self.max_waiting, self.waiting, self.asked = queue, max_waiting, waiting, asked
+        jobs = "a job" if asked == 1 else f"{asked:,} jobs"
+        fewer = f"enqueue at most {max_waiting:,} jobs in one call, " if asked > max_waiting else ""
+        super().__init__(
+            f"queue {queue!r} has no room for {jobs}: {waiting:,} wait, max_waiting is {max_waiting:,}; {fewer}try "
+            f"again later, add workers, or raise the bound (`treadle limits set queue:{queue} --max-waiting N`)"
+        )
+
+
 class IdTaken(TreadleError):
     """The chosen id belongs to a stored job of another task or with other arguments; this call stored nothing.
 

@@ -8,16 +8,15 @@ from typing import Any, TypeVar, cast
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
-from treadle.storage.contract import (
+from treadle.storage.contract import Capabilities, Storage
+from treadle.storage.optional_parts import (
     Bound,
-    Capabilities,
     Collected,
     Fused,
     HandOffs,
     Movable,
     Payloads,
     Post,
-    Storage,
     Transaction,
     Transactional,
 )

@@ -9,7 +9,7 @@ from tests.admin.situations.stage import START, Sentence, Situations, Stage
 from tests.kit import work
 from treadle import App, Defer, Key, Retry, State, current
 from treadle.core.model import NewJob
-from treadle.storage.contract import Movable
+from treadle.storage.optional_parts import Movable
 from treadle.storage.transfer import MoveState
 
 situations = Situations()

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from treadle.blobs.objects import Entry, Objects
-from treadle.storage.contract import Collected, Storage
+from treadle.storage.contract import Storage
 from treadle.storage.move_marks import mark_of
+from treadle.storage.optional_parts import Collected
 from treadle.storage.payloads.texts import owner_of, references
 from treadle.storage.transfer import NOT_HERE
 

@@ -18,17 +18,8 @@ from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import Page, Query
 from treadle.errors import BadOption, StorageError, StorageUnavailable
-from treadle.storage.contract import (
-    Bound,
-    Capabilities,
-    Collected,
-    Fused,
-    HandOffs,
-    Post,
-    Storage,
-    Transaction,
-    Transactional,
-)
+from treadle.storage.contract import Capabilities, Storage
+from treadle.storage.optional_parts import Bound, Collected, Fused, HandOffs, Post, Transaction, Transactional
 from treadle.storage.payloads.bound import PayloadBound, PayloadHome, PayloadTransaction
 from treadle.storage.payloads.collector import collect
 from treadle.storage.payloads.texts import Texts, identity
@@ -147,11 +138,11 @@ class PayloadStorage(StorageProxy):
         return replace(page, records=tuple([self.texts.opened(row) for row in page.records]))
 
     async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
-        """See `treadle.storage.contract.Payloads`."""
+        """See `treadle.storage.optional_parts.Payloads`."""
         return await self.texts.whole(rows, fields)
 
     async def collect(self, age: float, dry: bool = False) -> Collected:
-        """See `treadle.storage.contract.Payloads`."""
+        """See `treadle.storage.optional_parts.Payloads`."""
         if self.texts.objects is None:
             return Collected()
         await self.check_owner()
