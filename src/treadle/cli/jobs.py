@@ -160,9 +160,11 @@ def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        if eta:
-            return await app.jobs.eta(stored)
-        return app._core.redactor.text(await app.jobs.explain(stored), await app.jobs.get(stored))
+        row, words = await app.jobs.get(stored), app._core.redactor.text
+        if not eta:
+            return words(await app.jobs.explain(stored), row)
+        estimate = await app.jobs.eta(stored)
+        return replace(estimate, explanation=words(estimate.explanation, row))
 
     found = target.run(look)
     if json_:
