@@ -93,7 +93,7 @@ async def test_no_answer_of_the_api_shows_them(url: str) -> None:
                 assert OTHER not in text, full
         assert read > 20
         for secret in (PLANTED, OTHER, PLANTED[:9]):
-            async with session.get(f"{served}/v1/jobs", params={"search": secret}) as answer:
+            async with session.get(f"{served}/v1/jobs", params={"q": secret}) as answer:
                 found = await answer.json()
             assert found["jobs"] == [], secret
 

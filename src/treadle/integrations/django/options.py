@@ -56,7 +56,7 @@ class BackendOptions(Struct, frozen=True):
 
     @property
     def texts_summary(self) -> tuple[object, ...]:
-        """What backends with the same place must have in common: they share one App."""
+        """The part that backends with the same place must have in common: they share one App."""
         return self.blobs, self.offload, () if self.keys is None else self.keys.names, self.redact
 
     @property
