@@ -70,14 +70,14 @@ def list_(target: Target, json_: bool) -> None:
 
 async def _counted(app: App) -> tuple[list[AgeGroup], str]:
     from treadle.cli.progress import Bar
-    from treadle.storage.payloads import AGES, AgeGroup, survey
+    from treadle.storage.payloads import AGES, AgeGroup, by_age
 
     storage = _storage(app)
     objects = storage.texts.objects
     assert objects is not None
     groups = {name: AgeGroup(name) for name in AGES}
     with Bar("counting", 0) as bar:
-        async for age, each in survey(storage.storage, objects, _steps(bar)):
+        async for age, each in by_age(storage.storage, objects, _steps(bar)):
             groups[age].add(each)
     return [group for group in groups.values() if group.texts], str(objects)
 
@@ -109,13 +109,13 @@ def unused(target: Target, limit: int, json_: bool) -> None:
 
 async def _unused(app: App, limit: int) -> list[dict[str, Any]]:
     from treadle.cli.progress import Bar
-    from treadle.storage.payloads import survey
+    from treadle.storage.payloads import by_age
 
     storage = _storage(app)
     objects, found = storage.texts.objects, list[dict[str, Any]]()
     assert objects is not None
     with Bar("searching", 0) as bar:
-        async for _, each in survey(storage.storage, objects, _steps(bar)):
+        async for _, each in by_age(storage.storage, objects, _steps(bar)):
             if each.use == "unused":
                 entry = each.entry
                 found.append({"job": each.job, "age": entry.age, "bytes": entry.size, "name": entry.name})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treadle.storage.payloads.settings import Wrapping
-from treadle.storage.payloads.survey import AGES, PLAIN, UNREAD, AgeGroup, KeyUse, Missing, key_use, missing, survey
+from treadle.storage.payloads.survey import AGES, PLAIN, UNREAD, AgeGroup, KeyUse, Missing, by_age, key_use, missing
 from treadle.storage.payloads.wrapper import IDENTITY, IDENTITY_TASK, PayloadStorage
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "Missing",
     "PayloadStorage",
     "Wrapping",
+    "by_age",
     "key_use",
     "missing",
-    "survey",
 ]

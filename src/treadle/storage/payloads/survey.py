@@ -73,7 +73,7 @@ class KeyUse(Struct):
     kinds: dict[str, int] = {}
 
 
-async def survey(storage: Storage, objects: Objects, told: Callable[[int], None]) -> AsyncIterator[tuple[str, Judged]]:
+async def by_age(storage: Storage, objects: Objects, told: Callable[[int], None]) -> AsyncIterator[tuple[str, Judged]]:
     """Every object of the blob store, with the name of its age group. `told` gets the number of objects so far."""
     after, looked = "", 0
     while entries := await objects.page(after, STEP):
