@@ -76,6 +76,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
         self._acts, self._reach = acts.Acts(client, storage), tuple[str, ...]()
         self._hide: Hide | None = None
+        self._shown: Callable[[Record], Record] | None = None
         self._payloads = True
 
     def within(self, queues: tuple[str, ...]) -> Jobs:
@@ -95,11 +96,13 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         """The queues of `within`; (): all."""
         return self._reach
 
-    def showing(self, hide: Hide | None, payloads: bool = True) -> Jobs:
-        """A view whose searches do not look at secrets, which `hide` replaces, or (`payloads=False`) at no arguments
-        and errors."""
+    def showing(
+        self, hide: Hide | None, payloads: bool = True, shown: Callable[[Record], Record] | None = None
+    ) -> Jobs:
+        """A view whose searches do not look at secrets, which `hide` replaces in values and `shown` in rows, or
+        (`payloads=False`) at no arguments and errors."""
         found = copy.copy(self)
-        found._hide, found._payloads = hide, payloads
+        found._hide, found._payloads, found._shown = hide, payloads, shown
         return found
 
     # --- reading
@@ -174,7 +177,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=rows_of(scan))
         storage = await self._storage()
         if text is not None:
-            page = await search_rows(storage, query, Search(text, self._hide, self._payloads))
+            page = await search_rows(storage, query, Search(text, self._hide, self._payloads, self._shown))
         else:
             page = await storage.find(query)
         page = await without_entries(storage, query, page)

@@ -23,6 +23,7 @@ from treadle.cli.app_loader import find_any, find_app, serve_main_names
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.delivery_options import prepare
 from treadle.cli.output import USAGE, Stop, place
+from treadle.cli.payload_environment import app_at
 from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
 from treadle.errors import StorageError
@@ -113,7 +114,7 @@ async def _link(channel: socket.socket, worker: Worker) -> SupervisorLink:
 def _app_of(orders: Orders) -> tuple[App, Orders]:
     """The app to serve, and the orders with its name."""
     if not orders.search:
-        return (find_app(orders.app, prints=True) if orders.app else App(orders.url)), orders
+        return (find_app(orders.app, prints=True) if orders.app else app_at(orders.url)), orders
     app, found = find_any(prints=True)
     return app, msgspec.structs.replace(orders, app=found.named, found=", ".join((found.named, *found.modules)))
 

@@ -49,10 +49,10 @@ class Target:
 
                 self._app = find_app(self._named)
             else:
-                from treadle.app import App
+                from treadle.cli.payload_environment import app_at
                 from treadle.config import storage_url
 
-                self._app = App(storage_url(self._url, None))
+                self._app = app_at(storage_url(self._url, None))
         return self._app
 
     def fall_back(self, url: str | None) -> None:

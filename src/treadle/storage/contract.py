@@ -133,6 +133,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
                     jobs and stores no schedules: the server does that.
     payloads        has `whole`: large texts of its rows are in a blob store, see `Payloads`
     keys            ids of the keys with which it decrypts texts
+    reads_texts     it is a server that offloads or encrypts by itself: its rows come with their texts. Known once the
+                    storage is open.
     """
 
     settle_claim: bool = False
@@ -147,6 +149,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     payloads: bool = False
     keys: tuple[str, ...] = ()
+    reads_texts: bool = False
 
 
 class Storage(Protocol):

@@ -286,12 +286,14 @@ class Hello(Struct, frozen=True):
     scopes    the scopes of the token
     queues    the queues that the token is bound to; empty: all
     moving    the move that the server's storage is part of; None: no move, or the storage is unavailable
+    texts     whether the server offloads or encrypts by itself, so that rows come with their texts
     """
 
     max_body: int | None = None
     scopes: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     moving: Moving | None = None
+    texts: bool = False
 
 
 class Nothing(Struct, frozen=True):

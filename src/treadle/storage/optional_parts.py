@@ -101,6 +101,11 @@ class Transactional(Protocol):
         """Begin a transaction for one run. `sync`: its connection is used in a thread, so it is not an asyncio one."""
         ...
 
+    async def oldest_open(self) -> float:
+        """Seconds since the oldest of the transactions began that are open now and may have stored jobs; 0.0 if there
+        is none, or if this call has waited for them. Infinity if its beginning is unknown."""
+        ...
+
 
 class Movable(Protocol):
     """A storage that `treadle move` can move jobs from or to.
@@ -134,12 +139,18 @@ class Movable(Protocol):
 
 
 class Collected(Struct, frozen=True):
-    """The result of `Payloads.collect`: the objects that remain and those that were deleted, and their bytes."""
+    """The result of `Payloads.collect`: the objects that remain and those that were deleted, and their bytes.
+
+    held    remaining ones to which no row refers, because a transaction that is open may have stored their jobs
+    moving  whether the collection stopped because the jobs are being moved, or were moved away
+    """
 
     kept: int = 0
     kept_bytes: int = 0
     deleted: int = 0
     deleted_bytes: int = 0
+    held: int = 0
+    moving: bool = False
 
 
 class Payloads(Protocol):
@@ -151,9 +162,13 @@ class Payloads(Protocol):
         the blob store, or is damaged there, stays as it is stored. Raises StorageUnavailable."""
         ...
 
-    async def collect(self, age: float, dry: bool = False) -> Collected:
+    async def collect(
+        self, age: float, dry: bool = False, told: Callable[[Collected], None] | None = None
+    ) -> Collected:
         """Delete the objects that are older than `age` seconds and to which no row refers; `dry`: count them only. An
-        object of a job that has not ended stays. Does nothing while a move is under way.
+        object of a job that has not ended stays, and so does one that a transaction which is open now may refer to.
+        Does nothing while a move is under way. `told` is called with what was done so far, once per 500 objects.
 
-        Raises StorageError, and BadOption if the blob store has the texts of another storage."""
+        Raises StorageError, and BadOption if the blob store has the texts of another storage, or if the rows come from
+        a server that reads the texts by itself."""
         ...

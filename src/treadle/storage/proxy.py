@@ -123,8 +123,13 @@ class StorageProxy:
     async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
         return await self.around("whole", lambda storage: cast("Payloads", storage).whole(rows, fields))
 
-    async def collect(self, age: float, dry: bool = False) -> Collected:
-        return await self.around("collect", lambda storage: cast("Payloads", storage).collect(age, dry))
+    async def oldest_open(self) -> float:
+        return await self.around("oldest_open", lambda storage: cast("Transactional", storage).oldest_open())
+
+    async def collect(
+        self, age: float, dry: bool = False, told: Callable[[Collected], None] | None = None
+    ) -> Collected:
+        return await self.around("collect", lambda storage: cast("Payloads", storage).collect(age, dry, told))
 
     async def read_mark(self) -> MoveState | None:
         return await self.around("read_mark", lambda storage: cast("Movable", storage).read_mark())

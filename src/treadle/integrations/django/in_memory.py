@@ -6,6 +6,7 @@ storage without jobs.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from msgspec.structs import replace
@@ -30,6 +31,10 @@ class InMemoryDatabase(StorageProxy):
 
     def within(self, given: Any) -> Bound:
         return within_memory(given, clock.wall)
+
+    async def oldest_open(self) -> float:
+        """Unknown: no job can be seen from here, so no text of a job may be deleted."""
+        return math.inf
 
     def make_tables(self, connection: Any) -> None:
         """Make Treadle's tables there, unless they are there. `connection` is Django's, outside of a transaction."""

@@ -6,7 +6,7 @@ No payload, result, lane, key or label of a job becomes an attribute. In metrics
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -113,12 +113,12 @@ def error_type(error: BaseException) -> str:
 
 class Failure:
     """The texts of an exception, or of the error that another program reported, for a span. They are the texts that
-    Treadle stores: without its own frames."""
+    Treadle stores: without its own frames. `hide` replaces what people must not see."""
 
     __slots__ = ("kind", "line", "message", "text")
 
-    def __init__(self, error: BaseException | str) -> None:
-        self.text = visible(error if isinstance(error, str) else judge.text_of(error))
+    def __init__(self, error: BaseException | str, hide: Callable[[str], str] = str) -> None:
+        self.text = hide(visible(error if isinstance(error, str) else judge.text_of(error)))
         self.line = error_line(self.text)
         first, _, rest = self.line.partition(": ")
         self.kind = _type_in(first) if isinstance(error, str) else error_type(error)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Protocol
 
 import sentry_sdk
+from sentry_sdk import Scope
 
 from treadle.app import App
 from treadle.core.model import Record
@@ -16,6 +17,7 @@ from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.sentry import failures, scopes, traces
 from treadle.integrations.sentry.check_ins import CheckIns
 from treadle.integrations.sentry.harmless import Harmless
+from treadle.tasks.redactor import Redactor
 
 DEAD: Final = ("failed", "expired")
 
@@ -33,7 +35,7 @@ class SentryMiddleware(Middleware):
 
     def __init__(self, active: Callable[[], Options | None]) -> None:
         self._active, self._check_ins, self._harmless = active, CheckIns(), Harmless()
-        self._hide: Callable[[Record], Record] = lambda row: row
+        self._redactor: Redactor | None = None
 
     @property
     def enabled(self) -> bool:
@@ -43,7 +45,7 @@ class SentryMiddleware(Middleware):
     def added(self, app: App) -> None:
         """Called by Treadle."""
         self._check_ins.use(app)
-        self._hide = app._core.redactor.row
+        self._redactor = app._core.redactor
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
         """Adds the headers of the current trace."""
@@ -90,7 +92,14 @@ class SentryMiddleware(Middleware):
         """Returns the arguments of a row for people to see; None if they are not to be sent."""
         if not integration.send_arguments:
             return None
-        return lambda row: self._hide(row).job.payload
+        return lambda row: (row if self._redactor is None else self._redactor.row(row)).job.payload
+
+    def _hide_in_events(self, scope: Scope, record: Record) -> None:
+        """Replace the secrets of this row in the events of the scope: in messages, local variables and breadcrumbs."""
+        redactor = self._redactor
+        if redactor is not None:
+            hide, hides = redactor.hiding(record), redactor.of(record.job.task).hides
+            scope.add_event_processor(lambda event, hint: failures.hidden(event, hide, hides))
 
     def close_process(self) -> None:
         """Sends what a process that ran functions has buffered."""
@@ -108,6 +117,7 @@ class SentryMiddleware(Middleware):
             return
         with scopes.after_run(context, self._shown(integration)) as scope:
             scope.set_context("treadle.outcome", _facts(outcome))
+            self._hide_in_events(scope, context.record)
             failures.send(error, context.task, outcome.reason, "warning" if every else "error")
 
     def reported(self, record: Record, outcome: RunOutcome, error: str | None) -> None:
@@ -117,6 +127,7 @@ class SentryMiddleware(Middleware):
             return
         with scopes.of_row(record, self._shown(integration)) as scope:
             scope.set_context("treadle.outcome", _facts(outcome))
+            self._hide_in_events(scope, record)
             failures.send_text(error or outcome.reason or outcome.name, record.job.task)
 
 

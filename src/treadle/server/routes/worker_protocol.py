@@ -151,7 +151,9 @@ class WorkerProtocol:
         with suppress(StorageError):  # clients may connect during an outage of the storage
             mark = await mark_of(self._app.storage)
         moving = None if mark is None else messages.Moving(mark.role, mark.other)
-        return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving)
+        able = self._app.storage.capabilities
+        texts = able.payloads or bool(able.keys) or able.reads_texts
+        return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving, texts)
 
     async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
         """Store all jobs or none. A worker's once-marks need the scope "work", entries of the audit log "operate", and

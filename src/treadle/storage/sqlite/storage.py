@@ -272,6 +272,11 @@ class SqliteStorage:
         await own.begin()
         return own
 
+    async def oldest_open(self) -> float:
+        """Wait until the transactions are over that are open now: each holds the write lock of the file."""
+        await self._calls.submit(_nothing)
+        return 0.0
+
     def _joined(self, topics: set[str]) -> None:
         self._file.count_commit()
         self._committed(topics)
@@ -287,6 +292,10 @@ def _settle_claim(
     if outcomes and unit.shut():
         return settled, Claimed()
     return settled, (yield from posts.claim(unit, ask))
+
+
+def _nothing(unit: UnitOfWork) -> Generator[None, None, None]:
+    yield from ()
 
 
 async def _turn() -> None:
