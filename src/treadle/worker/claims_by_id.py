@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
-from treadle.worker.claim_builder import Rooms
+from treadle.worker.capacity import Rooms
 from treadle.worker.executor import Executor
 from treadle.worker.parts import WorkerParts
 
@@ -47,6 +47,12 @@ class ClaimsById:
         task.add_done_callback(self._loops.remove)
         await first_try
 
+    def _light(self) -> Rooms:
+        """The claimable tasks that use no resources: room for the others is planned by dispatcher 0 alone."""
+        capacity = self._state.capacity
+        heavy = () if capacity is None else capacity.heavy
+        return {name: room for name, room in self._claimable().items() if name not in heavy}
+
     async def _claim(self, ids: tuple[str, ...], slots: int, first_try: asyncio.Future[None]) -> None:
         state = self._state
         claim = Claim(
@@ -54,7 +60,7 @@ class ClaimsById:
             limit=slots,
             ids=ids,
             lease=self._lease,
-            tasks=self._claimable(),
+            tasks=self._light(),
             running=tuple(state.running),
         )
         records: Sequence[Record] | None = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from treadle.core.model import LeaseRenewal, Presence
 from treadle.storage.contract import Storage
 from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.place import Place
 from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
 
@@ -19,6 +20,7 @@ class Heartbeat:
 
     gathering  the batch calls that wait for more items: (task, seconds so far, seconds at most)
     versions   the version of each of these tasks
+    place      its labels and resources
     """
 
     def __init__(
@@ -31,10 +33,11 @@ class Heartbeat:
         tasks: Callable[[], Iterable[str]] = tuple,
         gathering: Callable[[], tuple[tuple[str, float, float], ...]] = tuple,
         versions: Callable[[Sequence[str]], tuple[str, ...]] = lambda tasks: (),
+        place: Callable[[], Place] = Place,
     ) -> None:
         self._state, self._storage, self.lost = state, storage, lost
         self._queues, self._lease, self._tasks, self._gathering = tuple(queues), lease, tasks, gathering
-        self._versions = versions
+        self._versions, self._place = versions, place
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
 
@@ -66,6 +69,7 @@ class Heartbeat:
     def presence(self, gone: bool = False) -> Presence:
         """The state of this worker that each heartbeat stores."""
         state, now, tasks = self._state, self._loop.time(), tuple(self._tasks())
+        place = self._place()
         return Presence(
             worker=state.name,
             host=platform.node(),
@@ -81,6 +85,10 @@ class Heartbeat:
             paused=max(0.0, state.pause_ends - now) if state.pause else 0.0,
             gathering=self._gathering(),
             draining=state.draining,
+            labels=place.labels,
+            resources=place.resources,
+            needs=place.needs,
+            reserved=place.reserved,
         )
 
     def lease_of(self, run: RunningJob) -> float:

@@ -19,7 +19,8 @@ from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs, with_blobs
 from treadle.worker import job_log
 from treadle.worker.backlog import BacklogMonitor
-from treadle.worker.claim_builder import ClaimBuilder, Rooms
+from treadle.worker.capacity import Capacity, Rooms
+from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.claims_by_id import ClaimsById
 from treadle.worker.collector import Collector
 from treadle.worker.config import WorkerConfig
@@ -41,12 +42,14 @@ from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.misfits import Misfits
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost, WorkerParts
+from treadle.worker.place import place_of
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
 from treadle.worker.settler import Settler
 from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.timeouts import Timeouts
+from treadle.worker.turns import Turns
 from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
@@ -80,8 +83,14 @@ class WorkerSession:
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
         self.state = WorkerState(config.name, config.concurrency)
+        if config.resources:
+            self.state.capacity = Capacity(
+                config.resources, app.tasks, self.state.running, self.loop.time, self.state.wake.set
+            )
         self.timeouts = Timeouts(self.loop)
         self.batches = Batches(self.state, pools.threads, overrides(app.layers, "call"), patient, self.on_wait)
+        if self.state.capacity is not None:
+            self.state.capacity.follow(self.batches)
         self.lost = LostReporter(storage, app.emitter, config.name)
         self.misfits = Misfits(self.state.name, app.tasks, storage, app.misfit_wait)
         self.heartbeat = Heartbeat(
@@ -93,6 +102,7 @@ class WorkerSession:
             self.tasks,
             self.batches.gathering,
             self.misfits.versions,
+            partial(place_of, config, app.tasks, self.state.capacity),
         )
         self.election = LeaderElection(
             config.role,
@@ -248,6 +258,8 @@ class WorkerSession:
                 self.queues,
                 self.outage.answered,
             ).run
+        if self.state.capacity is not None:
+            loops["turns"] = Turns(self.state.capacity, self.storage, self.queues, self.outage.answered).run
         if config.redrive is not None:
             loops["redrive"] = Redriver(
                 config.redrive,
