@@ -195,6 +195,8 @@ class Inside:
             grace=defaults.GRACE if orders.grace is None else orders.grace,
             metrics=orders.metrics,
             capture_logs=orders.capture_logs,
+            labels=orders.labels,
+            resources=orders.resources,
         )
         self._stopping = stopping
 
