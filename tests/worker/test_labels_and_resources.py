@@ -295,7 +295,7 @@ async def test_batches(app: App, load: Load, fits: None, by: Callable[[int], int
 
 
 async def test_inline_jobs_need_a_worker_with_labels(app: App, load: Load) -> None:
-    """The inline worker has neither labels nor resources."""
+    """The inline worker has no labels and no resources."""
     inline = load.task(app, "inline", inline=True)
     job = await load.task(app, "render", inline=True, requires=["gpu"]).enqueue()
     await inline.enqueue()

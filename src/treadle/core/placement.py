@@ -29,10 +29,10 @@ Amounts = Mapping[str, int]
 
 
 class Needs(Struct, frozen=True, gc=False):
-    """What a task needs of the worker that runs it.
+    """The labels and resources that a task needs of its worker.
 
     requires  (label, values): the worker's value of this label must be one of these; (): any value
-    uses      (resource, amount) for each run; a batch: for each call
+    uses      (resource, amount) of each run, or of each call of a batch
     """
 
     task: str
@@ -100,6 +100,11 @@ def check_needs(needs: Needs) -> None:
     amounts(dict(needs.uses), "needs", least=1)
 
 
+def fitting_runs(uses: Iterable[tuple[str, int]], free: Mapping[str, int]) -> int:
+    """How many runs with these uses fit into what is free; 2**31 without uses."""
+    return max(0, min((free.get(name, 0) // amount for name, amount in uses), default=2**31))
+
+
 def similar(name: str, known: Iterable[str]) -> str:
     """`; did you mean ...?` for a name that nobody has, or ""."""
     close = difflib.get_close_matches(name, sorted(set(known)), 1)
@@ -120,9 +125,7 @@ def _requirements(requires: Requires) -> tuple[tuple[str, tuple[str, ...]], ...]
                 "requires", f"{name}: expected a value or a list of values, found {value!r:.60}; {anything}"
             )
         if name in found:
-            raise BadOption(
-                "requires", f'{name}: named twice; for one of several values write {{"{name}": (..., ...)}}'
-            )
+            raise BadOption("requires", f'{name}: named twice; to accept several values write {{"{name}": (..., ...)}}')
         found[name] = values
     return tuple(found.items())
 

@@ -73,7 +73,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> Needs | None:
-        """What it needs of a worker; None: nothing."""
+        """The labels and resources that it needs of a worker; None: it needs nothing."""
         return needs_of(self.name, self.requires, self.uses)
 
     @property

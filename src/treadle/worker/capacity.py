@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from treadle.core.model import Record
+from treadle.core.placement import fitting_runs
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker.running_job import RunningJob
-
-if TYPE_CHECKING:
-    from treadle.worker.executors.batches import Batches
 
 Rooms = dict[str, tuple[int | None, float | None]]
 """Task -> its largest number of jobs in a claim, and their lease in seconds. None: the limit of the claim; the worker's
@@ -29,8 +27,15 @@ Uses = tuple[tuple[str, int], ...]
 TURN: Final = 5.0  # s for which a task did not fit, after which the worker keeps resources free for its next job
 
 
+class Gathered(Protocol):
+    """The part of `Batches` that plans need."""
+
+    def room(self, task: BatchCore) -> int: ...
+    def calls(self, task: BatchCore) -> int: ...
+
+
 class Plan(Struct, frozen=True, gc=False):
-    """What the next claim may bring.
+    """The bounds of the next claim.
 
     limit     jobs at most
     heavy     the tasks that use resources and that it names
@@ -79,12 +84,12 @@ class Capacity:
         self.used = dict.fromkeys(resources, 0)
         self.reserved = ""  # the task whose turn it is
         self.waits: dict[str, float] = {}  # task that did not fit -> the loop's time since when
-        self._batches: Batches | None = None
+        self._batches: Gathered | None = None
         self.heavy: dict[str, TaskCore] = {}  # the claimable tasks that use resources
         self._light_next = False  # the next claim of dispatcher 0 leaves out the tasks that use resources
         self._calls: deque[tuple[Uses, asyncio.Future[None]]] = deque()  # calls of batches that wait for resources
 
-    def follow(self, batches: Batches) -> None:
+    def follow(self, batches: Gathered) -> None:
         """Count the calls that these batches gather."""
         self._batches = batches
 
@@ -159,14 +164,14 @@ class Capacity:
         rooms: dict[str, int] = {}
         for task in fitting:
             if isinstance(task, BatchCore) and task.by is not None and self._batches is not None:
-                rooms[task.name] = min(self._batches.room(task), _times(uses_of(task), free))
+                rooms[task.name] = min(self._batches.room(task), fitting_runs(uses_of(task), free))
             elif isinstance(task, BatchCore) and (cost := self._cost(task)):
                 free = _less(free, cost)  # one call, whatever the number of its items
         single = [self._cost(task) for task in fitting if not isinstance(task, BatchCore) or task.by is not None]
         largest: dict[str, int] = {}
         for name, amount in (pair for cost in single for pair in cost):
             largest[name] = max(amount, largest.get(name, 0))
-        most = min(_times(tuple(largest.items()), free), limit) if min(free.values(), default=0) >= 0 else 1
+        most = min(fitting_runs(tuple(largest.items()), free), limit) if min(free.values(), default=0) >= 0 else 1
         return Plan(max(1, most), {task.name for task in fitting}, rooms)
 
     def answered(self, plan: Plan, records: Sequence[Record]) -> None:
@@ -187,7 +192,7 @@ class Capacity:
                 del self.waits[name]
 
     def _free(self) -> dict[str, int]:
-        """What is free, less what claimed items of batches are going to use."""
+        """The free resources, less those that claimed items of batches are going to use."""
         free = {name: has - self.used[name] for name, has in self.has.items()}
         if self._batches is None:
             return free
@@ -206,7 +211,7 @@ class Capacity:
         return sum(1 for run in runs if run.task is task and run.job_run.place is None)
 
     def _cost(self, task: TaskCore) -> Uses:
-        """What one more job of a task uses: nothing for an item that joins a call which is gathered."""
+        """The resources of one more job of a task: none for an item that joins a call which is gathered."""
         batches = self._batches
         if isinstance(task, BatchCore) and task.by is None and batches is not None:
             return () if batches.calls(task) or self._arriving(task) else uses_of(task)
@@ -233,7 +238,7 @@ class Capacity:
 
 
 def uses_of(task: TaskCore) -> Uses:
-    """What one run of a task uses, a call of a batch."""
+    """The resources of one run of a task, or of one call of a batch."""
     return () if task.needs is None else task.needs.uses
 
 
@@ -246,8 +251,3 @@ def _less(free: Mapping[str, int], uses: Uses) -> dict[str, int]:
     for name, amount in uses:
         left[name] = left.get(name, 0) - amount
     return left
-
-
-def _times(uses: Uses, free: Mapping[str, int]) -> int:
-    """How many runs with these uses fit; without uses as many as there may ever be."""
-    return max(0, min((free.get(name, 0) // amount for name, amount in uses), default=2**31))

@@ -1,8 +1,8 @@
-"""What the heartbeats of a worker tell of its labels and resources."""
+"""The part of a worker's heartbeats about its labels and resources."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -19,10 +19,18 @@ class Place(Struct, frozen=True, gc=False):
     resources: tuple[tuple[str, int, int], ...] = ()
     needs: tuple[Needs, ...] = ()
     reserved: str = ""
+    versions: tuple[str, ...] = ()
 
 
-def place_of(config: WorkerConfig, tasks: Mapping[str, TaskCore], capacity: Capacity | None) -> Place:
-    """The labels of a worker, its resources and their use, and the needs of the tasks of its code."""
+def place_of(
+    config: WorkerConfig,
+    tasks: Mapping[str, TaskCore],
+    capacity: Capacity | None,
+    versions: Callable[[Sequence[str]], tuple[str, ...]],
+    claimed: Sequence[str],
+) -> Place:
+    """The labels of a worker, its resources and their use, the needs of the tasks of its code, and the versions of the
+    claimed ones."""
     has, used = config.resources or {}, {} if capacity is None else capacity.used
     names = tasks if config.tasks is None else config.tasks
     needs = tuple(task.needs for name in names if (task := tasks.get(name)) is not None and task.needs is not None)
@@ -31,4 +39,5 @@ def place_of(config: WorkerConfig, tasks: Mapping[str, TaskCore], capacity: Capa
         resources=tuple((name, amount, used.get(name, 0)) for name, amount in has.items()),
         needs=needs,
         reserved="" if capacity is None else capacity.reserved,
+        versions=versions(claimed),
     )

@@ -101,8 +101,7 @@ class WorkerSession:
             config.lease,
             self.tasks,
             self.batches.gathering,
-            self.misfits.versions,
-            partial(place_of, config, app.tasks, self.state.capacity),
+            partial(place_of, config, app.tasks, self.state.capacity, self.misfits.versions),
         )
         self.election = LeaderElection(
             config.role,

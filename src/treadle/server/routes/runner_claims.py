@@ -15,6 +15,7 @@ from treadle.policy.retry import Retry
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
+from treadle.server.claim_placement import placed
 from treadle.server.claim_size import fitting
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
@@ -57,8 +58,9 @@ class RunnerClaims:
         queues = [
             name for name, _ in asked.queues if token.sees(name)
         ]  # a claim by ids may name other queues, without effect
-        which = None if asked.tasks is None else frozenset(asked.tasks), asked.ids
-        ask, wait = rights.to_claim(token, asked.ask()), min(asked.wait, self._settings.max_wait)
+        mine = placed(asked, self._app.tasks)
+        which = None if mine.tasks is None else frozenset(mine.tasks), asked.ids
+        ask, wait = rights.to_claim(token, mine), min(asked.wait, self._settings.max_wait)
         self._gate.claim(ask)
         a_span("wait", asked.wait)
 

@@ -21,6 +21,7 @@ from treadle.producer.client import Client
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
+from treadle.server.claim_placement import placed
 from treadle.server.errors import Refused
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
@@ -211,7 +212,7 @@ class WorkerProtocol:
 
     async def settle_claim(self, call: Call[messages.SettleClaim, messages.Nothing]) -> messages.SettledClaimed:
         asked, token = call.body, call.token
-        ask, storage = rights.to_claim(token, asked.claim.ask()), self._app.storage
+        ask, storage = rights.to_claim(token, placed(asked.claim, self._app.tasks)), self._app.storage
         self._gate.claim(ask)
         may, odd = await self._checked(token, asked.outcomes)
         *first, last = list(in_parts(may, PART, _rows)) or [()]
