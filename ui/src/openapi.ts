@@ -362,6 +362,12 @@ export interface Metrics {
   unreadable: number;
 }
 
+export interface Needs {
+  task: string;
+  requires: [string, string[]][];
+  uses: [string, number][];
+}
+
 export interface Node {
   id: string;
   task: string;
@@ -469,6 +475,10 @@ export interface Presence {
   gathering: [string, number, number][];
   draining: string;
   age: number;
+  labels: [string, string][];
+  resources: [string, number, number][];
+  needs: Needs[];
+  reserved: string;
   versions: string[];
 }
 
@@ -706,6 +716,10 @@ export interface WorkerView {
   gathering: [string, number, number][];
   draining: string;
   age: number;
+  labels: [string, string][];
+  resources: [string, number, number][];
+  needs: Needs[];
+  reserved: string;
   versions: string[];
   leader: boolean;
 }
