@@ -475,11 +475,11 @@ export interface Presence {
   gathering: [string, number, number][];
   draining: string;
   age: number;
+  versions: string[];
   labels: [string, string][];
   resources: [string, number, number][];
   needs: Needs[];
   reserved: string;
-  versions: string[];
 }
 
 export interface PreviewView {
@@ -716,11 +716,11 @@ export interface WorkerView {
   gathering: [string, number, number][];
   draining: string;
   age: number;
+  versions: string[];
   labels: [string, string][];
   resources: [string, number, number][];
   needs: Needs[];
   reserved: string;
-  versions: string[];
   leader: boolean;
 }
 
