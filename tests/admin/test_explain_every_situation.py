@@ -19,7 +19,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.admin.situations import combined, limited, queued, running, waiting
+from tests.admin.situations import combined, limited, placed, queued, running, waiting
 from tests.admin.situations.stage import Stage
 from tests.fixtures import KINDS, a_storage
 from tests.kit import Spy
@@ -36,7 +36,14 @@ from treadle.storage.redis import RedisStorage, ShardedRedis
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
-MODULES = (queued.situations, limited.situations, waiting.situations, running.situations, combined.situations)
+MODULES = (
+    queued.situations,
+    placed.situations,
+    limited.situations,
+    waiting.situations,
+    running.situations,
+    combined.situations,
+)
 SITUATIONS = {name: made for module in MODULES for name, made in module.all.items()}
 QUEUE_LIMITS = {name for module in MODULES for name in module.queue_limits}
 MORE = ("shards", "cluster", "ports", "http")  # besides KINDS

@@ -65,6 +65,9 @@ export interface Worker {
   gathering: [string, number, number][];
   draining: string;
   age: number;
+  labels: [string, string][];
+  resources: [string, number, number][]; // name, what it has, what its running jobs use
+  reserved: string;
   leader: boolean;
 }
 

@@ -362,6 +362,12 @@ export interface Metrics {
   unreadable: number;
 }
 
+export interface Needs {
+  task: string;
+  requires: [string, string[]][];
+  uses: [string, number][];
+}
+
 export interface Node {
   id: string;
   task: string;
@@ -470,6 +476,10 @@ export interface Presence {
   draining: string;
   age: number;
   versions: string[];
+  labels: [string, string][];
+  resources: [string, number, number][];
+  needs: Needs[];
+  reserved: string;
 }
 
 export interface PreviewView {
@@ -707,6 +717,10 @@ export interface WorkerView {
   draining: string;
   age: number;
   versions: string[];
+  labels: [string, string][];
+  resources: [string, number, number][];
+  needs: Needs[];
+  reserved: string;
   leader: boolean;
 }
 

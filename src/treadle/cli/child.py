@@ -90,6 +90,8 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
             metrics=orders.metrics,
             relay=orders.relay,
             capture_logs=orders.capture_logs,
+            labels=orders.labels,
+            resources=orders.resources,
             name=orders.name and f"{orders.name}-{orders.number}:{os.urandom(3).hex()}",
             **given,
         )
@@ -127,6 +129,9 @@ async def _greeter(app: App, worker: Worker, known: list[str], found: str, super
         queues=queues,
         tasks=known,
         slots=worker.concurrency,
+        labels=worker._core.config.labels or {},
+        resources=worker._core.config.resources or {},
+        misplaced=[name for name in known if not worker._core.config.runs(app._core.tasks[name].needs)],
         grace=worker._core.config.grace,
         found=found,
         strangers=await _strangers(app, queues),

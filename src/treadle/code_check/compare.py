@@ -14,6 +14,7 @@ from msgspec import Struct
 from treadle.app_core import AppCore
 from treadle.code_check import limits, schedules, undelivered
 from treadle.code_check.findings import Findings, Report
+from treadle.code_check.placement import PlacementChecks
 from treadle.code_check.results import ResultChecks
 from treadle.code_check.rows import OWN, RowChecks
 from treadle.core import defaults
@@ -62,13 +63,16 @@ class _Check:
         served = options.serves or {task.queue for task in core.tasks.values()} or {defaults.QUEUE}
         self._rows = RowChecks(core, self._findings, frozenset(served))
         self._results = ResultChecks(core.tasks, self._findings)
+        self._places = PlacementChecks({}, (), self._findings)
         self._looked = self._jobs = self._undelivered = 0
 
     async def run(self) -> Report:
         outbox = self._core.choice.outbox
         if outbox is not None and self._options.outbox:  # first: a job that is delivered meanwhile is seen twice
             await undelivered.read(outbox, self._options.sample, self._undelivered_job, self._findings)
-        counts = (await self._storage.stats()).counts
+        stats = await self._storage.stats()
+        counts = stats.counts
+        self._places = PlacementChecks(self._core.tasks, stats.workers, self._findings)
         unfinished = [each for each in counts if each.state in UNFINISHED and self._counts(each.queue, each.task)]
         self._jobs = sum(each.jobs for each in unfinished)
         async for page in self._pages():
@@ -135,6 +139,7 @@ class _Check:
             elif self._counts(job.queue, job.task):
                 self._looked += 1
                 self._rows.look(row)
+                self._places.look(row)
                 if job.limits:
                     self._limits.note(job.limits, job.id)
                 if (row.after or job.after) and (ids := self._results.needs(row)):

@@ -8,7 +8,9 @@ from msgspec import Struct
 
 from treadle.admin.error_signature import signature
 
-Kind = Literal["task", "arguments", "result", "reducer", "step", "signal", "schedule", "queue", "limit", "outbox"]
+Kind = Literal[
+    "task", "arguments", "result", "reducer", "step", "signal", "schedule", "queue", "limit", "worker", "outbox"
+]
 Level = Literal["break", "note"]
 GROUPS = 1_000  # groups that are kept apart; misfits of more kinds are counted in those of their task and parameter
 
@@ -18,7 +20,7 @@ class Finding(Struct, kw_only=True):
 
     level    break: jobs that this code will fail, or never run. note: worth knowing before a deployment
     kind     what does not fit
-    subject  the task, the queue, the schedule or the limit
+    subject  the task, the queue, the schedule or the limit; of a worker the task that it lacks the place for
     what     what was found, of the example
     advice   what to do
     jobs     how many jobs, or 1 for a schedule or a limit

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.core.placement import Needs
 from treadle.errors import readable
 
 
@@ -279,3 +280,7 @@ class Presence(Struct, frozen=True, gc=False, kw_only=True):
     draining: str = ""  # why its process is replaced: it claims no more, and ends its running jobs
     age: float = 0.0  # s since this heartbeat, set by the storage; a worker sends 0
     versions: tuple[str, ...] = ()  # of the signature of each of `tasks`, in that order; (): it does not tell
+    labels: tuple[tuple[str, str], ...] = ()  # (name, value), "" for a label without one
+    resources: tuple[tuple[str, int, int], ...] = ()  # (name, what it has, what its running jobs use)
+    needs: tuple[Needs, ...] = ()  # of the tasks that its code has, also of those that it cannot run
+    reserved: str = ""  # the task for whose next job it keeps resources free

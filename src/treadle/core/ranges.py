@@ -16,6 +16,7 @@ from msgspec import Meta
 from treadle.core import defaults, ids
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume, WhenFull
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Pairs, Presence
+from treadle.core.placement import MOST_WORDS, amounts, check_needs, labels_of
 from treadle.core.query_model import MetricsRow, Query
 from treadle.errors import BadOption, TooLarge
 
@@ -318,6 +319,7 @@ def check_presence(worker: Presence) -> None:
     at_most("tasks", worker.tasks, MOST_CALL)
     at_most("gathering", worker.gathering, MOST_CALL)
     at_most("versions", worker.versions, MOST_CALL)
+    _check_place(worker)
     for version in filter(None, worker.versions):
         a_name("versions", version)
     for option, names in (("queues", worker.queues), ("tasks", worker.tasks)):
@@ -333,6 +335,20 @@ def check_presence(worker: Presence) -> None:
         a_span(option, span)
     if not 0 < worker.ttl <= LONGEST_TTL:
         raise BadOption("ttl", f"expected more than 0 and at most {LONGEST_TTL:,.0f} seconds, found {worker.ttl!r:.60}")
+
+
+def _check_place(worker: Presence) -> None:
+    at_most("labels", worker.labels, MOST_WORDS)
+    labels_of([f"{name}={value}" if value else name for name, value in worker.labels])
+    at_most("resources", worker.resources, MOST_WORDS)
+    amounts({name: has for name, has, _ in worker.resources}, "resources")
+    amounts({name: used for name, _, used in worker.resources}, "resources")
+    at_most("needs", worker.needs, MOST_CALL)
+    for needs in worker.needs:
+        a_name("needs", needs.task)
+        check_needs(needs)
+    if worker.reserved:
+        a_name("reserved", worker.reserved)
 
 
 def check_query(query: Query) -> None:

@@ -51,12 +51,23 @@ class HeartbeatResult(Struct, frozen=True, omit_defaults=True):
     unsaved: tuple[str, ...] = ()
 
 
+class TaskNeeds(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The needs of a task: `requires` and `uses` of `@app.task`. A label without values may have any."""
+
+    requires: dict[str, tuple[str, ...]] = {}
+    uses: dict[str, int] = {}
+
+
 class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A `Claim`, and how long to wait for work.
 
     wait      seconds to wait while no job can start, up to 30; 0: answer at once
     max_lost  the server fails jobs whose leases expired this often and does not return them. None: the caller
               decides, as Treadle's own workers do
+    labels    of the worker; with them or with `resources`, only tasks whose needs these meet are claimed, and only as
+              many jobs as fit together
+    resources what the worker has free now
+    needs     of its tasks, where the app of the server does not declare them
     most      bytes of the answer: jobs that do not fit stay queued, and a job that alone is larger fails. None: no
               bound
     """
@@ -72,6 +83,9 @@ class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait: float = 0.0
     max_lost: int | None = None
     most: Annotated[int, Meta(ge=2**20)] | None = None
+    labels: dict[str, str] | None = None
+    resources: dict[str, int] | None = None
+    needs: Annotated[dict[str, TaskNeeds], Meta(max_length=FEW)] = {}
 
     def ask(self) -> Claim:
         return Claim(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from treadle.admin.explain.facts import Facts, declined_by, lost_by
 from treadle.admin.explain.limited import own_parent
+from treadle.admin.explain.placement import placed
 from treadle.admin.explain.wording import at, count, jobs, lasting, named, start_worker, worker_of
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence
@@ -20,6 +21,8 @@ _FULL = "all slots of the"
 def queued(facts: Facts) -> str:
     """The sentence for a queued job that no limit blocks."""
     row, queue, task = facts.row, facts.row.job.queue, facts.row.job.task
+    if (lacks := placed(facts)) is not None:
+        return f"It is queued, and {lacks}."
     serving = serve(facts)
     if not serving:
         if queue == SYSTEM_QUEUE:
