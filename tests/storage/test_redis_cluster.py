@@ -17,6 +17,7 @@ from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
 from treadle.testing.conformance import (
     durable,
+    laws_bounds,
     laws_handoff,
     laws_hints,
     laws_lease,
@@ -44,6 +45,7 @@ for _laws in (
     laws_handoff,
     laws_races,
     laws_moving,
+    laws_bounds,
 ):
     globals().update(run.tests_of(_laws))
 
