@@ -5,10 +5,10 @@ Every storage must decide alike; the SQL and Lua versions follow this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from treadle.core.limit_model import Limit, LimitFacts
+from treadle.core.limit_model import Limit, LimitFacts, LimitUse
 from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Kind
 from treadle.core.ranges import OWN
@@ -31,6 +31,12 @@ def bounds_of(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
         if name.partition(":")[0] == "queue" and (rule := each.set or each.declared) is not None
     }
     return found if any(rule.max_waiting is not None for rule in found.values()) else {}
+
+
+def bounds_shown(limits: Iterable[LimitUse]) -> dict[str, Limit]:
+    """The rules of queues, pauses aside, from what `limits` and `stats` show."""
+    rules = {use.key: use.behind if use.pauses else use.rule for use in limits if use.key.partition(":")[0] == "queue"}
+    return {name: rule for name, rule in rules.items() if rule is not None}
 
 
 def bound_of(bounds: Bounds, queue: str) -> Limit | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from treadle.admin.explain.facts import Facts, is_due, limits_within, made_by
 from treadle.core import ids
-from treadle.core.model import Record, State
+from treadle.core.model import SHED, Record, State
 from treadle.core.query_model import Glance, Query
 from treadle.storage.admission import Usage, slots_fit
 from treadle.storage.contract import Storage
@@ -73,6 +73,8 @@ class Reader:
     async def _seen(self, row: Record) -> Glance:
         """Queues, workers and limits where the sentence needs them."""
         blocked = row.state is State.READY and row.queue_position is None and row.blocked_on is not None
+        if row.reason == SHED:
+            return Glance(at=self._now, limits=await self._storage.limits(use=False))
         if blocked:
             return Glance(at=self._now, limits=await self._storage.limits())
         ready = row.state is State.READY and (row.queue_position is not None or is_due(row, self._now))
