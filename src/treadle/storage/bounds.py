@@ -6,21 +6,24 @@ Every storage must decide alike; the SQL and Lua versions follow this module.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
+from treadle.core import defaults
 from treadle.core.limit_model import Limit, LimitFacts, LimitUse
 from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Kind
 from treadle.core.ranges import OWN
 
-# Queued jobs that a call looks at beyond those that it sheds. They may be unfit, for example retries of an outage.
-LOOK: Final = 1000
+LOOK: Final = defaults.SHED_LOOK
 
 WAITING: Final[frozenset[Kind]] = frozenset({"queued", "scheduled", "blocked"})
 """The kinds that a bound counts."""
 
 Bounds = Mapping[str, Limit]
 """The rules that decide about bounds, by limit name ("queue" and "queue:<name>"). Empty if no queue has a bound."""
+
+Candidate: TypeAlias = tuple[str, int, bool]
+"""A queued job: its id, its rank, and whether it may be shed."""
 
 
 def bounds_of(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:

@@ -8,23 +8,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from treadle.core.limit_model import Limit
-from treadle.core.model import SHED, NewJob, Record, State
+from treadle.core.model import SHED, NewJob, State
 from treadle.errors import QueueFull
-from treadle.storage.bounds import LOOK, bound_of, excess, may_shed, needs_room, shed_words
+from treadle.storage.bounds import LOOK, bound_of, excess, needs_room, shed_words
 from treadle.storage.machine.endings import count_endings, end
 from treadle.storage.machine.keys import holds
 from treadle.storage.machine.plan import Plan
 from treadle.storage.machine.rows import STEP, Rows, Steps
 from treadle.storage.row_rules import rank
 
-Shed = list[tuple[Record, str]]
-"""Rows to shed, each with the text of its error."""
+Shed = list[tuple[str, str]]
+"""Ids of jobs to shed, each with the text of its error."""
 
 
 def make_room(rows: Rows, found: Plan) -> Steps[None]:
     """Raise QueueFull, or shed what must make room for the new jobs of this plan."""
-    for number, (row, words) in enumerate(to_shed(rows, found), 1):
-        end(rows, row, State.CANCELLED, SHED, words)
+    chosen = to_shed(rows, found)
+    rows.read([id for id, _ in chosen])
+    for number, (id, words) in enumerate(chosen, 1):
+        end(rows, rows.row(id), State.CANCELLED, SHED, words)
         if number % STEP == 0:
             yield from count_endings(rows)
             yield
@@ -32,7 +34,7 @@ def make_room(rows: Rows, found: Plan) -> Steps[None]:
 
 
 def to_shed(rows: Rows, found: Plan) -> Shed:
-    """The rows that must be shed for the new jobs. Raises QueueFull."""
+    """The jobs that must be shed for the new ones. Raises QueueFull."""
     chosen: Shed = []
     for queue, new in _by_queue(rows, found).items():
         rule = bound_of(rows.bounds, queue)
@@ -45,7 +47,7 @@ def to_shed(rows: Rows, found: Plan) -> Shed:
             if len(fit) < count:
                 raise QueueFull(queue, rule.max_waiting, waiting, len(new))
             words = shed_words(rule, queue)
-            chosen += [(row, words) for row in fit[:count]]
+            chosen += [(id, words) for id in fit]
     return chosen
 
 
@@ -84,12 +86,19 @@ def _needed(rows: Rows, found: Plan) -> set[str]:
     return {*found.answers.values(), *superseded, *(found.of(up) for new in found.naming for up in new.after)}
 
 
-def _fit(
-    rows: Rows, rule: Limit, queue: str, count: int, new: Sequence[NewJob], needed: Collection[str]
-) -> list[Record]:
-    """The queued jobs that may be shed, in the order of shedding."""
-    lowest = rule.when_full == "drop_lowest"
-    looked = rows.outermost(queue, lowest, count + LOOK + len(needed))
-    least = min(map(rank, new))
-    others = [row for row in looked if row.job.id not in needed][: count + LOOK]
-    return [row for row in others if may_shed(row) and (not lowest or rank(row.job) < least)]
+def _fit(rows: Rows, rule: Limit, queue: str, count: int, new: Sequence[NewJob], needed: Collection[str]) -> list[str]:
+    """The ids of the queued jobs to shed, fewer than `count` if there are not enough."""
+    lowest, least = rule.when_full == "drop_lowest", min(map(rank, new))
+    found: list[str] = []
+    looked = 0
+    for id, its_rank, fit in rows.outermost(queue, lowest):
+        if id in needed:
+            continue
+        looked += 1
+        if (lowest and its_rank >= least) or looked > count + LOOK:
+            break
+        if fit:
+            found.append(id)
+            if len(found) == count:
+                break
+    return found

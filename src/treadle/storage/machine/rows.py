@@ -6,13 +6,12 @@ or edges exist so that a storage can answer them with one statement.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage
-from treadle.storage.bounds import Bounds
+from treadle.storage.bounds import Bounds, Candidate
 
 T = TypeVar("T")
 
@@ -124,12 +123,9 @@ class Rows(QueueEnds, Protocol):
     def waiting(self, queue: str) -> int:
         """How many jobs of a queue are ready, by the kept counts."""
 
-    def outermost(self, queue: str, last: bool, most: int) -> Sequence[Record]:
-        """The first queued jobs of a queue by (position, id), of any rank; `last`: the last ones in queue order, the
-        last one first."""
-
-    @property
-    def rules(self) -> Mapping[str, Limit]: ...
+    def outermost(self, queue: str, last: bool) -> Iterator[Candidate]:
+        """The queued jobs of a queue by (position, id), of any rank; `last`: in queue order, the last one first. They
+        are read one by one, and no row is changed meanwhile."""
 
     def used(self, key: str) -> Usage: ...
 

@@ -101,6 +101,7 @@ BEGIN
     DELETE FROM limit_fact f USING json_to_recordset(rules) AS x (name text) WHERE f.name = x.name;
     INSERT INTO limit_fact SELECT * FROM json_populate_recordset(NULL::limit_fact, rules);
     PERFORM derive_rule(x.name) FROM (SELECT DISTINCT name FROM json_to_recordset(rules) AS r (name text)) AS x;
+    PERFORM derive_bounds();
     INSERT INTO start (key, at, cost)
     SELECT x.key, (s.value ->> 0)::float8 AS at, sum((s.value ->> 1)::int)
     FROM json_to_recordset(rates) AS x (key text, starts json), json_array_elements(x.starts) AS s

@@ -1,7 +1,7 @@
 -- Makes room in bounded queues before new jobs are stored, like storage/machine/bounds.py.
 local make_room
 if bounded then
-  local LOOK = 1000                        -- of storage/bounds.py
+  local LOOK = ${SHED_LOOK}
   local PAGE = 50
 
   -- An iterator over the ids of the queued jobs of a queue: from the last in queue order, or from the first by position
