@@ -11,7 +11,7 @@ from treadle.cli.output import as_json, document, lasts, table
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing, pausable
 from treadle.core.defaults import SYSTEM_QUEUE
-from treadle.storage.bounds import bound_of, bounds_shown
+from treadle.storage.bounds import bound_of, bounds_in
 
 if TYPE_CHECKING:
     from treadle.core.query_model import Stats
@@ -36,7 +36,7 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
     """One entry per queue that has jobs, a worker or a limit of its own."""
     names = {count.queue for count in stats.counts} | {queue for worker in stats.workers for queue in worker.queues}
     names |= {use.key.removeprefix("queue:") for use in stats.limits if use.key.startswith("queue:")}
-    rules, bounds = {use.key: use.rule for use in stats.limits}, bounds_shown(stats.limits)
+    rules, bounds = {use.key: use.rule for use in stats.limits}, bounds_in(stats.limits)
     found = []
     for name in sorted(names - {SYSTEM_QUEUE}):
         mine = [count for count in stats.counts if count.queue == name]

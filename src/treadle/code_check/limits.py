@@ -63,5 +63,7 @@ def look(stored: Iterable[LimitUse], declared: Mapping[str, Limit], named: Limit
 def _words(rule: Limit) -> str:
     parts = [] if rule.slots is None else [f"slots={rule.slots}"]
     parts += [] if rule.rate is None else [f"rate={rule.rate} per {rule.per:g} s"]
-    parts += [] if rule.max_waiting is None else [f"max_waiting={rule.max_waiting} ({rule.when_full})"]
+    if rule.max_waiting is not None:
+        parts += [f"max_waiting={rule.max_waiting}"]
+        parts += [] if rule.when_full == "refuse" else [f"when_full={rule.when_full!r}"]
     return ", ".join(parts) or "nothing"

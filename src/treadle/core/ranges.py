@@ -299,7 +299,8 @@ def check_bound(rule: Limit) -> None:
         raise BadOption(option, f"when_full: expected one of {expected}, found {rule.when_full!r:.60}")
     if most is None:
         raise BadOption(option, f"when_full={rule.when_full!r} needs max_waiting")
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= defaults.MAX_COUNT:
+    number: object = most
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= defaults.MAX_COUNT:
         raise BadOption(option, f"max_waiting: expected 1 to {defaults.MAX_COUNT:,}, found {most!r:.60}")
     if rule.name.partition(":")[0] != "queue":
         problem = "only a queue has max_waiting: name the limit 'queue:NAME', or 'queue' for each queue without its own"

@@ -36,10 +36,11 @@ def bounds_of(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
     return found if any(rule.max_waiting is not None for rule in found.values()) else {}
 
 
-def bounds_shown(limits: Iterable[LimitUse]) -> dict[str, Limit]:
-    """The rules of queues, pauses aside, from what `limits` and `stats` show."""
-    rules = {use.key: use.behind if use.pauses else use.rule for use in limits if use.key.partition(":")[0] == "queue"}
-    return {name: rule for name, rule in rules.items() if rule is not None}
+def bounds_in(limits: Iterable[LimitUse]) -> dict[str, Limit]:
+    """The same from the answer of `limits`."""
+    rules = {each.key: each.behind if each.pauses else each.rule for each in limits}
+    found = {name: rule for name, rule in rules.items() if name.partition(":")[0] == "queue" and rule is not None}
+    return found if any(rule.max_waiting is not None for rule in found.values()) else {}
 
 
 def bound_of(bounds: Bounds, queue: str) -> Limit | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.wording import at, on_job, set_limit
 from treadle.errors import error_line
-from treadle.storage.bounds import bound_of, bounds_shown
+from treadle.storage.bounds import bound_of, bounds_in
 
 _DROPS = {"drop_oldest": "the jobs that were queued first", "drop_lowest": "the last jobs of a lower priority"}
 
@@ -18,7 +18,7 @@ def shed(facts: Facts) -> str:
 
 
 def _rule(queue: str, facts: Facts) -> str:
-    rule = bound_of(bounds_shown(facts.glance.limits), queue)
+    rule = bound_of(bounds_in(facts.glance.limits), queue)
     if rule is None or rule.max_waiting is None:
         return "The queue has no bound any more."
     raised = set_limit(rule, max_waiting=2 * rule.max_waiting)

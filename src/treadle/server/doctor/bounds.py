@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from treadle.core.model import State
 from treadle.core.words import lasts, plural
 from treadle.server.doctor.common import Check, ok, warn
-from treadle.storage.bounds import bound_of, bounds_shown
+from treadle.storage.bounds import bound_of, bounds_in
 
 if TYPE_CHECKING:
     from treadle.core.limit_model import Limit
@@ -21,7 +21,7 @@ NEARLY: Final = 0.8  # share of the bound from which on a queue is named
 
 def checks(stats: Stats) -> Iterator[Check]:
     """A warning for each queue that is full or nearly so; one line for the others, if any queue has a bound."""
-    bounds, waiting, oldest = bounds_shown(stats.limits), Counter[str](), dict[str, float]()
+    bounds, waiting, oldest = bounds_in(stats.limits), Counter[str](), dict[str, float]()
     for count in stats.counts:
         if count.state is State.READY:
             waiting[count.queue] += count.jobs

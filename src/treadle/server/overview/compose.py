@@ -19,7 +19,7 @@ from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.overview.activity import PERIODS, Activity
 from treadle.server.overview.notices import Facts, notices
 from treadle.server.overview.views import Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
-from treadle.storage.bounds import Bounds, bound_of, bounds_shown
+from treadle.storage.bounds import Bounds, bound_of, bounds_in
 
 COUNTS: Final = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
 
@@ -55,7 +55,7 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
     pauses = paused_queues(limits)
     found = {each.name: each for each in glance.queues if _is_shown(each.name, token)}
     names = sorted({*found, *pauses, *(queue for queue in serving if _is_shown(queue, token))})
-    activity, bounds = look.activity, bounds_shown(limits)
+    activity, bounds = look.activity, bounds_in(limits)
     queues = [
         _queue(found.get(name) or QueueGlance(name=name), pauses.get(name), serving[name], activity, bounds)
         for name in names

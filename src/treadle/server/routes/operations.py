@@ -17,7 +17,7 @@ from treadle.server.errors import Refused
 from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
 from treadle.storage import messages
-from treadle.storage.bounds import bound_of, bounds_shown
+from treadle.storage.bounds import bound_of, bounds_in
 from treadle.tasks.options import name_of
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class OperatorRoutes:
         found: dict[str, dict[str, Any]] = {name: {} for name in paused}
         for count in stats.counts:
             _add(found.setdefault(count.queue, {}), count)
-        bounds = bounds_shown(stats.limits)
+        bounds = bounds_in(stats.limits)
         for name, parts in found.items():
             if (rule := bound_of(bounds, name)) is not None:
                 parts |= {"max_waiting": rule.max_waiting, "when_full": rule.when_full}

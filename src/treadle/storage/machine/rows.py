@@ -6,9 +6,10 @@ or edges exist so that a storage can answer them with one statement.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage
 from treadle.storage.bounds import Bounds, Candidate
@@ -126,6 +127,9 @@ class Rows(QueueEnds, Protocol):
     def outermost(self, queue: str, last: bool) -> Iterator[Candidate]:
         """The queued jobs of a queue by (position, id), of any rank; `last`: in queue order, the last one first. They
         are read one by one, and no row is changed meanwhile."""
+
+    @property
+    def rules(self) -> Mapping[str, Limit]: ...
 
     def used(self, key: str) -> Usage: ...
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.limit_model import Limit, LimitFacts, LimitUse
+from treadle.core.limit_model import Limit, LimitFacts, LimitUse, WhenFull
 from treadle.core.model import Presence, Record
 from treadle.core.query_model import CountDrift, Glance, Stats
 from treadle.storage import queries
@@ -156,6 +156,8 @@ def _facts(found: Iterable[tuple[Any, ...]]) -> dict[str, LimitFacts]:
 
 
 def _rule(name: str, columns: Sequence[Any]) -> Limit | None:
-    """A rule from its columns, in the order of the fields; None for the row of a pause."""
-    *limits, when_full = columns
-    return Limit(name, *limits, when_full=heard(when_full)) if limits[2] is not None else None
+    """A rule from its columns; None for the row of a pause."""
+    slots, rate, per, how, burst, hold, most, when_full = columns
+    if per is None:
+        return None
+    return Limit(name, slots, rate, per, how, burst, hold, most, cast("WhenFull", heard(when_full)))

@@ -42,7 +42,6 @@ from treadle.storage.sqlite.statements import load
 from treadle.storage.transfer import MoveState, decode_mark, refusal, shut
 
 SQL = load("unit_of_work")
-NO_BOUNDS: Bounds = {}
 BY_ID = BulkRead(f"SELECT {FULL} FROM job j CROSS JOIN body b ON b.seq = j.seq WHERE j.id = ?")
 BY_IDS, BY_SEQS = (
     BulkRead(
@@ -309,13 +308,12 @@ class UnitOfWork:
     @property
     def bounds(self) -> Bounds:
         if self._bounds is None:
-            found = self.ex(SQL["bounds"]).fetchone()
-            self.saw_bounds(None if found is None else found[0])
+            self.saw_bounds(self.ex(SQL["mark_and_bounds"]).fetchone()[1])
         return self._bounds or {}
 
     def saw_bounds(self, stored: bytes | None) -> None:
         """Note the stored bounds, which were read together with other data; None: no queue has one."""
-        self._bounds = NO_BOUNDS if stored is None else decode_bounds(stored)
+        self._bounds = {} if stored is None else decode_bounds(stored)
 
     def waiting(self, queue: str) -> int:
         self.sync()

@@ -27,9 +27,6 @@ SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e
 -- name: lane_last
 SELECT max(queue_position) FROM job WHERE queue = ? AND rank = ? AND lane = ? AND lane IS NOT NULL AND queue_position IS NOT NULL;
 
--- name: bounds
-SELECT value FROM meta WHERE name = 'bounds';
-
 -- Of the kinds, those that a bound counts: queued, scheduled and blocked.
 
 -- name: waiting
