@@ -220,8 +220,8 @@ async def a_full_queue_has_shed_it(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.job("b")
     yield (
         "a",
-        f"It was cancelled at {START}, before it ran, by an enqueue: queue default was full: max_waiting is 1. The rule "
-        "'queue:default' cancels the jobs that were queued first when the queue is full; `treadle limits set "
+        f"It was cancelled at {START}, before it ran, by an enqueue: queue default was full: max_waiting is 1. The "
+        "rule 'queue:default' cancels the jobs that were queued first when the queue is full; `treadle limits set "
         "queue:default --max-waiting 2 --when-full drop_oldest` doubles its bound. `treadle jobs retry a` queues it "
         "again, and needs no room.",
     )
@@ -235,7 +235,7 @@ async def a_queue_that_refuses_now_has_shed_it(stage: Stage) -> AsyncIterator[Se
     await stage.app.limits.set(Limit("queue", slots=5, max_waiting=3))
     yield (
         "a",
-        f"It was cancelled at {START}, before it ran, by an enqueue: queue default was full: max_waiting is 1. Now the "
-        "rule 'queue' refuses new jobs instead; `treadle limits set queue --slots 5 --max-waiting 6` doubles its bound. "
-        "`treadle jobs retry a` queues it again, and needs no room.",
+        f"It was cancelled at {START}, before it ran, by an enqueue: queue default was full: max_waiting is 1. Now "
+        "the rule 'queue' refuses new jobs instead; `treadle limits set queue --slots 5 --max-waiting 6` doubles "
+        "its bound. `treadle jobs retry a` queues it again, and needs no room.",
     )
