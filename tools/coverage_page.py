@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import functools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -209,13 +210,16 @@ def markers(root: Path | None = None) -> list[Marker]:
     found: list[Marker] = []
     for home in HOMES:
         for file in sorted((root / home).rglob("*.py")):
-            if "@shows(" not in (text := file.read_text()):
-                continue
-            path = file.relative_to(root).as_posix()
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    found += _markers_of(node, path)
+            found += _markers_in(file.read_text(), file.relative_to(root).as_posix())
     return found
+
+
+@functools.cache  # 0.7 s for all files
+def _markers_in(text: str, path: str) -> tuple[Marker, ...]:
+    if "@shows(" not in text:
+        return ()
+    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return tuple(marker for function in functions for marker in _markers_of(function, path))
 
 
 def repeated(found: Iterable[Marker]) -> list[str]:

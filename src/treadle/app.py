@@ -136,7 +136,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             redact=names_to_hide(redact),
         )
         self._sync = Portal(self._core)
-        every_app.joined(self, self._core.layers)
+        every_app.joined(self)
 
     # --- its parts
 

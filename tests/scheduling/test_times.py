@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from treadle.core.clock import moment
@@ -52,6 +53,8 @@ def test_looking_back_is_bounded() -> None:
     assert last_ids(schedule(cron="* * * 1 1 *", tz="UTC"), NOW) == []
     yearly = schedule(cron="0 0 1 1 *", tz="UTC")
     assert last_ids(yearly, NOW) == ["cron:s:20230101T000000Z"]
+    late = datetime(9990, 6, 1, tzinfo=UTC).timestamp()  # no tick after `now` is computed: the calendar ends at 9999
+    assert last_ids(yearly, late) == ["cron:s:99900101T000000Z"]
 
 
 def test_a_timing_in_words() -> None:

@@ -382,9 +382,12 @@ NARROW = re.compile(r"\b(MsgspecError|DecodeError)\b")
 
 
 def handlers() -> Iterator[tuple[str, list[ast.expr], list[ast.expr]]]:
-    """Each `except` and `suppress` of the sources: its place, the errors that it names, and the names in its `try`."""
+    """Each `except` and `suppress` of the files that name these errors: its place, the errors that it names, and the
+    names in its `try`."""
     for file in sorted(Path(treadle.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        if not NARROW.search(text := file.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Try):
                 every = [each.type for each in node.handlers if each.type is not None]
                 for each in node.handlers:

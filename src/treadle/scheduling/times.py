@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from treadle.policy import cron as when
@@ -61,10 +61,10 @@ def _past(schedule: Schedule, now: float, most: int) -> list[float]:
         return [first - timing.seconds * number for number in range(most)]
     found: list[float] = []
     for window in WINDOWS:
-        ticks = list(islice(timing.after(now - window), STEPS))
-        if len(ticks) == STEPS and ticks[-1] <= now:  # a rhythm within a day of the year, say
+        ticks = list(islice(takewhile(now.__ge__, timing.after(now - window)), STEPS))
+        if len(ticks) == STEPS:  # a rhythm within a day of the year, say
             break
-        found = [at for at in ticks if at <= now]
+        found = ticks
         if len(found) >= most:
             break
     return found[::-1][:most]

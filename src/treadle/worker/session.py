@@ -105,6 +105,8 @@ class WorkerSession:
         self.maintains = not storage.capabilities.queues
         source, measures = self.state.claim_id()[-defaults.MAX_NAME :], config.metrics or app.counts is not None
         self.metrics = JobMetrics(source, app.now, app.counts) if measures else None
+        if app.counts is not None:
+            app.counts.expect((task.queue, name) for name, task in app.tasks.items())
         self.capture = None if config.capture_logs is None else LogCapture(config.capture_logs)
         parts = WorkerParts(
             app=app,

@@ -23,7 +23,7 @@ from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.otel import attributes as names
 from treadle.integrations.otel import headers, providers, spans
 from treadle.integrations.otel.instruments import Instruments, shared_instruments
-from treadle.integrations.otel.queue_gauges import QueueGauges
+from treadle.integrations.otel.queue_gauges import shared_gauges
 from treadle.integrations.otel.sending import Sending
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ class Tracing(Middleware):
         self._app: App | None = None
         self._tracers: tuple[object, Tracer | None] = (None, None)  # a provider and its tracer; None: it is the API's
         self._meters: tuple[object, Instruments | None] = (None, None)
-        self._gauges: QueueGauges | None = None
         self._batches: dict[tuple[str, int], spans.RunSpan] = {}  # of the runs whose outcome is not known yet
         self._url: tuple[str | None, str | None] = (None, None)  # the URL of the storage, and its host
         self._failed = False
@@ -121,7 +120,7 @@ class Tracing(Middleware):
                 meter = provider.get_meter(names.SCOPE, schema_url=names.SCHEMA)
                 instruments = shared_instruments(provider, meter)
                 if self._queue_metrics and self._app is not None:
-                    self._gauges = QueueGauges(self._app, meter)
+                    shared_gauges(provider, meter).watch(self._app)
             self._meters = provider, instruments
         return instruments
 

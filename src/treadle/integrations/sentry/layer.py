@@ -15,6 +15,7 @@ from treadle.execution.middleware import Middleware, Run, Send, Specs
 from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.sentry import failures, scopes, traces
 from treadle.integrations.sentry.check_ins import CheckIns
+from treadle.integrations.sentry.harmless import Harmless
 
 DEAD: Final = ("failed", "expired")
 
@@ -31,7 +32,7 @@ class SentryMiddleware(Middleware):
     """Does nothing while `active` returns None: then no client has the integration."""
 
     def __init__(self, active: Callable[[], Options | None]) -> None:
-        self._active, self._check_ins = active, CheckIns()
+        self._active, self._check_ins, self._harmless = active, CheckIns(), Harmless()
         self._hide: Callable[[Record], Record] = lambda row: row
 
     @property
@@ -46,9 +47,9 @@ class SentryMiddleware(Middleware):
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
         """Adds the headers of the current trace."""
-        with traces.publishing(specs):
-            headers = traces.outgoing()
-            return await proceed([traces.with_trace(spec, headers) for spec in specs] if headers else specs)
+        with self._harmless.block("enqueue", lambda: traces.publishing(specs)):
+            traced = self._harmless.call("enqueue", lambda: traces.with_traces(specs))
+            return await proceed(specs if traced is None else traced)
 
     async def run(self, context: Context, proceed: Run) -> Any:
         """Gives the run a scope, a transaction, and for a schedule's job a check-in."""
@@ -56,12 +57,16 @@ class SentryMiddleware(Middleware):
         if integration is None:  # the client was closed since the worker started
             return await proceed()
         if integration.monitor_schedules:
-            await self._check_ins.begun(context)
-        with scopes.of_run(context, self._shown(integration)):
+            try:
+                await self._check_ins.begun(context)
+            except Exception:
+                self._harmless.failed("check-in")
+        block = self._harmless.block
+        with block("run", lambda: scopes.of_run(context, self._shown(integration))):
             if context.kind == "batch":  # its one call has the transaction
                 return await proceed()
-            with traces.running(context):
-                context.child_headers.update(traces.outgoing())
+            with block("run", lambda: traces.running(context)):
+                context.child_headers.update(self._harmless.call("run", traces.outgoing) or {})
                 return await proceed()
 
     def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
@@ -74,7 +79,11 @@ class SentryMiddleware(Middleware):
         if integration is None or contexts[0].kind not in ("batch", "process"):
             yield
             return
-        with scopes.of_call(contexts, self._shown(integration)), traces.running(*contexts):
+        block = self._harmless.block
+        with (
+            block("call", lambda: scopes.of_call(contexts, self._shown(integration))),
+            block("call", lambda: traces.running(*contexts)),
+        ):
             yield
 
     def _shown(self, integration: Options) -> scopes.Arguments:

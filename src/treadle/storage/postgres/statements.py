@@ -40,7 +40,12 @@ def _calls() -> re.Pattern[str]:
 
 def renamed(text: str) -> str:
     """The text with each function under its name in the schema."""
-    return _calls().sub(lambda found: f"{found[1]}_{revision()}(", text)
+    return _renamed(text, revision())
+
+
+@functools.lru_cache(maxsize=1024)  # the texts are constants of the code; a new schema needs those of all functions
+def _renamed(text: str, revision: str) -> str:
+    return _calls().sub(lambda found: f"{found[1]}_{revision}(", text)
 
 
 def quoted(name: str) -> str:
