@@ -61,6 +61,7 @@ LAWS = (
     "held_slots",
     "limit_changes",
     "bounds",
+    "shedding",
     "rules",
     "prune",
     "queries",
