@@ -1,4 +1,4 @@
-"""What callers of the HTTP interfaces see of a full queue."""
+"""Full queues over HTTP: the refusals, the time to wait, and the places that show them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def bound(site: Site, queue: str, most: int, **more: Any) -> None:
     assert (await site("PUT", f"/v1/limits/queue:{queue}", {"max_waiting": most, **more}))[0] == 200
 
 
-@shows("over HTTP a full queue is 429, for one job and for many, and nothing of the call is stored", area="Limits")
+@shows("over HTTP a full queue refuses one job or many with 429, and stores nothing of the call", area="Limits")
 async def test_a_full_queue_refuses_one_job_and_many(site: Site) -> None:
     await bound(site, "mail", 2)
     job = {"task": "t", "queue": "mail"}
