@@ -45,6 +45,8 @@ export interface QueueRow {
   blocked: number;
   waiting: number;
   failed: number;
+  max_waiting: number | null;
+  when_full: WhenFull | null;
   workers: number;
   ended_rate: number | null;
   spark: number[];
@@ -79,7 +81,11 @@ export interface Rule {
   how: "window" | "bucket";
   burst: number | null;
   hold: "running" | "ended";
+  max_waiting: number | null;
+  when_full: WhenFull;
 }
+
+export type WhenFull = "refuse" | "drop_oldest" | "drop_lowest";
 
 export interface LimitUse {
   key: string;

@@ -282,6 +282,8 @@ export interface Limit {
   how: "bucket" | "window";
   burst: number | null;
   hold: "ended" | "running";
+  max_waiting: number | null;
+  when_full: "drop_lowest" | "drop_oldest" | "refuse";
 }
 
 export interface LimitAsked {
@@ -291,6 +293,8 @@ export interface LimitAsked {
   how?: "bucket" | "window";
   burst?: number | null;
   hold?: "ended" | "running";
+  max_waiting?: number | null;
+  when_full?: "drop_lowest" | "drop_oldest" | "refuse";
 }
 
 export interface LimitUse {
@@ -518,6 +522,8 @@ export interface QueueOverview {
   blocked: number;
   waiting: number;
   failed: number;
+  max_waiting: number | null;
+  when_full: "drop_lowest" | "drop_oldest" | "refuse" | null;
   workers: number;
   ended_rate: number | null;
   spark: number[];
@@ -555,6 +561,8 @@ export interface QueueView {
   failed: number;
   cancelled: number;
   oldest: number | null;
+  max_waiting: number | null;
+  when_full: "drop_lowest" | "drop_oldest" | "refuse" | null;
 }
 
 export interface QueueViews {

@@ -331,7 +331,7 @@ WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
     # code: the error class, the HTTP status, the fields from which the client makes the error again
     "unknown_upstream": (errors.UnknownUpstream, 422, ("id", "waiting")),
     "key_held": (errors.KeyHeld, 409, ("key", "id")),
-    "queue_full": (errors.QueueFull, 429, ("queue", "max_waiting", "waiting", "asked")),
+    "queue_full": (errors.QueueFull, 429, ("queue", "max_waiting", "waiting", "asked", "retry_after")),
     "id_taken": (errors.IdTaken, 422, ("id", "task", "asked", "other")),
     "foreign_row": (errors.ForeignRow, 409, ("id", "found", "expected")),
     "signalled": (errors.Signalled, 409, ("id", "name")),

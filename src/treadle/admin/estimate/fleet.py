@@ -10,6 +10,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -21,6 +22,7 @@ from treadle.admin.estimate.loading import chunk_of
 from treadle.admin.estimate.snapshot import Snapshot
 from treadle.core.limit_model import Limit, LimitChange, Resume
 from treadle.core.model import Claim, NewJob, Outcome, Record, State
+from treadle.errors import QueueFull
 from treadle.policy.retry import DEFAULT
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.transfer import MoveState
@@ -234,8 +236,9 @@ class VirtualFleet:
             job = self._chance.choice(examples)
             number = next(self._number)
             fresh = replace(job, id=f"~{number}", key=None, after=(), root=None, parent=None, nonce=None)
-            self.open[job.queue].add(fresh.id)
-            at_once(self._storage.enqueue([fresh]))
+            with suppress(QueueFull):  # a full queue refuses it in the run, too
+                at_once(self._storage.enqueue([fresh]))
+                self.open[job.queue].add(fresh.id)
             self._arrives(rate, examples)
 
         self._at(self.now + self._chance.expovariate(rate), arrive)

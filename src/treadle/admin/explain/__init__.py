@@ -11,9 +11,10 @@ from treadle.admin.explain.further import further
 from treadle.admin.explain.limited import blocked, by_parent, closed_limit, queue_blocks
 from treadle.admin.explain.queued import queued
 from treadle.admin.explain.running import overdue, running, scheduled
+from treadle.admin.explain.shed import shed
 from treadle.admin.explain.waiting import ended, waiting
 from treadle.admin.explain.wording import MOST_AHEAD, at, command, lasting
-from treadle.core.model import State
+from treadle.core.model import SHED, State
 
 __all__ = ["MOST_AHEAD", "Facts", "explain", "limits_within"]
 
@@ -25,6 +26,8 @@ def explain(facts: Facts) -> str:
     row, mark = facts.row, facts.mark
     if mark is not None and mark.role == "gone":
         return f"Its storage was moved to {mark.other}: look there. Its row here is out of date and says {row.state}."
+    if row.reason == SHED:
+        return shed(facts)
     if row.state.final:
         return ended(facts)
     if row.state is State.RUNNING:

@@ -8,7 +8,7 @@ from typing import Final
 from treadle.admin.explain.facts import Facts, is_due, limits_within, made_by
 from treadle.admin.explain.pauses import paused_by
 from treadle.core import ids
-from treadle.core.model import Record, State
+from treadle.core.model import SHED, Record, State
 from treadle.core.query_model import Glance, Query
 from treadle.storage.admission import Usage, slots_fit
 from treadle.storage.contract import Storage
@@ -86,6 +86,8 @@ class Reader:
     async def _seen(self, row: Record) -> Glance:
         """Queues, workers and limits where the sentence needs them, and the storage's time, which decides what is due:
         the clock of this process may differ."""
+        if row.reason == SHED:
+            return Glance(at=self._now, limits=await self._storage.limits(use=False))
         cancelled = row.state is State.CANCELLED and row.worker is not None
         return await self._storage.glance() if cancelled or not row.state.final else Glance(at=self._now)
 

@@ -60,8 +60,9 @@ def resume(name: str) -> str:
     return command("queues", "resume", queue) if kind == "queue" and queue else command("limits", "resume", name)
 
 
-def set_limit(rule: Limit, slots: int | None = None, rate: int | None = None) -> str:
-    """The command that sets this rule with more slots or a higher rate. It repeats the other values of the rule."""
+def set_limit(rule: Limit, slots: int | None = None, rate: int | None = None, max_waiting: int | None = None) -> str:
+    """The command that sets this rule with more slots, a higher rate or a higher bound. It repeats the other values of
+    the rule."""
     slots, rate = rule.slots if slots is None else slots, rule.rate if rate is None else rate
     options = [] if slots is None else ["--slots", str(slots)]
     if rate is not None:
@@ -69,6 +70,9 @@ def set_limit(rule: Limit, slots: int | None = None, rate: int | None = None) ->
         options += ["--how", "bucket"] if rule.how == "bucket" else []
         options += ["--burst", str(max(rule.burst, rate))] if rule.burst is not None else []
     options += ["--hold", "ended"] if rule.hold == "ended" else []
+    most = rule.max_waiting if max_waiting is None else max_waiting
+    options += [] if most is None else ["--max-waiting", str(most)]
+    options += ["--when-full", rule.when_full] if rule.when_full != "refuse" else []
     return command("limits", "set", rule.name, options=options)
 
 
