@@ -1,6 +1,6 @@
-"""The cost of `treadle from celery` for a large program: 2,000 generated modules, also odd ones, and what becomes of them.
+"""The cost of `treadle from celery` for a large program: 2,000 generated modules, also odd ones.
 
-    python3 dev.py bench codemod [FILES]
+python3 dev.py bench codemod [FILES]
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ OPTIONS = (
 )
 BODIES = (
     "    return {arg} + 1\n",
-    "    try:\n        work({arg})\n    except ConnectionError as exc:\n        raise self.retry(exc=exc, countdown=2 ** 3)\n",
-    "    log.info('%s', {arg})\n    if (found := cache.get({arg})) is None:\n        found = load({arg})\n    return found\n",
-    "    match {arg}:\n        case {{'kind': 'a', **rest}}:\n            return rest\n        case _:\n            return None\n",
+    "    try:\n        work({arg})\n    except ConnectionError as exc:\n"
+    "        raise self.retry(exc=exc, countdown=2 ** 3)\n",
+    "    log.info('%s', {arg})\n"
+    "    if (found := cache.get({arg})) is None:\n        found = load({arg})\n    return found\n",
+    "    match {arg}:\n"
+    "        case {{'kind': 'a', **rest}}:\n            return rest\n        case _:\n            return None\n",
     "    with transaction.atomic():\n        for row in rows({arg}):\n            row.save()\n",
     '    text = f"{{{arg}!r:>{{width}}}}" rf"\\d"\n    return text.encode()\n',
     "    self.update_state(state='HALF', meta={{'n': {arg}}})\n    return self.request.id\n",
@@ -133,9 +136,14 @@ def main(words: list[str]) -> int:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         wrong = [path for path, found in made.files.items() if not _is_valid(found)]
         kinds = Counter(each.kind for each in made.findings)
-    print(f"{files:,} modules, {bytes_ / 1e6:.1f} MB: {used:.0f} s of CPU ({wall:.0f} s), {(peak - before) / 1024:,.0f} MiB")
-    print(f"{len(made.files):,} files changed, {len(wrong)} of them invalid; {len(made.moved):,} tasks move, "
-          f"{len(made.stayed):,} stay; findings {dict(kinds)}; report of {len(text.splitlines()):,} lines")
+    print(
+        f"{files:,} modules, {bytes_ / 1e6:.1f} MB: {used:.0f} s of CPU ({wall:.0f} s), "
+        f"{(peak - before) / 1024:,.0f} MiB"
+    )
+    print(
+        f"{len(made.files):,} files changed, {len(wrong)} of them invalid; {len(made.moved):,} tasks move, "
+        f"{len(made.stayed):,} stay; findings {dict(kinds)}; report of {len(text.splitlines()):,} lines"
+    )
     for path in wrong[:5]:
         print(f"invalid: {path}")
     return 1 if wrong else 0
