@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ("treadle", "treadle.errors", "treadle.testing", "treadle.testing.conformance", "treadle.storage.contract")
+MODULES = (
+    "treadle",
+    "treadle.errors",
+    "treadle.testing",
+    "treadle.testing.conformance",
+    "treadle.storage.contract",
+    "treadle.storage.optional_parts",
+)
 RETURNED = ("BatchTask", "Job", "Task")  # users get them from a decorator or a call, and construct none
 LONG = 100  # a longer signature gets one line per parameter
 

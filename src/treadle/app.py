@@ -136,7 +136,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
             redact=names_to_hide(redact),
         )
         self._sync = Portal(self._core)
-        every_app.joined(self, self._core.layers)
+        every_app.joined(self)
 
     # --- its parts
 
@@ -286,9 +286,9 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         within                     your own open transaction on the storage's database: a connection or a session. The
                                    jobs are committed or rolled back with it (SQLite, PostgreSQL, or any storage with
                                    an outbox)
-        Raises UnknownUpstream, KeyHeld, IdTaken, BadOption, BadSession, Unsupported and StorageError, and then stores
-        nothing. After StorageUnavailable it is unknown whether the jobs are stored; repeating the call with the same
-        specs is safe.
+        Raises UnknownUpstream, KeyHeld, IdTaken, QueueFull, BadOption, BadSession, Unsupported and StorageError, and
+        then stores nothing. After StorageUnavailable it is unknown whether the jobs are stored; repeating the call with
+        the same specs is safe.
         """
         check_awaited("app.enqueue()", "app.sync.enqueue(...)")
         if unknown:

@@ -46,8 +46,9 @@ from treadle.producer.client import Client
 from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
-from treadle.storage.contract import Bound, Storage
+from treadle.storage.contract import Storage
 from treadle.storage.loop_owner import Lifecycle
+from treadle.storage.optional_parts import Bound
 from treadle.storage.user_session import bound_to
 from treadle.storage_choice import StorageChoice
 from treadle.tasks.core import TaskCore

@@ -11,6 +11,7 @@ from treadle.app_core import AppCore
 from treadle.core import defaults
 from treadle.core.argument_names import spelled_call
 from treadle.core.job import Continuation, JobSpec, Value
+from treadle.core.placement import Amounts, Requires
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
 from treadle.errors import BadOption, BadTask
 from treadle.policy import cron as crons
@@ -66,6 +67,8 @@ class Declarations:
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
         redact: Sequence[str] = (),
+        requires: Requires = (),
+        uses: Amounts | None = None,
         reduce: Literal["last", "first", "sum"] | None = None,
         concurrency: int | None = None,
         **constants: Unpack[Options],
@@ -81,6 +84,8 @@ class Declarations:
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
         redact: Sequence[str] = (),
+        requires: Requires = (),
+        uses: Amounts | None = None,
         concurrency: int | None = None,
         **constants: Unpack[Options],
     ) -> ListDecorator: ...
@@ -95,6 +100,8 @@ class Declarations:
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
         redact: Sequence[str] = (),
+        requires: Requires = (),
+        uses: Amounts | None = None,
         concurrency: int | None = None,
         **constants: Unpack[Options],
     ) -> AnyDecorator: ...
@@ -109,6 +116,8 @@ class Declarations:
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
         redact: Sequence[str] = (),
+        requires: Requires = (),
+        uses: Amounts | None = None,
         reduce: str | None = None,
         concurrency: int | None = None,
         **constants: Any,
@@ -120,6 +129,8 @@ class Declarations:
         options   function of the arguments that returns options of this call; these override those given here
         reduce    how its children's results are combined into the value of its workflow: "last" (default), "first",
                   "list", "sum", or a name registered with `app.reducer`
+        requires  labels of the workers that may run it: {"gpu": "a100", "zone": ("eu", "us")}, or ["gpu"] for any value
+        uses      resources of its worker that each run uses, such as {"memory_mb": 2048}
         redact    names of arguments and fields whose values people must not see, such as ["iban", "card.number"]
         concurrency  how many of its jobs run at once, on all workers together: the limit "task:<name>"
         The other options are those of `Options`. Raises BadTask for a function that cannot be a task or a name taken
@@ -137,6 +148,8 @@ class Declarations:
                 on_error=on_error,
                 reduce=reduce,
                 redact=names_to_hide(redact),
+                requires=requires,
+                uses=uses,
             )
             self._core.register(task.name, task, concurrency)
             return task
@@ -260,6 +273,8 @@ class Declarations:
         options: Computed | None = None,
         codec: codecs.Codec | None = None,
         redact: Sequence[str] = (),
+        requires: Requires = (),
+        uses: Amounts | None = None,
         **constants: Unpack[Options],
     ) -> BatchDecorator:
         """Make a function of many items a task of one item: `@app.batch(size=50)` on `async def embed(texts: list[str])
@@ -268,9 +283,9 @@ class Declarations:
         size      items per call, 1 to 512
         max_wait  s for which the first item of a call waits for others; it takes no slot meanwhile
         by        (item) -> a key; only items with the same key share a call
-        The other options are those of `task` and apply to each item. The function returns one result per item, in
-        order; an exception in place of a result fails (or defers, or aborts) that item alone. Raises BadTask and
-        BadOption.
+        The other options are those of `task` and apply to each item, except `uses`: one call uses that. The function
+        returns one result per item, in order; an exception in place of a result fails (or defers, or aborts) that item
+        alone. Raises BadTask and BadOption.
         """
 
         def decorate(function: Callable[..., Any]) -> BatchTask[Any, Any]:
@@ -283,6 +298,8 @@ class Declarations:
                 on_error=on_error,
                 codec=self._codec_of(codec),
                 redact=names_to_hide(redact),
+                requires=requires,
+                uses=uses,
                 size=size,
                 max_wait=seconds(max_wait, "max_wait"),
                 by=by,

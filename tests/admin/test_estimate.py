@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import eta
 from tests.kit import Spy
-from treadle import App, Limit, State
+from treadle import App, Key, Limit, State
 from treadle.admin.estimate import Estimate, in_turn
 from treadle.core.model import Claim, NewJob, Outcome, Presence
 from treadle.core.query_model import MetricsRow
@@ -144,6 +144,33 @@ async def test_what_never_starts(furnished: App, clock: HandClock) -> None:
     await furnished.storage.enqueue([promise])
     waits = await furnished.tasks["t"].options(after="p").enqueue()
     assert (await furnished.jobs.eta(waits)).start is None
+
+
+async def test_a_worker_that_is_being_replaced_claims_nothing(furnished: App, clock: HandClock) -> None:
+    [job] = await fill(furnished, 1)
+    await beat(furnished, draining="age")
+    assert (await furnished.jobs.eta(job)).start is None
+    plan = await furnished.queues.plan("default")
+    assert (plan.workers, plan.empty) == (0, None)
+
+
+async def test_a_hold_ends_by_itself_and_no_command_ends_it(furnished: App, clock: HandClock) -> None:
+    [job] = await fill(furnished, 1)
+    await furnished.limits.hold("queue:default", clock() + 60, held=True)
+    said = await furnished.jobs.eta(job)
+    assert said.start is not None
+    assert near(said.start.median - clock(), 60)
+    assert not [each.command for each in said.changes if "resume" in str(each.command)]
+
+
+async def test_a_job_that_replaced_a_running_one(furnished: App, clock: HandClock) -> None:
+    key = Key("k", conflict="replace")
+    await fill(furnished, 1, key=key)
+    await furnished.storage.claim(Claim(worker="w1#1", lease=9_999))
+    job = await furnished.tasks["t"].options(id="new", key=key).enqueue()
+    said = await furnished.jobs.eta(job)
+    assert said.start is not None
+    assert near(said.start.median - clock(), LENGTH)
 
 
 async def test_a_queue_without_workers(app: App) -> None:

@@ -25,7 +25,7 @@ async def say(app: App, spy: Spy, job: Any, words: str) -> Any:
 
 
 def present(worker: str = "w1", queue: str = "default", **facts: Any) -> Presence:
-    return Presence(worker=worker, queues=(queue,), tasks=("t",), slots=4, **facts)
+    return Presence(**{"worker": worker, "queues": (queue,), "tasks": ("t",), "slots": 4, **facts})
 
 
 @shows("`explain` names a used-up rate of the queue and the next possible start")
@@ -61,6 +61,7 @@ async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> 
     @app.task(name="t", limits=["api"])
     async def t() -> None: ...
 
+    await app.storage.heartbeat(present(), [], 30)
     await app.limits.set(Limit("api", slots=5, rate=2, per=60))
     *_, third = await app.enqueue(t.job() for _ in range(3))
     large = await t.options(cost=2).enqueue()
@@ -76,7 +77,8 @@ async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> 
     await app.storage.claim(Claim(worker="w1#2", limit=1))
     assert await app.jobs.explain(large) == (
         "It is blocked until the limit 'api' has room (3 of 5 slots in use, 1 of 2 starts per 60 s used, it needs 2, "
-        "1 job is blocked). It has waited since 2023-11-14 22:13:20 UTC."
+        "1 job is blocked): `treadle limits set api --slots 5 --rate 4 --per 60` doubles the rate. It has waited "
+        "since 2023-11-14 22:13:20 UTC."
     )
 
 
@@ -85,6 +87,7 @@ async def test_a_rest_that_a_job_asked_for_is_no_pause(app: App, clock: HandCloc
     @app.task(name="t", limits=["api"])
     async def t() -> None: ...
 
+    await app.storage.heartbeat(present(), [], 30)
     await app.limits.set(Limit("api", rate=100, per=1))
     await app.limits.hold("api", clock() + 60, held=True)
     job = await t.enqueue()
@@ -282,3 +285,45 @@ async def test_a_rule_of_nothing(app: App, rule: Limit, sentence: str) -> None:
     await app.storage.claim(Claim(worker="w1#1", queues=(("q", 9),), limit=9, lease=9999))
     assert await app.jobs.explain(job) == sentence
     await app.release()
+
+
+class Racing(Spy):
+    """Lets a worker claim the job while the surroundings of the job are read."""
+
+    racing: Any = None
+
+    async def glance(self, *words: Any) -> Any:
+        found = await super().glance(*words)
+        if self.racing is not None:
+            racing, self.racing = self.racing, None
+            await racing()
+        return found
+
+
+@shows("`explain` reads a job again if it changes while its surroundings are read")
+async def test_a_job_that_starts_meanwhile(app: App, spy: Spy, clock: HandClock) -> None:
+    @app.task(name="t")
+    async def t() -> None: ...
+
+    storage = Racing(spy)
+    racing_app = App(storage=storage, clock=clock)
+    job = await t.options(id="a").enqueue()
+    await app.storage.heartbeat(present(slots=1), [], 30)
+
+    async def starts() -> None:
+        await app.storage.claim(Claim(worker="w1#1", lease=30))
+
+    storage.racing = starts
+    async with racing_app:
+        said = await racing_app.jobs.explain(job.id)
+    assert said == "It has been running on w1 since 2023-11-14 22:13:20 UTC; its lease lasts another 30 s."
+
+
+@shows("`explain` judges by the storage's clock, not by that of its own process")
+async def test_a_process_whose_clock_is_wrong(app: App, spy: Spy, clock: HandClock) -> None:
+    @app.task(name="t")
+    async def t() -> None: ...
+
+    job = await t.options(id="a", delay=60, expires=300).enqueue()
+    async with App(storage=spy, clock=HandClock(clock() + 1000)) as ahead:
+        assert await ahead.jobs.explain(job.id) == await app.jobs.explain(job)

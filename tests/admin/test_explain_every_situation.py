@@ -19,7 +19,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.admin.situations import limited, queued, running, waiting
+from tests.admin.situations import combined, limited, placed, queued, running, waiting
 from tests.admin.situations.stage import Stage
 from tests.fixtures import KINDS, a_storage
 from tests.kit import Spy
@@ -36,7 +36,14 @@ from treadle.storage.redis import RedisStorage, ShardedRedis
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
-MODULES = (queued.situations, limited.situations, waiting.situations, running.situations)
+MODULES = (
+    queued.situations,
+    placed.situations,
+    limited.situations,
+    waiting.situations,
+    running.situations,
+    combined.situations,
+)
 SITUATIONS = {name: made for module in MODULES for name, made in module.all.items()}
 QUEUE_LIMITS = {name for module in MODULES for name in module.queue_limits}
 MORE = ("shards", "cluster", "ports", "http")  # besides KINDS
@@ -101,7 +108,7 @@ async def test_explain_in(
 ) -> None:
     if isinstance(storage, ShardedRedis) and name in QUEUE_LIMITS | ORDERED:
         pytest.skip("shards do not limit a queue, and order their jobs each by itself")
-    if isinstance(storage, HttpStorage) and name == "a_job_of_the_system_queue":
+    if isinstance(storage, HttpStorage) and name.startswith("a_job_of_the_system_queue"):
         pytest.skip("over HTTP nobody stores Treadle's own jobs")
     stage = Stage(app, spy, clock)
     async with aclosing(SITUATIONS[name](stage)) as sentences:  # type: ignore[type-var]

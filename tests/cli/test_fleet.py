@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,7 +19,8 @@ from tests.waiting import Signal, until
 from treadle import App, Job
 from treadle.cli.child_protocol import Orders, Vitals
 from treadle.cli.fleet import Fleet, Recycling, stuck_watch, worker_process
-from treadle.cli.fleet.recycling import JITTER
+from treadle.cli.fleet.orphans import reap
+from treadle.cli.fleet.recycling import JITTER, SETTLED
 from treadle.cli.fleet.worker_process import EVERY, STUCK
 from treadle.cli.recycling_options import memory
 from treadle.core.model import State
@@ -236,6 +240,54 @@ async def test_a_replacement_that_cannot_start_leaves_the_old_process(stage: Mad
         assert await here.run("pid") in before.values()
 
 
+async def test_a_request_during_a_replacement_gets_a_process_of_its_own(stage: Made) -> None:
+    """The replacement that is under way may have imported the code from before the request. A SIGHUP that reaches a
+    worker process too, as with `systemctl kill`, does not end it."""
+    async with stage(1) as here:
+        [first] = here.fleet.pids.values()
+        os.kill(first, signal.SIGHUP)
+        assert await here.run("pid") == first
+        code = "import time\nwhile not os.path.exists('go'):\n    time.sleep(0.02)\n"
+        (here.folder / "jobs.py").write_text(f"import os\n{code}{TASKS}")
+        rolls = [asyncio.create_task(here.fleet.roll("the first"))]
+        await here.until_said("will be replaced: the first")
+        rolls.append(asyncio.create_task(here.fleet.roll("the second")))
+        await asyncio.sleep(0)  # the second request is made
+        (here.folder / "go").touch()
+        assert await asyncio.gather(*rolls) == [True, True]
+        await here.until_said("will be replaced: the second")
+
+
+async def test_a_limit_below_the_memory_of_an_idle_process_is_reported(stage: Made) -> None:
+    """Otherwise each new process would be replaced at once, for ever."""
+    async with stage(1, Recycling(max_memory=2**24)) as here:
+        [pid] = here.fleet.pids.values()
+        await here.until_said(r"MiB of memory before its first job, .* give --max-memory a larger size")
+        assert await here.run("pid") == pid
+        assert not [line for line in here.said if "will be replaced" in line]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has containers and subreapers")
+def test_processes_that_pid_1_inherits_are_reaped() -> None:
+    """The test makes this process the heir of its descendants, as pid 1 is."""
+    libc, subreaper = ctypes.CDLL(None), 36
+    assert libc.prctl(subreaper, 1, 0, 0, 0) == 0
+    try:
+        script = ["sh", "-c", "sleep 60 >&2 & echo $!"]
+        with subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+            assert parent.stdout is not None
+            orphan = int(parent.stdout.readline())
+            os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+            os.kill(orphan, signal.SIGKILL)
+            assert reap([0]) == reap([parent.pid]) == []  # the exit code of its own child is left to its owner
+        os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
+        assert orphan in reap([])
+        with pytest.raises(ChildProcessError):
+            os.waitpid(orphan, os.WNOHANG)
+    finally:
+        libc.prctl(subreaper, 0, 0, 0, 0)
+
+
 # --- the limits
 
 
@@ -259,6 +311,8 @@ def test_a_process_is_due_when_it_reaches_a_limit() -> None:
     assert limits.reason(vitals(1_234), 0.0) == "it has started 1,234 jobs"
     assert limits.reason(vitals(), 61.0) == "it is 61 s old"
     assert limits.reason(vitals(memory=2**20), 0.0) == "it uses 1.0 MiB of memory"
+    assert Recycling(max_memory=2**20).reason(vitals(memory=2**21), SETTLED - 1, 2**20) is None
+    assert Recycling(max_memory=2**20).reason(vitals(memory=2**21), SETTLED, 2**20) is not None
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.execution.run_endings import CASES, RETRY, SIZES
 from tests.kit import work
 from treadle import App, Retry
+from treadle.cli import logs
 from treadle.cli.logs import Json, Named, Plain
 from treadle.testing.shows import shows
 
@@ -84,3 +86,59 @@ async def test_a_json_line_has_the_trace_of_its_job_and_what_the_program_adds(li
     found = json.loads(Json().format(own))
     assert (found["order"], found["tags"], found["text"]) == (7, "{'a'}", "paid")
     assert set(found) == {"at", "level", "logger", "text", "order", "tags"}
+
+
+class NoText:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_values_that_json_has_no_form_for_are_text_in_a_json_line() -> None:
+    """A line is never lost, is always JSON, and never raises into the function that logs."""
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    extra = {"pair": {(1, 2): 3}, "ratio": float("nan"), "cycle": cycle, "none": NoText(), "deep": deep, "order": 7}
+    record = logging.getLogger("shop").makeRecord(
+        "shop", 30, "", 0, "paid", (), None, extra=extra | {"level": "gold"}, sinfo="Stack (most recent call last):"
+    )
+
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    found = json.loads(Json().format(record), parse_constant=refused)
+    assert (found["text"], found["level"], found["extra_level"], found["order"]) == ("paid", "warning", "gold", 7)
+    assert (found["pair"], found["ratio"], found["cycle"]) == ("{(1, 2): 3}", "nan", "[[...]]")
+    assert found["none"] == "<NoText: no text, RuntimeError>"
+    assert found["deep"] == "<list: no text, RecursionError>"
+    assert found["stack"] in Plain().format(record), "of stack_info=True"
+    while deep:  # so that no collector recurses into it
+        deep = deep.pop()
+
+
+class Exporter(logging.Handler):
+    """A handler such as OpenTelemetry's, which sends records away."""
+
+    __module__ = "opentelemetry.instrumentation.logging.handler"
+
+    def emit(self, record: logging.LogRecord) -> None: ...
+
+
+@pytest.mark.parametrize("own", [None, logging.NullHandler()])
+def test_a_worker_prints_its_lines_beside_the_handlers_of_exporters(
+    monkeypatch: pytest.MonkeyPatch, own: logging.Handler | None
+) -> None:
+    """An app that has set up logging itself is left alone."""
+    root, exporter = logging.getLogger(), Exporter()
+    given = [exporter] if own is None else [exporter, own]
+    monkeypatch.setattr(root, "handlers", list(given))
+    level, level_of_treadle = root.level, logging.getLogger("treadle").level
+    try:
+        logs.set_up("w1", "info", as_json=True)
+        added = [handler for handler in root.handlers if handler not in given]
+        assert [type(handler.formatter) for handler in added] == ([Json] if own is None else [])
+    finally:
+        root.setLevel(level)
+        logging.getLogger("treadle").setLevel(level_of_treadle)

@@ -82,6 +82,8 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
     "migrate": [[]],
     "doctor": [[], ["--json"]],
     "check": [["tests.cli.check_app:app"], ["tests.cli.check_app:app", "--json"]],
+    "blobs": [[], ["unused"], ["missing"], ["clean"]],
+    "keys": [["used"]],
     "server": [["--port", "0"]],
     "up": [["--protocol", "delayed", "--port", "0"]],
     "worker": [["--protocol", "delayed"]],

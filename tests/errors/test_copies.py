@@ -31,6 +31,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "JobFailed": DONE,
     "JobNotDone": DONE,
     "KeyHeld": ("key", "j1"),
+    "QueueFull": ("mail", 100, 99, 2),
     "LifespanFailed": ("shop.resources", "ended without a yield"),
     "NotAwaited": ("mail.enqueue()", "app.sync.enqueue(mail.job())"),
     "ProcessDied": ("mail", -9, "SIGKILL"),

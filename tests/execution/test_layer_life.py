@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from tests.execution import closing_calls
 from tests.kit import work
 from treadle import App, BadOption, Middleware, Retry, Worker, current
+from treadle.execution import every_app
 from treadle.execution.context import Context
 from treadle.execution.middleware import Run, Send, Specs, overrides
 from treadle.testing import drain
@@ -174,3 +177,22 @@ async def test_a_process_lets_middleware_flush(app: App, tmp_path: Path, monkeyp
     async with work(app):
         child = await (await pid.enqueue()).result(timeout=30)
     assert (tmp_path / "flushed").read_text() == f"flushed by {child}"
+
+
+async def test_instrumentation_of_a_program_keeps_no_app_alive() -> None:
+    """A program may make an app for each tenant or each test. A layer knows its app."""
+
+    class Knows(Middleware):
+        def added(self, app: App) -> None:
+            self.app = app
+
+    undo = every_app.add(lambda app: Knows())
+    try:
+        app: App | None = App("memory://")
+        found = weakref.ref(app)
+        assert isinstance(app._core.layers[0], Knows)
+        app = None
+        gc.collect()
+        assert found() is None
+    finally:
+        undo()

@@ -177,6 +177,11 @@ async def test_a_port_that_is_taken_is_named(served: PageListener) -> None:
             raise AssertionError
 
 
+async def test_a_host_that_is_no_name_is_named() -> None:
+    with pytest.raises(BadOption, match=r"a\.\.b port 0 .*give another"):
+        await PageListener(Address("a..b", 0), {}).__aenter__()
+
+
 async def test_every_address_answers_over_ipv4_and_ipv6() -> None:
     async with PageListener(Address("", 0), {"/hello": hello}) as served:
         hosts = ["127.0.0.1", "::1"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]

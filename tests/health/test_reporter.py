@@ -102,6 +102,40 @@ async def test_systemd_learns_what_the_process_does(
 
 
 @linux_only
+async def test_a_reload_is_over_only_when_the_process_is_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A reload of a process that was never ready is no READY=1, and a process that stops reports no reload."""
+    health, path = Health(AWAY), str(tmp_path / "n")
+    with managed(monkeypatch, path, path) as manager:
+        async with HealthReporter(Probes(), health) as reporting:
+            await manager.until("EXTEND_TIMEOUT_USEC=30000000")
+            reporting.reloading()
+            await manager.until("RELOADING=1")
+            reporting.reloaded()
+            monkeypatch.setattr(reporter, "EXTEND", 40.0)  # a mark in the messages from here on
+            assert "READY=1" not in await manager.until("EXTEND_TIMEOUT_USEC=40000000")
+            health.verdict = READY
+            await manager.until("READY=1")
+            reporting.reloading()
+            reporting.stopping(70.0)
+            reporting.reloaded()
+            reporting.reloading()
+            reporting.reloaded()
+            await manager.until("STOPPING=1")
+            assert await manager.next() == ["STATUS=not ready: stopping"]
+
+
+@linux_only
+async def test_a_message_that_was_not_sent_is_sent_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The socket of the service manager appears late, or was full."""
+    path, tries = str(tmp_path / "n"), Signal().after(monkeypatch, Notifier, "send")
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    async with HealthReporter(Probes(), Health(READY)):
+        await tries.again("messages that cannot be sent", 3)
+        with managed(monkeypatch, path, path) as manager:
+            assert "STATUS=ready: 2 worker processes claim jobs" in await manager.until("READY=1")
+
+
+@linux_only
 async def test_the_watchdog_gets_nothing_from_a_stuck_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     health, path = Health(STUCK), str(tmp_path / "n")
     with managed(monkeypatch, path, path, WATCHDOG_USEC="2000") as manager:
@@ -177,6 +211,19 @@ async def test_a_file_that_cannot_be_written_is_logged_once(
         assert caplog.text.count("cannot write the health file") == 1
         os.mkdir(path.parent)
         await beats.until(lambda: text_of(path).startswith("ready"), "a beat that succeeds")
+
+
+@linux_only
+async def test_a_link_in_place_of_the_new_file_is_not_followed(tmp_path: Path, beats: Signal) -> None:
+    """In a folder that others can write, the name of the new file can be guessed."""
+    path, other = tmp_path / "alive", tmp_path / "precious"
+    other.write_text("kept")
+    os.symlink(other, tmp_path / f".alive.{os.getpid()}")
+    reporting = HealthReporter(Probes(file=path, systemd=False), Health(READY))
+    reporting._file.remove = lambda: None  # type: ignore[union-attr, method-assign]  # the link is made after the start
+    async with reporting:
+        await beats.until(lambda: text_of(path).startswith("ready"), "the first beat")
+    assert other.read_text() == "kept"
 
 
 def test_the_first_problem_of_several_parts_is_shown() -> None:

@@ -89,6 +89,21 @@ async def test_storage_errors_are_counted_by_verb() -> None:
     assert found["enqueued_total default t"] == 1
 
 
+async def test_a_series_begins_at_0() -> None:
+    """In PromQL a series that begins at 1 has no increase, so the first failure of a task would alert nobody."""
+    app = App("memory://")
+
+    @app.task(name="rare", queue="mail")
+    async def rare() -> None: ...
+
+    registry = CollectorRegistry()
+    registry.register(TreadleCollector(app))
+    async with app, Worker(app):
+        found = values(registry)
+    assert [found[f"runs_total {outcome} mail rare"] for outcome in ("failed", "retried", "succeeded")] == [0, 0, 0]
+    assert found["lost_total mail rare"] == 0
+
+
 async def test_it_is_made_before_the_app_is_opened() -> None:
     app = App(storage=MemoryStorage())
     async with app:

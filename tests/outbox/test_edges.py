@@ -13,7 +13,7 @@ from tests.outbox.kit import Data, mail, relayed, stored
 from tests.waiting import Signal
 from treadle import App, BadOption, JobExpired, Worker
 from treadle.core.model import NewJob, Record
-from treadle.errors import StorageUnavailable
+from treadle.errors import StorageUnavailable, UnknownJob
 from treadle.outbox import relay as relays
 from treadle.outbox.drivers import Database
 from treadle.tasks.options import Key
@@ -194,6 +194,20 @@ async def test_a_result_is_awaited_before_the_deliver(app: App, data: Data) -> N
     assert not waiting.done()
     async with Worker(app):
         assert await waiting == "mail to ada"
+
+
+@shows("`explain` says that a job is still in the outbox, and why its delivery failed")
+async def test_explain_of_a_job_in_the_outbox(app: App, data: Data) -> None:
+    [job] = await written(app, data, mail(app, "ada"))
+    said = await app.jobs.explain(job)
+    assert said == (
+        "It is in the outbox and not delivered to the storage yet. A worker or `treadle relay MODULE:APP` delivers it; "
+        "`treadle relay list --app MODULE:APP` shows such jobs."
+    )
+    assert await relayed(app) == 1
+    assert "It is queued" in await app.jobs.explain(job)
+    with pytest.raises(UnknownJob):
+        await app.jobs.explain("nobody")
 
 
 async def test_the_result_of_a_job_that_was_rolled_back(app: App, data: Data) -> None:

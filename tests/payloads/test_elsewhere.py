@@ -56,6 +56,8 @@ async def test_in_a_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> No
             pages += [entry.name for entry in page]
             after = page[-1].name
         assert len(pages) == 5
+        await storage.texts.objects.delete(pages[:2], 60)  # they are young
+        assert len(await storage.texts.objects.page("", 1_000)) == 5
         await storage.texts.objects.delete(pages[:2])
         assert len(await storage.texts.objects.page("", 1_000)) == 3
 

@@ -15,6 +15,7 @@ import pytest
 import treadle
 import treadle.errors
 import treadle.storage.contract
+import treadle.storage.optional_parts
 import treadle.testing
 from treadle import App, Worker, current
 from treadle.testing import drain, given_storage
@@ -25,10 +26,11 @@ TREADLE = """
     AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession BadStep
     BadTask BadUrl BatchTask Conclude Context Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
     JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Middleware NotADatabase
-    OldRows Outbox Pipeline Probes ProcessDied Record Redrive RemoteFailure Retry RunOutcome SchemaTooNew SchemaTooOld
-    Signalled Sizes Stale State Step StepMismatch StorageDenied StorageError StorageFull StorageMoved StorageUnavailable
-    Task TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream Unsupported Worker
-    WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current current_batch depends flow gather
+    OldRows Outbox Pipeline Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry RunOutcome SchemaTooNew
+    SchemaTooOld Signalled Sizes Stale State Step StepMismatch StorageDenied StorageError StorageFull StorageMoved
+    StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask UnknownUpstream
+    Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current current_batch depends
+    flow gather
 """
 
 SURFACE = {
@@ -149,7 +151,7 @@ def resolved(word: str, known: dict[str, Any]) -> object:
 
 
 def is_exported(kind: type) -> bool:
-    modules = (treadle, treadle.errors, treadle.testing, treadle.storage.contract)
+    modules = (treadle, treadle.errors, treadle.testing, treadle.storage.contract, treadle.storage.optional_parts)
     inside = kind.__module__.partition(".")[0] == "treadle"
     return not inside or any(loaded(module).get(kind.__name__) is kind for module in modules)
 

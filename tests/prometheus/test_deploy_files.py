@@ -29,6 +29,16 @@ def test_each_alert_says_how_bad_it_is_and_which_section_helps() -> None:
         assert section in sections, rule["alert"]
 
 
+def test_what_happened_once_is_visible_for_longer_than_its_alert_waits() -> None:
+    """`rate(...[10m])` of one failure is above 0 for less than 10 minutes: an alert `for: 10m` would never fire."""
+    minutes = {"m": 1, "h": 60}
+    for rule in alerts():
+        waits = rule.get("for", "0m")
+        ranges = [int(number) * minutes[unit] for number, unit in re.findall(r"\[(\d+)([mh])\]", rule["expr"])]
+        if re.search("treadle_(runs|lost)_total", rule["expr"]):  # loops and calls are sampled all the time
+            assert int(waits[:-1]) * minutes[waits[-1]] < min(ranges) - 1, rule["alert"]
+
+
 def test_the_dashboard_can_be_provisioned() -> None:
     found = dashboard()
     assert (found["uid"], found["title"]) == ("treadle", "Treadle")

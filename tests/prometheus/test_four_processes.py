@@ -29,7 +29,7 @@ from treadle import App, Limit, Outbox, Retry
 
 outbox = Outbox("sqlite:///shop.db")
 app = App("sqlite:///jobs.db", outbox=outbox)
-app.limits.declare(Limit("tenant", slots=1))
+app.limits.declare(Limit("tenant", slots=1), Limit("queue:unserved", max_waiting=1))
 
 
 @app.task(name="good", queue="mail")
@@ -248,6 +248,8 @@ def what_is_stored(found: Scraped) -> None:
     assert found.value("treadle_jobs_queued", queue="unserved", task="unserved") == 1, "TreadleNoWorkers"
     assert found.value("treadle_queue_workers", queue="unserved") == 0, "TreadleNoWorkers"
     assert found.value("treadle_queue_oldest_seconds", queue="unserved") > 0, "TreadleQueueOld"
+    waiting = found.value("treadle_jobs", queue="unserved", task="unserved", state="ready")
+    assert waiting == found.value("treadle_queue_max_waiting", queue="unserved") == 1, "TreadleQueueFull"
     assert found.value("treadle_queue_workers", queue="mail") >= 4
     assert found.value("treadle_queue_paused", queue="mail2") == 1, "TreadleQueuePaused"
     assert found.value("treadle_queue_paused", queue="mail") == 0

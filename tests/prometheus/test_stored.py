@@ -95,6 +95,14 @@ def test_queues_are_shown_without_jobs_if_they_are_served_paused_or_declared() -
     assert not [name for name in found if name.startswith("limit_")], "the pause of a queue is no limit"
 
 
+def test_the_bound_of_a_queue_is_shown_also_while_it_is_paused() -> None:
+    own, every = Limit("queue:mail", max_waiting=5), Limit("queue", max_waiting=9)
+    pause = LimitUse(key="queue:mail", rule=Limit("queue:mail", slots=0), behind=own, pauses=(Pause("queue:mail"),))
+    found = lines(Reading(stats=Stats(limits=(pause, LimitUse(key="queue", rule=every))), queues=("mail", "video")))
+    assert [found[f"queue_max_waiting {queue}"] for queue in ("mail", "video")] == [5, 9]
+    assert not [name for name in lines(Reading(queues=("mail",))) if name.startswith("queue_max_waiting")]
+
+
 def test_limits_are_shown_by_rule_never_by_partition() -> None:
     rule, own = Limit("tenant", slots=4), Limit("tenant:9", slots=7)
     found = lines(

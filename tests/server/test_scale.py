@@ -171,3 +171,18 @@ def test_what_more_workers_do_not_help_is_no_load() -> None:
     assert (found.load, found.blocked, found.oldest, found.capped) == (10_001, 5, 7.5, True)
     assert (found.workers, found.slots) == (0, 0)
     assert figures(glance, ("treadle",), {}).load == 8
+
+
+async def test_jobs_of_a_paused_queue_want_no_worker() -> None:
+    """Without a worker nothing marks its rows as blocked."""
+    app = App("memory://")
+
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    async with app:
+        await app.enqueue([send.job() for _ in range(3)])
+        assert figures(await app.storage.glance(), ("mail",), {"mail": (2, False)}).load == 5
+        await app.queues.pause("mail")
+        found = figures(await app.storage.glance(), ("mail",), {"mail": (2, False)})
+    assert (found.load, found.queued, found.blocked) == (0, 0, 3)

@@ -27,8 +27,9 @@ import psycopg
 from tests.servers.process import VERSIONS, free_port
 from tests.waiting import NotSeen, until_blocking
 
-FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "min_wal_size=32MB", "max_wal_size=64MB")
 ALWAYS = ("max_connections=200", "max_prepared_transactions=10", "listen_addresses=127.0.0.1", "shared_buffers=64MB")
+ALWAYS += ("dynamic_shared_memory_type=mmap",)  # in its folder: a server that is killed leaves it in /dev/shm otherwise
 SYSTEM = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
 UP = 60.0  # seconds until a server must answer
 

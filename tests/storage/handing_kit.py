@@ -14,7 +14,8 @@ from tests.kit import Spy
 from tests.waiting import turn, until
 from treadle import App, Worker
 from treadle.core.model import Record, State
-from treadle.storage.contract import Post, Storage
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Post
 
 LONG = 3600.0  # seconds; no process polls
 

@@ -17,6 +17,7 @@ from msgspec import inspect as info
 
 from treadle.core.limit_model import Declare, Limit, LimitFacts, LimitUse, Pause, Resume
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled, State
+from treadle.core.placement import Needs
 from treadle.core.query_model import Glance, MetricsRow, Page, Query, QueueGlance
 from treadle.storage import messages
 from treadle.storage.composed import log_entries
@@ -134,6 +135,10 @@ PRESENCE = Presence(
     draining="it is 3 h old",
     age=0.25,
     versions=("ab12cd34",),
+    labels=(("gpu", "a100"),),
+    resources=(("memory_mb", 8192, 2048),),
+    needs=(Needs("t", (("gpu", ("a100", "h100")),), (("memory_mb", 2048),)),),
+    reserved="t",
 )
 RENEWAL = LeaseRenewal("j1", 4, (("step", "1"),), "0.5", ("mail",))
 RULE = Limit("api", slots=3, rate=10, per=60.0, how="bucket", burst=5, hold="ended")

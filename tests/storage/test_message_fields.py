@@ -74,7 +74,7 @@ SAME_OVER_HTTP: Final = {
 }
 NOT_SENT: Final = {"hand_off"}  # the mailbox of a process on this machine
 OF_A_RUNNER: Final = {  # a runner may leave to the server what a worker of Treadle does itself
-    messages.ClaimCall: {"wait", "max_lost", "most"},
+    messages.ClaimCall: {"wait", "max_lost", "most", "labels", "resources", "needs"},
     messages.Report: {"succeed", "fail", "abort", "defer", "again"},
 }
 SET_BY_THE_SERVER: Final = {"state"}  # a report may leave the state to the server

@@ -17,6 +17,7 @@ from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
 from treadle.testing.conformance import (
     durable,
+    laws_bounds,
     laws_handoff,
     laws_hints,
     laws_lease,
@@ -25,14 +26,16 @@ from treadle.testing.conformance import (
     laws_queue_order,
     laws_races,
     laws_repeats,
+    laws_shedding,
     laws_storing,
     laws_versions,
     run,
     speaks,
+    user_transaction,
 )
 from treadle.testing.conformance.run import MakeStorage
 
-__all__ = ["durable", "speaks"]
+__all__ = ["durable", "speaks", "user_transaction"]
 for _laws in (
     laws_queue_order,
     laws_storing,
@@ -44,6 +47,8 @@ for _laws in (
     laws_handoff,
     laws_races,
     laws_moving,
+    laws_bounds,
+    laws_shedding,
 ):
     globals().update(run.tests_of(_laws))
 

@@ -13,7 +13,8 @@ from tests.waiting import turn
 from treadle import App, Worker
 from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, NewJob, Record
-from treadle.storage.contract import Capabilities, Post, Storage
+from treadle.storage.contract import Capabilities, Storage
+from treadle.storage.optional_parts import Post
 from treadle.testing.shows import shows
 
 

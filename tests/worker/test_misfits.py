@@ -19,7 +19,9 @@ from treadle.policy import misfits
 from treadle.serialization.call_schema import version_of
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, drain
+from treadle.testing.faults import Faulty, before
 from treadle.testing.shows import shows
+from treadle.worker import misfits as left
 
 
 @contextmanager
@@ -90,6 +92,45 @@ async def test_without_another_version_it_fails_at_once(tmp_path: Path) -> None:
         await drain(new)
         with pytest.raises(JobFailed, match="'currency' is missing"):
             await job.result()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "http"])
+async def test_more_misfits_than_a_claim_can_leave_out(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them fails. A task of which no version fits is left out as a whole; the worker runs its other tasks."""
+    monkeypatch.setattr(left, "MOST", 3)
+    ran: list[str] = []
+    with place(kind, tmp_path, HandClock()) as where:
+        old, new = version(1, where, ran), version(2, where, ran)
+
+        @old.task(name="other")
+        async def other() -> str:
+            return "other"
+
+        async with old, new:
+            await new.storage.heartbeat(
+                Presence(worker="other", queues=("default",), tasks=("pay",), ttl=600), [], 30.0
+            )
+            jobs = [await new.tasks["pay"].enqueue(str(n), "EUR") for n in range(12)]
+            told = Told(old)
+            async with Worker(old, concurrency=2, poll=0.05):
+                await told.until("deferred", 4)
+                assert await (await other.enqueue()).result(timeout=60) == "other"
+            async with working(Worker(new, concurrency=4, poll=0.05)):
+                assert [await job.result(timeout=60) for job in jobs] == ["new"] * 12
+
+
+async def test_a_storage_that_does_not_answer_fails_no_job() -> None:
+    """Whether another version runs is unknown then, so the job waits."""
+    ran: list[str] = []
+    storage = MemoryStorage()
+    old = version(1, {"storage": storage}, ran)
+    new = version(2, {"storage": Faulty(storage, before("glance", *range(1, 9)))}, ran)
+    async with old, new:
+        job, told = await old.tasks["pay"].enqueue(1), Told(new)
+        async with Worker(new, poll=0.05):
+            await told.until("deferred", id=job.id)
 
 
 async def test_it_fails_when_its_time_is_over() -> None:

@@ -45,6 +45,8 @@ export interface QueueRow {
   blocked: number;
   waiting: number;
   failed: number;
+  max_waiting: number | null;
+  when_full: WhenFull | null;
   workers: number;
   ended_rate: number | null;
   spark: number[];
@@ -65,6 +67,9 @@ export interface Worker {
   gathering: [string, number, number][];
   draining: string;
   age: number;
+  labels: [string, string][];
+  resources: [string, number, number][]; // name, what it has, what its running jobs use
+  reserved: string;
   leader: boolean;
 }
 
@@ -76,7 +81,11 @@ export interface Rule {
   how: "window" | "bucket";
   burst: number | null;
   hold: "running" | "ended";
+  max_waiting: number | null;
+  when_full: WhenFull;
 }
+
+export type WhenFull = "refuse" | "drop_oldest" | "drop_lowest";
 
 export interface LimitUse {
   key: string;

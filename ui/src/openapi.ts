@@ -282,6 +282,8 @@ export interface Limit {
   how: "bucket" | "window";
   burst: number | null;
   hold: "ended" | "running";
+  max_waiting: number | null;
+  when_full: "drop_lowest" | "drop_oldest" | "refuse";
 }
 
 export interface LimitAsked {
@@ -291,6 +293,8 @@ export interface LimitAsked {
   how?: "bucket" | "window";
   burst?: number | null;
   hold?: "ended" | "running";
+  max_waiting?: number | null;
+  when_full?: "drop_lowest" | "drop_oldest" | "refuse";
 }
 
 export interface LimitUse {
@@ -360,6 +364,12 @@ export interface Metrics {
   sampled: number;
   since: number | null;
   unreadable: number;
+}
+
+export interface Needs {
+  task: string;
+  requires: [string, string[]][];
+  uses: [string, number][];
 }
 
 export interface Node {
@@ -470,6 +480,10 @@ export interface Presence {
   draining: string;
   age: number;
   versions: string[];
+  labels: [string, string][];
+  resources: [string, number, number][];
+  needs: Needs[];
+  reserved: string;
 }
 
 export interface PreviewView {
@@ -508,6 +522,8 @@ export interface QueueOverview {
   blocked: number;
   waiting: number;
   failed: number;
+  max_waiting: number | null;
+  when_full: "drop_lowest" | "drop_oldest" | "refuse" | null;
   workers: number;
   ended_rate: number | null;
   spark: number[];
@@ -545,6 +561,8 @@ export interface QueueView {
   failed: number;
   cancelled: number;
   oldest: number | null;
+  max_waiting: number | null;
+  when_full: "drop_lowest" | "drop_oldest" | "refuse" | null;
 }
 
 export interface QueueViews {
@@ -707,6 +725,10 @@ export interface WorkerView {
   draining: string;
   age: number;
   versions: string[];
+  labels: [string, string][];
+  resources: [string, number, number][];
+  needs: Needs[];
+  reserved: string;
   leader: boolean;
 }
 

@@ -108,16 +108,21 @@ class Lists(Protocol):
     def now(self) -> float: ...
 
 
-async def histories(core: Lists, filters: Mapping[str, Any], most: int | None = None) -> AsyncIterator[History]:
+async def histories(
+    core: Lists,
+    filters: Mapping[str, Any],
+    most: int | None = None,
+    hide: Callable[[Record], Record] = lambda row: row,
+) -> AsyncIterator[History]:
     """The histories of the jobs that `app.jobs.list` finds with these filters and that have recorded steps, oldest
-    first. Raises what it raises."""
+    first. `hide` removes from a row what may not be shown. Raises what `list` raises."""
     cursor: str | None = None
     while most is None or most > 0:
         page = await core.jobs.list(cursor=cursor, limit=PAGE, order="oldest", **filters)
         for row in page.records:
             if row.function_done or all(name.startswith(OURS) for name, _ in row.checkpoints):
                 continue
-            yield await _history(row, core.storage.get, core.now())
+            yield await _history(row, core.storage.get, core.now(), hide)
             most = None if most is None else most - 1
             if most == 0:
                 return
@@ -127,11 +132,15 @@ async def histories(core: Lists, filters: Mapping[str, Any], most: int | None = 
 
 
 async def _history(
-    row: Record, get: Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]], at: float
+    row: Record,
+    get: Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]],
+    at: float,
+    hide: Callable[[Record], Record],
 ) -> History:
+    row = hide(row)
     job = row.job
     passes = bool(read_policy(job.retry).pass_result)
-    ups = [up for up in await get(upstreams(row)) if up is not None] if passes else []
+    ups = [hide(up) for up in await get(upstreams(row)) if up is not None] if passes else []
     return History(
         format=FORMAT,
         at=at,

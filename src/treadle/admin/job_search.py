@@ -45,11 +45,18 @@ class Search:
 
     hide      applied to arguments and errors first, so that a search cannot find what may not be shown
     payloads  whether arguments and errors are searched
+    shown     returns a row as people may see it; only what is in there is found
     """
 
-    def __init__(self, text: str, hide: Hide | None = None, payloads: bool = True) -> None:
+    def __init__(
+        self,
+        text: str,
+        hide: Hide | None = None,
+        payloads: bool = True,
+        shown: Callable[[Record], Record] | None = None,
+    ) -> None:
         self.text, self._folded = text, text.casefold()
-        self._hide, self._payloads = hide, payloads
+        self._hide, self._payloads, self._shown = hide, payloads, shown
         self._simple = _SIMPLE.fullmatch(text) is not None and "=" not in text
 
     def matches(self, row: Record) -> bool:
@@ -58,7 +65,12 @@ class Search:
             return True
         if len(self.text) >= PREFIX and job.id.startswith(self.text):
             return True
-        return self._payloads and (self._in_error(row.error) or self._in_arguments(job.payload))
+        if not self._payloads or not self._in_payloads(row):
+            return False
+        return self._shown is None or self._in_payloads(self._shown(row))
+
+    def _in_payloads(self, row: Record) -> bool:
+        return self._in_error(row.error) or self._in_arguments(row.job.payload)
 
     def _in_error(self, error: str | None) -> bool:
         if error is None or not self._in(error):

@@ -13,8 +13,9 @@ from typing import Any
 from treadle.admin import acts, stored_values
 from treadle.admin.audit import is_entry, without_entries
 from treadle.admin.estimate import Copying, Estimate, estimate, in_turn
-from treadle.admin.explain import MOST_AHEAD, explain, limits_within
+from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
 from treadle.admin.explain.reading import Reader
+from treadle.admin.explain.unstored import explained
 from treadle.admin.job_filters import id_of, query_of, rows_of, text_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_search import Hide, Search
@@ -75,6 +76,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
         self._acts, self._reach = acts.Acts(client, storage), tuple[str, ...]()
         self._hide: Hide | None = None
+        self._shown: Callable[[Record], Record] | None = None
         self._payloads = True
 
     def within(self, queues: tuple[str, ...]) -> Jobs:
@@ -94,11 +96,13 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         """The queues of `within`; (): all."""
         return self._reach
 
-    def showing(self, hide: Hide | None, payloads: bool = True) -> Jobs:
-        """A view whose searches do not look at secrets, which `hide` replaces, or (`payloads=False`) at no arguments
-        and errors."""
+    def showing(
+        self, hide: Hide | None, payloads: bool = True, shown: Callable[[Record], Record] | None = None
+    ) -> Jobs:
+        """A view whose searches do not look at secrets, which `hide` replaces in values and `shown` in rows, or
+        (`payloads=False`) at no arguments and errors."""
         found = copy.copy(self)
-        found._hide, found._payloads = hide, payloads
+        found._hide, found._payloads, found._shown = hide, payloads, shown
         return found
 
     # --- reading
@@ -173,7 +177,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=rows_of(scan))
         storage = await self._storage()
         if text is not None:
-            page = await search_rows(storage, query, Search(text, self._hide, self._payloads))
+            page = await search_rows(storage, query, Search(text, self._hide, self._payloads, self._shown))
         else:
             page = await storage.find(query)
         page = await without_entries(storage, query, page)
@@ -225,9 +229,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
 
         If the jobs have moved to another storage, the sentence names it.
         """
-        row, storage = await self.get(job), await self._storage()
-        reader = Reader(storage, self._visible, self._ahead, self._reach, self._now())
-        return explain(await reader.facts(row))
+        return await explained(self._facts, job, None if self._reach else self._client.outbox)
 
     async def eta(self, job: HasId | str) -> Estimate:
         """Estimate when a job starts and ends, and what would let it start earlier. Raises UnknownJob.
@@ -237,15 +239,18 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         itself: `explanation` says why. Takes up to a second of CPU time, in a thread; the estimates of a process are
         made one after the other.
         """
-        row, storage = await self.get(job), await self._storage()
-        reader = Reader(storage, self._visible, self._ahead, self._reach, self._now())
-        facts = await reader.facts(row)
-        said = explain(facts)
+        facts, storage = await self._facts(job), await self._storage()
+        row, said = facts.row, explain(facts)
         if row.state.final or (facts.mark is not None and facts.mark.role in ("gone", "closing")):
             return Estimate(id=row.job.id, at=facts.now, explanation=said)
         seen = limits_within(await storage.glance(), self._reach)
-        copy = await Copying(storage, self._reach).of_job(row, seen, facts.ahead)
+        copy = await Copying(storage, self._reach).of_job(facts.waiting_row, seen, facts.ahead)
         return await in_turn(lambda: estimate(copy, row, said, self._reach))
+
+    async def _facts(self, job: HasId | str) -> Facts:
+        storage = await self._storage()
+        reader = Reader(storage, self._visible, self._ahead, self._reach, self._now())
+        return await reader.facts_of(lambda: self.get(job))
 
     def _visible(self, row: Record | None) -> Record | None:
         return row if row is not None and in_reach(self._reach, row.job.queue) else None

@@ -14,7 +14,7 @@ from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.limit_model import Declare, Limit, LimitUse, Pause, Resume
 from treadle.core.must_await import Awaited
-from treadle.core.ranges import LONGEST, OWN
+from treadle.core.ranges import LONGEST, OWN, check_bound
 from treadle.errors import BadOption
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
@@ -48,7 +48,8 @@ class Limits(
         self._declared.pop(name, None)
 
     async def set(self, *limits: Limit) -> None:
-        """Add or replace rules; a rule without slots and rate removes the stored one. Applies to every later claim.
+        """Add or replace rules; a rule without slots, rate and max_waiting removes the stored one. Applies to every
+        later claim and enqueue.
 
         A paused limit stays paused, and has the new rule when it is resumed. Raises BadOption for an invalid rule.
         Warns (UnknownName) if there is no rule to remove, or if the name of a new rule is unused and similar to a name
@@ -56,10 +57,7 @@ class Limits(
         """
         for rule in limits:
             check(rule)
-        found = [
-            await (self.names.no_rule if rule.slots is None and rule.rate is None else self.names.new_rule)(rule.name)
-            for rule in limits
-        ]
+        found = [await (self.names.no_rule if rule.empty else self.names.new_rule)(rule.name) for rule in limits]
         await self.change(*limits)
         for words in found:
             warn(words)
@@ -157,3 +155,5 @@ def check(rule: Limit) -> None:
             raise BadOption(option, f"{name}: expected {words[0]!r} or {words[1]!r}, found {value!r}")
     if rule.burst is not None and rule.how == "window":
         raise BadOption(option, 'burst needs how="bucket"')
+    if rule.max_waiting is not None or rule.when_full != "refuse":
+        check_bound(rule)

@@ -20,7 +20,8 @@ from treadle.admin.limits import MARK
 from treadle.core.clock import monotonic
 from treadle.errors import MoveFailed
 from treadle.storage.capabilities import movable
-from treadle.storage.contract import Movable, Storage
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Movable
 from treadle.storage.transfer import Carried, InTheWay, MoveState, Role, digest, handed_over
 
 STEP: Final = 1_000  # jobs per call

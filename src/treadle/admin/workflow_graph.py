@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -78,7 +78,14 @@ class Graph(Struct, frozen=True, kw_only=True):
     capped: bool
 
 
-def graph(rows: Sequence[Record], *, fold: int = FOLD, open: Collection[str] = (), more: bool = False) -> Graph:
+def graph(
+    rows: Sequence[Record],
+    *,
+    fold: int = FOLD,
+    open: Collection[str] = (),
+    more: bool = False,
+    hide: Callable[[Record], Record] | None = None,
+) -> Graph:
     """The drawing of these rows of one workflow.
 
     fold  siblings of the same task and state are one node if there are more than so many
@@ -103,7 +110,7 @@ def graph(rows: Sequence[Record], *, fold: int = FOLD, open: Collection[str] = (
     )
     order, below = order_of(names, list(edges))
     kept = [(id, down) for id, downs in reduced(order, below).items() for down in downs]
-    return _drawing(rows, jobs, shown, kept, more or not is_whole)
+    return _drawing(rows, jobs, shown, kept, more or not is_whole, hide)
 
 
 # --- what leads to what
@@ -231,6 +238,7 @@ def _drawing(
     shown: Mapping[str, Sequence[str]],
     edges: Sequence[Edge],
     more: bool,
+    hide: Callable[[Record], Record] | None,
 ) -> Graph:
     waits = {row.job.parent: name for row in rows if not row.state.final and (name := signal_name(row)) is not None}
     sizes = {name: JOINT if len(ids) == 1 and jobs[ids[0]].job.task == FLOW else JOB for name, ids in shown.items()}
@@ -251,7 +259,7 @@ def _drawing(
                 kind=kind,
                 jobs=len(ids),
                 states=dict(Counter(str(jobs[id].state) for id in ids)),
-                note=_note(first, waits.get(first.id)) if kind == "job" else None,
+                note=_note(hide(first) if hide else first, waits.get(first.id)) if kind == "job" else None,
                 workflow_value=first.job.root is None or first.reason == CONCLUDED,
             )
         )

@@ -148,11 +148,20 @@ class Workflows(Awaited, call="app.workflows", sync="app.sync.workflows.{name}(.
             capped=page.cursor is not None,
         )
 
-    async def graph(self, id: HasId | str, /, *, fold: int = FOLD, open: Collection[str] = ()) -> Graph:
+    async def graph(
+        self,
+        id: HasId | str,
+        /,
+        *,
+        fold: int = FOLD,
+        open: Collection[str] = (),
+        hide: Callable[[Record], Record] | None = None,
+    ) -> Graph:
         """The workflow of this job as a drawing from left to right, with at most 500 nodes.
 
         fold  siblings of the same task and state become one node if there are more than so many (1 or more)
         open  the ids of folded nodes to show job by job
+        hide  removes from a row what may not be shown, such as secrets
 
         Raises UnknownJob and BadOption.
         """
@@ -160,7 +169,7 @@ class Workflows(Awaited, call="app.workflows", sync="app.sync.workflows.{name}(.
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise BadOption("fold", f"expected 1 or more, found {fold!r}")
         rows, more = await self.rows(id)
-        return await asyncio.to_thread(graph, rows, fold=fold, open=open, more=more)
+        return await asyncio.to_thread(graph, rows, fold=fold, open=open, more=more, hide=hide)
 
     async def rows(self, id: HasId | str, /) -> tuple[Sequence[Record], bool]:
         """The first 5,000 rows of the workflow of this job, oldest first, and whether there are more. Raises

@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import IO, Final, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -50,8 +51,11 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Head(Struct, frozen=True):
+    """Facts about an object; `age`: seconds since it was written, by the server's clock."""
+
     size: int
     etag: str
+    age: float
 
 
 class _Refused(Exception):
@@ -116,7 +120,9 @@ class Bucket:
                 if answer.status == 404:
                     return None
                 await self._check(answer)
-                return Head(int(answer.headers.get("Content-Length", 0)), answer.headers.get("ETag", ""))
+                headers = answer.headers
+                age = _time(headers.get("Date")) - _time(headers.get("Last-Modified"))
+                return Head(int(headers.get("Content-Length", 0)), headers.get("ETag", ""), max(0.0, age))
 
         return await self._again(ask)
 
@@ -192,10 +198,10 @@ class Bucket:
         async def ask() -> list[tuple[str, int, float]]:
             async with self._request("GET", None, query=query) as answer:
                 await self._check(answer)
-                said = b""
+                now, said = _time(answer.headers.get("Date")), b""
                 while len(said) < LONGEST and (piece := await answer.content.read(PIECE)):
                     said += piece
-            found, now = list[tuple[str, int, float]](), wall()
+            found = list[tuple[str, int, float]]()
             for key, moment, size in ITEM.findall(said):
                 name = unquote(key.decode(errors="replace"))
                 age = now - datetime.fromisoformat(moment.decode(errors="replace")).timestamp()
@@ -256,3 +262,11 @@ class Bucket:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause *= 2
         raise StorageUnavailable(f"blobs in {self}: {str(why) or 'no response in time'}") from why
+
+
+def _time(text: str | None) -> float:
+    """The time of an HTTP header, in seconds since 1970; now, by the clock of this machine, if there is none."""
+    try:
+        return parsedate_to_datetime(text or "").timestamp()
+    except ValueError:
+        return wall()

@@ -21,7 +21,8 @@ INCOMING: Final = "incoming"  # files that are being written
 
 
 class Entry(Struct, frozen=True):
-    """One object of a list: its name, its size in bytes, and the seconds since it was written."""
+    """One object of a list: its name, its size in bytes, and the seconds since it was written, by the clock of the
+    store: that of this machine may be wrong."""
 
     name: str
     size: int
@@ -40,8 +41,9 @@ class Objects(Protocol):
         """The content; None if there is no such object."""
         ...
 
-    async def delete(self, names: Sequence[str]) -> None:
-        """Delete these objects; unknown names are ignored."""
+    async def delete(self, names: Sequence[str], age: float = 0.0) -> None:
+        """Delete those of these objects that were written at least `age` seconds ago; unknown names are ignored. An
+        object that was put again meanwhile is young, and stays."""
         ...
 
     async def page(self, after: str, limit: int) -> Sequence[Entry]:
@@ -76,8 +78,8 @@ class FolderObjects:
     async def get(self, name: str) -> bytes | None:
         return await asyncio.to_thread(self._get, name)
 
-    async def delete(self, names: Sequence[str]) -> None:
-        await asyncio.to_thread(self._delete, names)
+    async def delete(self, names: Sequence[str], age: float = 0.0) -> None:
+        await asyncio.to_thread(self._delete, names, age)
 
     async def page(self, after: str, limit: int) -> Sequence[Entry]:
         return await asyncio.to_thread(self._page, after, limit)
@@ -85,8 +87,7 @@ class FolderObjects:
     def _put(self, name: str, content: bytes) -> None:
         target = self._folder / name
         try:
-            if self._get(name) == content:
-                os.utime(target)  # as if it were written now
+            if self._get(name) == content and _touch(target):
                 return
             make_folder(self._folder / INCOMING)
             make_folder(target.parent)
@@ -122,20 +123,42 @@ class FolderObjects:
         except OSError as error:
             raise refusal(error, self._folder) from error
 
-    def _delete(self, names: Sequence[str]) -> None:
-        for name in names:
-            target = self._folder / name
-            try:
-                target.unlink()
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise refusal(error, self._folder) from error
-            with suppress(OSError):  # it still has other files
-                target.parent.rmdir()
+    def _delete(self, names: Sequence[str], age: float) -> None:
+        try:
+            make_folder(self._folder / INCOMING)
+            now = self._now() if names else 0.0
+            for name in names:
+                self._delete_one(self._folder / name, now - age)
+        except OSError as error:
+            raise refusal(error, self._folder) from error
+
+    def _delete_one(self, target: Path, before: float) -> None:
+        """Delete a file that was last written by then. A `put` may touch it between any check and the deletion, so it
+        is renamed first: a `put` that comes later writes a new file, and one that came earlier shows in its time."""
+        aside = self._folder / INCOMING / f"{os.urandom(8).hex()}.deleted"
+        try:
+            if target.stat().st_mtime > before:
+                return
+            os.rename(target, aside)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if aside.stat().st_mtime > before:
+            self._rename(str(aside), target)
+            return
+        aside.unlink()
+        with suppress(OSError):  # it still has other files
+            target.parent.rmdir()
+
+    def _now(self) -> float:
+        """The time by the clock that dates the files: that of another machine, if it is a network file system."""
+        try:
+            with tempfile.TemporaryFile(dir=self._folder / INCOMING) as probe:
+                return os.fstat(probe.fileno()).st_mtime
+        except OSError:  # a folder that cannot be written, or that nothing was written to
+            return wall()
 
     def _page(self, after: str, limit: int) -> Sequence[Entry]:
-        found, now = list[Entry](), wall()
+        found, now = list[Entry](), self._now()
         try:
             for name in self._names(after):
                 with suppress(FileNotFoundError):
@@ -157,6 +180,15 @@ class FolderObjects:
                 for leaf in _below(self._folder / shard / owner, last if owner == second else ""):
                     if (name := f"{shard}/{owner}/{leaf}") > after:
                         yield name
+
+
+def _touch(file: Path) -> bool:
+    """Date the file as if it were written now; False if it was deleted meanwhile."""
+    try:
+        os.utime(file)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _below(folder: Path, start: str) -> list[str]:

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -30,16 +31,20 @@ INSIDE: Final = "; this directory is a package: name the file, as in tasks.py:ap
 CIRCLE: Final = "; modules import each other: create the app in a module that does not import the tasks"
 
 
-def find_app(named: str) -> App:
+def find_app(named: str, *, prints: bool = False) -> App:
     """Import the app and the modules of `app.autodiscover`; the current directory comes first on sys.path. Raises Stop
-    with the names to try."""
-    app = _found(named)
-    try:
-        app._core.modules.load()
-    except BadOption:
-        raise
-    except Exception as error:
-        raise _broken(error, named) from error
+    with the names to try.
+
+    prints  what the modules print goes to stdout; False: to stderr, since stdout is for the data of the command
+    """
+    with _apart(prints):
+        app = _found(named)
+        try:
+            app._core.modules.load()
+        except BadOption:
+            raise
+        except Exception as error:
+            raise _broken(error, named) from error
     _tell()
     return app
 
@@ -72,13 +77,18 @@ def refuse_hiding() -> None:
             raise Stop(USAGE, f"{hides} hides the library `treadle` from the worker processes: rename it")
 
 
-def find_any() -> tuple[App, Found]:
+def _apart(prints: bool) -> AbstractContextManager[object]:
+    return nullcontext() if prints else redirect_stdout(sys.stderr)
+
+
+def find_any(*, prints: bool = False) -> tuple[App, Found]:
     """The only app of the project in the current directory, with its modules called `tasks` imported. Raises Stop."""
     found = search(Path.cwd())
     _first_on_path(found.root)
-    app = find_app(found.named)
-    for module in found.modules:
-        _import(module, module)
+    app = find_app(found.named, prints=prints)
+    with _apart(prints):
+        for module in found.modules:
+            _import(module, module)
     _tell()
     return app, found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.output import FAILED, OK, as_json, data, document, note, paint, place, plural
+from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, document, note, paint, place, plural
 from treadle.core.redaction import in_line
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     metavar="N",
     help="Look only at the N oldest and the N newest unfinished jobs. [default: all]",
 )
+@click.option(
+    "--outbox", metavar="URL", help="Database with the app's outbox, to check its jobs, too. [default: that of the app]"
+)
+@click.option("--no-outbox", is_flag=True, help="Do not check the jobs of the app's outbox.")
 @click.option("--strict", is_flag=True, help="Exit with 1 also if there are only notes.")
 @as_json
 def check(
@@ -41,6 +45,8 @@ def check(
     queues: tuple[str, ...],
     only: tuple[str, ...],
     sample: int | None,
+    outbox: str | None,
+    no_outbox: bool,
     strict: bool,
     json_: bool,
 ) -> int:
@@ -58,13 +64,26 @@ def check(
     if url is not None:
         core = found._core
         core.use(dataclasses.replace(core.choice, url=url, storage=None, ports=None, by_default=False))
-    options = Options(serves=_names(queues), only=_names(only), sample=sample)
+    if outbox is not None:
+        _outbox_at(found, outbox)
+    if (found._core.url or "").startswith("memory:"):
+        raise Stop(USAGE, "a storage of memory:// has no jobs of other processes: give the one to check with --url")
+    options = Options(serves=_names(queues), only=_names(only), sample=sample, outbox=not no_outbox)
     report = asyncio.run(_run(found, options))
     if json_:
         document(report)
     else:
         _show(report, place(found._core.url, "the storage of the app"))
     return FAILED if report.fails(strict) else OK
+
+
+def _outbox_at(app: App, url: str) -> None:
+    from treadle.outbox import Outbox
+
+    core = app._core
+    if core.choice.outbox is None:
+        raise Stop(USAGE, "--outbox: this app has no outbox")
+    core.use(dataclasses.replace(core.choice, outbox=Outbox(url, schema=core.choice.outbox.schema)))
 
 
 async def _run(app: App, options: Options) -> Report:
@@ -89,6 +108,8 @@ def _show(report: Report, where: str) -> None:
     notes = len(report.findings) - breaks
     share = f"{report.looked:,} of {plural(report.jobs, 'unfinished job')}" if report.sampled else ""
     looked = share or plural(report.looked, "unfinished job")
+    if report.outbox:
+        looked += f" and {plural(report.outbox, 'job')} of the outbox"
     verdict = f"{plural(breaks, 'misfit')}, {plural(notes, 'note')}" if report.findings else "the code fits"
     note(f"{where}: {looked} checked: {verdict}")
 

@@ -23,6 +23,7 @@ from treadle.cli.app_loader import find_any, find_app, serve_main_names
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.delivery_options import prepare
 from treadle.cli.output import USAGE, Stop, place
+from treadle.cli.payload_environment import app_at
 from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
 from treadle.errors import StorageError
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 def main() -> int:
     """Run `python -m treadle.cli.child FD APP` -> one of the exit codes of the command line."""
     show_stacks()
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # It is for the supervisor, but `systemctl kill -s HUP` sends it to all processes. Not SIG_IGN: programs that
+        # jobs start would inherit that.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     channel = socket.socket(fileno=int(sys.argv[1]))
     orders = msgspec.json.decode(_line(channel), type=Orders)
     code = guarded(lambda: _reporting(orders, channel))
@@ -85,6 +90,8 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
             metrics=orders.metrics,
             relay=orders.relay,
             capture_logs=orders.capture_logs,
+            labels=orders.labels,
+            resources=orders.resources,
             name=orders.name and f"{orders.name}-{orders.number}:{os.urandom(3).hex()}",
             **given,
         )
@@ -109,8 +116,8 @@ async def _link(channel: socket.socket, worker: Worker) -> SupervisorLink:
 def _app_of(orders: Orders) -> tuple[App, Orders]:
     """The app to serve, and the orders with its name."""
     if not orders.search:
-        return (find_app(orders.app) if orders.app else App(orders.url)), orders
-    app, found = find_any()
+        return (find_app(orders.app, prints=True) if orders.app else app_at(orders.url)), orders
+    app, found = find_any(prints=True)
     return app, msgspec.structs.replace(orders, app=found.named, found=", ".join((found.named, *found.modules)))
 
 
@@ -122,6 +129,9 @@ async def _greeter(app: App, worker: Worker, known: list[str], found: str, super
         queues=queues,
         tasks=known,
         slots=worker.concurrency,
+        labels=worker._core.config.labels or {},
+        resources=worker._core.config.resources or {},
+        misplaced=[name for name in known if not worker._core.config.runs(app._core.tasks[name].needs)],
         grace=worker._core.config.grace,
         found=found,
         strangers=await _strangers(app, queues),

@@ -39,6 +39,8 @@ class Orders(Struct, kw_only=True):
     metrics: bool = True
     relay: bool = True
     capture_logs: str | None = None  # a level; None: log lines are not kept
+    labels: dict[str, str] = {}
+    resources: dict[str, int] = {}  # of each process
     count: bool = False  # the supervisor sends Count
 
 
@@ -80,6 +82,9 @@ class Hello(Struct, kw_only=True, tag="hello"):
     slots: int
     grace: float
     found: str = ""  # the app that was searched for, and its modules
+    labels: dict[str, str] = {}
+    resources: dict[str, int] = {}
+    misplaced: list[str] = []  # tasks whose needs the worker does not meet
     strangers: dict[str, int] = {}  # unfinished jobs in those queues per task that this app does not have
 
 

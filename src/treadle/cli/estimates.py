@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from treadle.cli.output import as_json, data, document, facts, note, table
 from treadle.cli.target import Target, targeted
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from treadle.admin import Change, Estimate, QueuePlan, Range
+
+
+def repeated(target: Target, found: Any) -> Any:
+    """The estimate with commands that act on this storage."""
+    changes = [replace(each, command=each.command and target.repeating(each.command)) for each in found.changes]
+    return replace(found, changes=tuple(changes))
 
 
 def show_estimate(found: Estimate) -> None:
@@ -127,7 +134,7 @@ def _notes(assumptions: Sequence[str]) -> None:
 @as_json
 def plan(target: Target, queue: str, json_: bool) -> None:
     """Estimate when QUEUE is empty, what its jobs wait for most, and what would change that."""
-    found = target.run(lambda app: app.queues.plan(queue))
+    found = repeated(target, target.run(lambda app: app.queues.plan(queue)))
     if json_:
         document(found)
     else:

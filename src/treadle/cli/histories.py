@@ -41,8 +41,10 @@ def export(target: Target, filters: Filters, running: bool, payload: bool, limit
 
     async def write(app: App) -> None:
         nonlocal written
-        async for history in histories(app._core, filters, limit):
-            data(line(history, None if payload else app._core.redactor.of(history.task)))
+        redactor = app._core.redactor
+        found = histories(app._core, filters, limit) if payload else histories(app._core, filters, limit, redactor.row)
+        async for history in found:
+            data(line(history, None if payload else redactor.of(history.task)))
             written += 1
 
     target.run(write, look=True)

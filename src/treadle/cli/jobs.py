@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from treadle.cli.audited import audited, words_of
 from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
 from treadle.cli.histories import export
-from treadle.cli.ids import stored_ids
+from treadle.cli.ids import hinting, stored_ids
 from treadle.cli.output import (
     FAILED,
     Stop,
@@ -139,10 +139,11 @@ def show(target: Target, id: str, reveal: bool, json_: bool) -> None:
         hide = None if reveal else app._core.redactor.row
         return await app.jobs.whole(stored), await app.jobs.history(stored, hide=hide), await app.jobs.explain(stored)
 
-    row, history, why = target.run(look)
+    row, history, why = target.run(lambda app: hinting(app, id, look(app)))
     if not reveal:
         why = target.app._core.redactor.text(why, row)
         [row] = job_view.redacted(target.app, [row])
+    why = target.repeating(why)
     if json_:
         document({**job_view.plain(target.app, row), "runs": job_view.plain_runs(history), "why": why})
     else:
@@ -160,16 +161,17 @@ def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        if eta:
-            return await app.jobs.eta(stored)
-        return app._core.redactor.text(await app.jobs.explain(stored), await app.jobs.get(stored))
+        found: Any = await (app.jobs.eta(stored) if eta else app.jobs.explain(stored))
+        text, [row] = found.explanation if eta else found, await app.storage.get([stored])
+        text = target.repeating(text if row is None else app._core.redactor.text(text, row))
+        return repeated(target, replace(found, explanation=text)) if eta else text
 
-    found = target.run(look)
+    from treadle.cli.estimates import repeated, show_estimate
+
+    found = target.run(lambda app: hinting(app, id, look(app)))
     if json_:
         document(found if eta else {"id": id, "explanation": found})
     elif eta:
-        from treadle.cli.estimates import show_estimate
-
         show_estimate(found)
     else:
         data(found)

@@ -1,8 +1,8 @@
-"""`treadle limits`: lists, sets, pauses and removes limits. A change applies to the next claim of every worker."""
+"""`treadle limits`: lists, sets, pauses and removes limits. A change applies to the next claim and the next enqueue."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -15,14 +15,14 @@ from treadle.core.defaults import MAX_COUNT
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.limit_model import LimitUse
+    from treadle.core.limit_model import Limit, LimitUse, WhenFull
 
-COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "blocked", "state")
+COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "blocked", "max waiting", "state")
 
 
 @click.group(cls=Listing)
 def limits() -> None:
-    """List and change limits: how many jobs may run at once, or start within a period."""
+    """List and change limits: how many jobs may run at once, start within a period, or wait in a queue."""
 
 
 @limits.command("list")
@@ -43,6 +43,8 @@ def list_(target: Target, json_: bool) -> None:
                     "how": use.rule.how,
                     "burst": use.rule.burst,
                     "hold": use.rule.hold,
+                    "max_waiting": _own(use).max_waiting,
+                    "when_full": _own(use).when_full if _own(use).max_waiting is not None else None,
                     "used": use.used,
                     "blocked": use.blocked,
                     "starts": use.starts,
@@ -65,11 +67,22 @@ def list_(target: Target, json_: bool) -> None:
             use.used,
             None if use.rule.rate is None else use.starts,
             use.blocked,
+            bound_words(_own(use).max_waiting, _own(use).when_full),
             _state(use),
         )
         for use in uses
     ]
     table(COLUMNS, rows, "no limits", right=("slots", "used", "starts", "blocked"))
+
+
+def _own(use: LimitUse) -> Limit:
+    """The rule that was set or declared: a pause does not lift its bound."""
+    return use.behind or use.rule
+
+
+def bound_words(max_waiting: int | None, when_full: str | None) -> str:
+    """The bound of a queue in words; "" without one."""
+    return "" if max_waiting is None else f"{max_waiting:,}, {(when_full or '').replace('_', ' the ', 1)}"
 
 
 def _state(use: LimitUse) -> str:
@@ -113,6 +126,17 @@ def _state(use: LimitUse) -> str:
     default="running",
     help="When a job frees its slot: after each run, or when it has ended. [default: running]",
 )
+@click.option(
+    "--max-waiting",
+    type=click.IntRange(1, MAX_COUNT),
+    help="Of a queue (queue:NAME): number of jobs that may wait to be started. [default: any number]",
+)
+@click.option(
+    "--when-full",
+    type=click.Choice(["refuse", "drop_oldest", "drop_lowest"]),
+    help="With --max-waiting: refuse a call that enqueues more, or cancel the oldest jobs, or those of a lower "
+    "priority. [default: refuse]",
+)
 def set_(
     target: Target,
     name: str,
@@ -122,17 +146,22 @@ def set_(
     how: Literal["window", "bucket"],
     burst: int | None,
     hold: Literal["running", "ended"],
+    max_waiting: int | None,
+    when_full: WhenFull | None,
 ) -> None:
     """Add or replace the rule of a limit. Jobs name it as NAME or NAME:partition; queue:mail limits the queue mail."""
     from treadle.core.limit_model import Limit
 
-    if slots is None and rate is None:
-        raise click.UsageError(f"give --slots or --rate; `treadle limits remove {name}` removes the rule")
-    rule = Limit(name, slots=slots, rate=rate, per=per, how=how, burst=burst, hold=hold)
-    shown = {"slots": slots, "rate": rate, "per": per, "how": how, "burst": burst, "hold": hold}
+    words: dict[str, Any] = {"slots": slots, "rate": rate, "per": per, "how": how, "burst": burst, "hold": hold}
+    words |= {"max_waiting": max_waiting, "when_full": when_full}
+    shown = {name: value for name, value in words.items() if value is not None}
+    rule = Limit(name, **shown)
+    if rule.empty:
+        instead = f"`treadle limits remove {name}` removes the rule"
+        raise click.UsageError(f"give --slots, --rate or --max-waiting; {instead}")
 
     async def act(app: App) -> LimitUse | None:
-        words = ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
+        words = ", ".join(f"{name}={value}" for name, value in shown.items())
         async with audited(app, "limit.set", name, words):
             await app.limits.set(rule)
         return await _of(app, name)

@@ -15,6 +15,7 @@ from treadle.execution.context import JobFilter
 
 log = logging.getLogger("treadle")
 FIELDS = ("job", "task", "attempt", "worker", "queue", "workflow", "trace_id", "span_id")
+EXPORTERS = ("opentelemetry", "sentry_sdk")  # packages whose handlers send records away and print nothing
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", *FIELDS}
 
 
@@ -65,8 +66,9 @@ class Plain(logging.Formatter):
         text = message_of(record)
         if here.get("job", "-") != "-":
             text += in_line(f"  [job={here['job']} task={here['task']} attempt={here['attempt']}]")
-        if trace := _trace(self, record):
-            text += f"\n{visible(trace)}"
+        for more in (_trace(self, record), record.stack_info):
+            if more:
+                text += f"\n{visible(more)}"
         at = f"{moment(record.created).astimezone():%Y-%m-%d %H:%M:%S}"
         source = "" if record.name in ("treadle", "treadle.jobs") else f"{record.name}: "
         return f"{at} {record.levelname:<7} {here.get('worker', '-')}  {source}{text}"
@@ -85,27 +87,59 @@ class Json(logging.Formatter):
         line |= {name: value for name in FIELDS if (value := record.__dict__.get(name, "-")) != "-"}
         if trace := _trace(self, record):
             line["error"] = trace
+        if record.stack_info:
+            line["stack"] = record.stack_info
         # Last: `extra=` of the user's own records.
-        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
-        return in_json(json.dumps(line, ensure_ascii=False, default=str))
+        own = {str(name): value for name, value in vars(record).items() if name not in _STANDARD}
+        line |= {f"extra_{name}" if name in line else name: value for name, value in own.items()}
+        return in_json(_encoded(line))
+
+
+def _encoded(line: dict[str, object]) -> str:
+    """One JSON object, whatever the user's values are: those that JSON has no form for are text."""
+    try:
+        return _dumps(line)
+    except (TypeError, ValueError, RecursionError):  # a key that is no text, NaN, a cycle, 1,000 nested lists
+        return _dumps({name: _alone(value) for name, value in line.items()})
+
+
+def _alone(value: object) -> object:
+    try:
+        _dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return _text(value)
+    return value
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_text)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # also a RecursionError of nested lists
+        return f"<{type(value).__name__}: no text, {type(error).__name__}>"
 
 
 def simple(template: str) -> None:
-    """Log to stderr in this format."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(Simple(template))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    """Log to stderr in this format, unless the program logs already."""
+    _to_stderr(Simple(template), "INFO")
 
 
 def set_up(worker: str, level: str, as_json: bool) -> None:
     """Log to stderr, unless the user's app has already added a handler to the root logger."""
     filter_ = Named(worker)
-    root = logging.getLogger()
-    if not root.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(Json() if as_json else Plain())
-        root.addHandler(handler)
-        root.setLevel(level.upper())
-    for handler_ in root.handlers:
-        handler_.addFilter(filter_)
+    _to_stderr(Json() if as_json else Plain(), level.upper())
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(filter_)
     log.setLevel(level.upper())
+
+
+def _to_stderr(formatter: logging.Formatter, level: str) -> None:
+    root = logging.getLogger()
+    if all(type(handler).__module__.partition(".")[0] in EXPORTERS for handler in root.handlers):
+        handler = logging.StreamHandler()
+        handler.setFormatter(formatter)
+        root.addHandler(handler)
+        root.setLevel(level)

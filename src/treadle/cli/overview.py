@@ -44,11 +44,14 @@ def workers(target: Target, json_: bool) -> None:
                     "uptime": round(each.uptime, 3),
                     "leads": each.worker == leader,
                     "draining": each.draining or None,
+                    "labels": dict(each.labels),
+                    "resources": {name: {"has": has, "used": used} for name, has, used in each.resources},
                 }
                 for each in found
             ]
         )
         return
+    placed = any(each.labels or each.resources for each in found)
     rows = [
         (
             _name(each, leader),
@@ -57,11 +60,20 @@ def workers(target: Target, json_: bool) -> None:
             ", ".join(each.queues),
             f"{each.running}/{each.slots}",
             lasts(each.uptime),
+            *((_labels(each), _resources(each)) if placed else ()),
         )
         for each in found
     ]
-    columns = ("worker", "host", "pid", "queues", "running", "up for")
+    columns = ("worker", "host", "pid", "queues", "running", "up for", *(("labels", "used") if placed else ()))
     table(columns, rows, "no worker has sent a heartbeat recently", right=("pid", "running"))
+
+
+def _labels(worker: Presence) -> str:
+    return ", ".join(f"{name}={value}" if value else name for name, value in worker.labels)
+
+
+def _resources(worker: Presence) -> str:
+    return ", ".join(f"{name} {used:,}/{has:,}" for name, has, used in worker.resources)
 
 
 def _name(worker: Presence, leader: str | None) -> str:

@@ -6,23 +6,37 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle.cli.limits import bound_words
 from treadle.cli.output import as_json, document, lasts, table
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing, pausable
 from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.storage.bounds import bound_of, bounds_in
 
 if TYPE_CHECKING:
     from treadle.core.query_model import Stats
 
-COLUMNS = ("queue", "queued", "running", "scheduled", "blocked", "waiting", "failed", "first waits", "workers", "state")
-LEFT = ("queue", "state", "first waits")
+COLUMNS = (
+    "queue",
+    "queued",
+    "running",
+    "scheduled",
+    "blocked",
+    "waiting",
+    "failed",
+    "first waits",
+    "workers",
+    "max waiting",
+    "state",
+)
+LEFT = ("queue", "state", "first waits", "max waiting")
 
 
 def by_queue(stats: Stats) -> list[dict[str, Any]]:
     """One entry per queue that has jobs, a worker or a limit of its own."""
     names = {count.queue for count in stats.counts} | {queue for worker in stats.workers for queue in worker.queues}
     names |= {use.key.removeprefix("queue:") for use in stats.limits if use.key.startswith("queue:")}
-    rules = {use.key: use.rule for use in stats.limits}
+    rules, bounds = {use.key: use.rule for use in stats.limits}, bounds_in(stats.limits)
     found = []
     for name in sorted(names - {SYSTEM_QUEUE}):
         mine = [count for count in stats.counts if count.queue == name]
@@ -30,7 +44,7 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
         for count in mine:
             jobs[count.state] = jobs.get(count.state, 0) + count.jobs
         line, aside = sum(count.queued for count in mine), sum(count.blocked for count in mine)
-        rule = rules.get(f"queue:{name}", rules.get("queue"))
+        rule, bound = rules.get(f"queue:{name}", rules.get("queue")), bound_of(bounds, name)
         found.append(
             {
                 "queue": name,
@@ -43,6 +57,9 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
                 "first_waits": max((count.oldest for count in mine if count.oldest is not None), default=None),
                 "workers": sum(name in worker.queues for worker in stats.workers),
                 "paused": rule is not None and rule.slots == 0,
+                "max_waiting": None if bound is None else bound.max_waiting,
+                "when_full": None if bound is None else bound.when_full,
+                "full": bound is not None and jobs.get("ready", 0) >= (bound.max_waiting or 0),
             }
         )
     return found
@@ -73,7 +90,8 @@ def list_(target: Target, json_: bool) -> None:
             each["failed"],
             "" if each["first_waits"] is None else lasts(each["first_waits"]),
             each["workers"],
-            "paused" if each["paused"] else "open",
+            bound_words(each["max_waiting"], each["when_full"]),
+            "paused" if each["paused"] else "full" if each["full"] else "open",
         )
         for each in found
     ]

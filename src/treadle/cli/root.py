@@ -40,6 +40,8 @@ COMMANDS = {
     "mcp": ("treadle.cli.mcp", "Serve tools that show and change jobs to an assistant, over stdio."),
     "audit": ("treadle.cli.audit", "List who did what: the acts of operators."),
     "relay": ("treadle.cli.relay", "Hand over the jobs of an app's outbox, and list those that are refused."),
+    "blobs": ("treadle.cli.blobs", "Count the large texts in the blob store, and delete those of no job."),
+    "keys": ("treadle.cli.keys", "Make a key for encryption, and count the stored texts of each key."),
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
     "from": ("treadle.cli.from_other", "Move a program from Celery to Treadle."),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
@@ -194,7 +194,7 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: Beside) -> int:
     from treadle.dashboard import OPEN_PATHS
-    from treadle.server import Bounds, Serving, make_site
+    from treadle.server import Bounds, Serving, make_site, open_if_there
     from treadle.server.settings import GRACE, PORT, PORTS
     from treadle.worker.os_signals import Signals
 
@@ -206,7 +206,8 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
     routes = _protocols(named, options, blobs)
     site = make_site(app, settings, routes, options.get("api", True), OPEN_PATHS if options["dashboard"] else ())
     with Signals(asyncio.get_running_loop(), stopping):
-        async with app:  # before the socket, so that an unreachable storage ends the command with an error
+        # Before the socket, so that a storage that waiting cannot cure ends the command with an error.
+        async with open_if_there(app) as away:
             serving = Serving(
                 site,
                 host=options["host"],
@@ -219,7 +220,9 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
             async with serving, announced(kinds, serving):
                 where = place(app.url, "a storage of the app")
                 note(f"treadle: {serving.url} ({_who(settings, serving)}); jobs live in {where}")
-                if (moved := await move_of(app)) is not None:
+                if away is not None:
+                    note(f"treadle: the storage is unavailable ({away}); retrying, and answering 503 until it is back")
+                elif (moved := await move_of(app)) is not None:
                     note(f"treadle: {moved}")
                 if options["dashboard"]:
                     note(f"treadle: the dashboard is at {serving.url}/dashboard/")
@@ -227,7 +230,10 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
                 site.state.probes.verdict = lambda: company.verdict
                 # It takes $NOTIFY_SOCKET out of the environment before worker processes inherit it.
                 reporter = HealthReporter(probes_of(None, options.get("health_file")), lambda: company.verdict)
-                async with reporter, company:
+                async with reporter, AsyncExitStack() as beside_it:
+                    with suppress(TimeoutError):  # a signal, while workers wait for the storage
+                        async with _until(stopping.asked):
+                            await beside_it.enter_async_context(company)
                     await stopping.asked.wait()
                     note("treadle: stopping")
                     reporter.stopping(GRACE + defaults.LEASE + (options.get("grace") or defaults.GRACE))
@@ -235,6 +241,20 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
         await blobs.close()
     note("treadle: stopped")
     return company.code
+
+
+@asynccontextmanager
+async def _until(event: asyncio.Event) -> AsyncIterator[None]:
+    """Cancels what the block waits for when the event is set. Raises TimeoutError then."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as limit:
+        waiting = asyncio.create_task(event.wait())
+        waiting.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(loop.time()))
+        try:
+            yield
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
 
 
 def _who(settings: Settings, serving: Serving) -> str:

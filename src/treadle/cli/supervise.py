@@ -87,19 +87,25 @@ class Supervision:
 
     def _roll(self) -> None:
         """Replace all processes; once more after a signal that comes while that is under way."""
+        if self._signals:
+            note("treadle: SIGHUP is ignored while it stops")
+            return
         self._roll_again = True
         if self._rolling is None or self._rolling.done():
             self._rolling = asyncio.create_task(self._replace_all())
 
+    def _is_stopping(self) -> bool:
+        return self._signals > 0
+
     async def _replace_all(self) -> None:
         self._health.reloading()
         try:
-            while self._roll_again and not self._signals:
+            while self._roll_again and not self._is_stopping():
                 self._roll_again = False
-                if await self._fleet.roll("SIGHUP"):
-                    note("treadle: all worker processes were replaced")
-                else:
-                    note("treadle: the other worker processes were not replaced")
+                words = "all" if await self._fleet.roll("SIGHUP") else "the other"
+                said = "were replaced" if words == "all" else "were not replaced"
+                if not self._is_stopping():
+                    note(f"treadle: {words} worker processes {said}")
         finally:
             self._health.reloaded()
 

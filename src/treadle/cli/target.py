@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import shlex
 import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 T = TypeVar("T")
+_COMMAND = re.compile(r"(?:^|(?<=`))treadle (?P<verb>worker|(?:jobs|queues|limits|schedules) [a-z-]+)(?=[ `]|$)")
 
 
 class Target:
@@ -46,10 +49,10 @@ class Target:
 
                 self._app = find_app(self._named)
             else:
-                from treadle.app import App
+                from treadle.cli.payload_environment import app_at
                 from treadle.config import storage_url
 
-                self._app = App(storage_url(self._url, None))
+                self._app = app_at(storage_url(self._url, None))
         return self._app
 
     def fall_back(self, url: str | None) -> None:
@@ -66,6 +69,18 @@ class Target:
     def url(self) -> str:
         """The storage URL without its password."""
         return shown(self.app.url) if self.app.url else "a storage of the app's own"
+
+    def repeating(self, text: str) -> str:
+        """The text, such as a sentence of `explain`, with the typed --url or --app in each command: without it the
+        command would act on another storage. A password is hidden."""
+        app = shlex.quote(self._named) if self._named is not None else None
+        url = f" --url {shlex.quote(shown(self._url))}" if self._url is not None else ""
+
+        def whole(found: re.Match[str]) -> str:
+            verb = found["verb"]
+            return found[0] + (url if app is None else f" {app}" if verb == "worker" else f" --app {app}")
+
+        return _COMMAND.sub(whole, text)
 
     @property
     def file(self) -> Path | None:

@@ -17,6 +17,7 @@ from treadle.cli import delivery_options
 from treadle.cli.app_loader import find_any
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.output import FAILED, USAGE, Stop, note, plural, seconds
+from treadle.cli.placement_options import placed
 from treadle.cli.recording_options import recording
 from treadle.cli.reload import again
 from treadle.cli.server import Company, Stopping, run_server, server
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]",
 )
 @click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
+@placed
 @recording
 @click.option(
     "--grace",
@@ -54,6 +56,8 @@ def up(
     app: str | None,
     concurrency: int | None,
     roles: str | None,
+    labels: dict[str, str],
+    resources: dict[str, int],
     capture_logs: str | None,
     no_metrics: bool,
     grace: float | None,
@@ -91,6 +95,8 @@ def up(
         ordered=is_delayed,
         metrics=not no_metrics,
         capture_logs=capture_logs,
+        labels=labels,
+        resources=resources,
         grace=grace,
     )
     options |= {"protocols": protocols, "api": options["api"] or not protocols}
@@ -195,6 +201,8 @@ class Inside:
             grace=defaults.GRACE if orders.grace is None else orders.grace,
             metrics=orders.metrics,
             capture_logs=orders.capture_logs,
+            labels=orders.labels,
+            resources=orders.resources,
         )
         self._stopping = stopping
 

@@ -14,6 +14,7 @@ from treadle.cli.delivery_options import ROLES, delivering, delivery_of, prepare
 from treadle.cli.delivery_options import role as role_known
 from treadle.cli.event_loop import LOOPS, check
 from treadle.cli.output import USAGE, Stop, seconds
+from treadle.cli.placement_options import placed
 from treadle.cli.probe_options import probed, probes_of
 from treadle.cli.recording_options import recording
 from treadle.cli.recycling_options import recycled, recycling_of, refuse_with
@@ -96,6 +97,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
+@placed
 @recording
 @click.option("--no-relay", is_flag=True, help="Do not deliver the jobs of the app's outbox; `treadle relay` does it.")
 @probed
@@ -118,6 +120,8 @@ def worker(
     name: str | None,
     log_level: str,
     log_json: bool,
+    labels: dict[str, str],
+    resources: dict[str, int],
     capture_logs: str | None,
     no_metrics: bool,
     no_relay: bool,
@@ -175,6 +179,8 @@ def worker(
         metrics=not no_metrics,
         relay=not no_relay,
         capture_logs=capture_logs,
+        labels=labels,
+        resources=resources,
     )
     if sys.platform == "win32":
         # Windows has no process groups and no signals to forward: run one worker in this process.

@@ -100,7 +100,7 @@ def show(target: Target, id: str, mermaid: bool, fold: int, json_: bool) -> None
 
     async def look(app: App) -> Graph:
         [stored] = await stored_ids(app, [id])
-        return await app.workflows.graph(stored, fold=fold)
+        return await app.workflows.graph(stored, fold=fold, hide=app._core.redactor.row)
 
     found = target.run(look)
     from treadle.admin.workflow_text import lines_of, mermaid_of

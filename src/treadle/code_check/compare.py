@@ -12,8 +12,9 @@ from typing import Final
 from msgspec import Struct
 
 from treadle.app_core import AppCore
-from treadle.code_check import limits, schedules
+from treadle.code_check import limits, schedules, undelivered
 from treadle.code_check.findings import Findings, Report
+from treadle.code_check.placement import PlacementChecks
 from treadle.code_check.results import ResultChecks
 from treadle.code_check.rows import OWN, RowChecks
 from treadle.core import defaults
@@ -39,11 +40,13 @@ class Options(Struct, frozen=True, kw_only=True):
     serves  the queues of the workers, if they are started with --queues; (): those of the tasks
     only    only the jobs of these queues; (): of all
     sample  only so many of the oldest, and of the newest jobs; None: all jobs
+    outbox  also the jobs that the outbox of the app has not delivered yet
     """
 
     serves: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     sample: int | None = None
+    outbox: bool = True
 
 
 async def check_code(core: AppCore, options: Options, progress: Progress = lambda looked, jobs: None) -> Report:
@@ -60,10 +63,16 @@ class _Check:
         served = options.serves or {task.queue for task in core.tasks.values()} or {defaults.QUEUE}
         self._rows = RowChecks(core, self._findings, frozenset(served))
         self._results = ResultChecks(core.tasks, self._findings)
-        self._looked = self._jobs = 0
+        self._places = PlacementChecks({}, (), self._findings)
+        self._looked = self._jobs = self._undelivered = 0
 
     async def run(self) -> Report:
-        counts = (await self._storage.stats()).counts
+        outbox = self._core.choice.outbox
+        if outbox is not None and self._options.outbox:  # first: a job that is delivered meanwhile is seen twice
+            await undelivered.read(outbox, self._options.sample, self._undelivered_job, self._findings)
+        stats = await self._storage.stats()
+        counts = stats.counts
+        self._places = PlacementChecks(self._core.tasks, stats.workers, self._findings)
         unfinished = [each for each in counts if each.state in UNFINISHED and self._counts(each.queue, each.task)]
         self._jobs = sum(each.jobs for each in unfinished)
         async for page in self._pages():
@@ -73,12 +82,26 @@ class _Check:
         mine = [use for use in found if not use.key.startswith("treadle")]
         limits.look(mine, self._core.limits.declarations, self._limits, self._findings)
         sampled = self._options.sample is not None and self._looked < self._jobs
-        return Report(findings=self._findings.sorted(), jobs=self._jobs, looked=self._looked, sampled=sampled)
+        return Report(
+            findings=self._findings.sorted(),
+            jobs=self._jobs,
+            looked=self._looked,
+            outbox=self._undelivered,
+            sampled=sampled,
+        )
 
     def _counts(self, queue: str, task: str) -> bool:
         if not task or (task.startswith(OWN) and task != FLOW):
             return False
         return not self._options.only or queue in self._options.only
+
+    def _undelivered_job(self, job: NewJob) -> None:
+        if not self._counts(job.queue, job.task):
+            return
+        self._undelivered += 1
+        self._rows.look(Record(job=job, version=1, state=State.READY))
+        if job.limits:
+            self._limits.note(job.limits, job.id)
 
     # --- reading
 
@@ -116,6 +139,7 @@ class _Check:
             elif self._counts(job.queue, job.task):
                 self._looked += 1
                 self._rows.look(row)
+                self._places.look(row)
                 if job.limits:
                     self._limits.note(job.limits, job.id)
                 if (row.after or job.after) and (ids := self._results.needs(row)):

@@ -8,7 +8,9 @@ from msgspec import Struct
 
 from treadle.admin.error_signature import signature
 
-Kind = Literal["task", "arguments", "result", "reducer", "step", "signal", "schedule", "queue", "limit"]
+Kind = Literal[
+    "task", "arguments", "result", "reducer", "step", "signal", "schedule", "queue", "limit", "worker", "outbox"
+]
 Level = Literal["break", "note"]
 GROUPS = 1_000  # groups that are kept apart; misfits of more kinds are counted in those of their task and parameter
 
@@ -18,7 +20,7 @@ class Finding(Struct, kw_only=True):
 
     level    break: jobs that this code will fail, or never run. note: worth knowing before a deployment
     kind     what does not fit
-    subject  the task, the queue, the schedule or the limit
+    subject  the task, the queue, the schedule or the limit; of a worker the task that it lacks the place for
     what     what was found, of the example
     advice   what to do
     jobs     how many jobs, or 1 for a schedule or a limit
@@ -41,6 +43,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str, str], Finding] = {}
+        self.place: str | None = None  # the place of the rows that are added now, named in place of their state
 
     def add(
         self,
@@ -64,6 +67,7 @@ class Findings:
             )
         found.jobs += 1
         if state is not None:
+            state = self.place or state
             found.states[state] = found.states.get(state, 0) + 1
 
     def sorted(self) -> list[Finding]:
@@ -76,12 +80,14 @@ class Report(Struct, kw_only=True):
 
     jobs     unfinished jobs that were stored when the check began, system jobs left out
     looked   how many of them it looked at; fewer than `jobs` with `sample`
+    outbox   jobs of the app's outbox that it looked at; they are not part of the others
     sampled  it looked only at the oldest and the newest jobs
     """
 
     findings: list[Finding]
     jobs: int
     looked: int
+    outbox: int = 0
     sampled: bool = False
 
     def fails(self, strict: bool = False) -> bool:

@@ -34,7 +34,7 @@ def look(stored: Iterable[LimitUse], declared: Mapping[str, Limit], named: Limit
                 "limit",
                 name,
                 f"this code declares {_words(rule)}, and an operator has set {_words(acting)}, which stays in force",
-                "`treadle limits set` without slots and rate removes the operator's rule",
+                f"`treadle limits remove {name}` removes it; a worker that starts stores the declared rule again",
                 level="note",
             )
     for name, use in rules.items():
@@ -43,7 +43,7 @@ def look(stored: Iterable[LimitUse], declared: Mapping[str, Limit], named: Limit
                 "limit",
                 name,
                 f"this code does not declare it any more; the stored rule ({_words(use.rule)}) stays in force",
-                "after the deployment, set it without slots and rate to remove it",
+                f"after the deployment, `treadle limits remove {name}` removes it",
                 level="note",
             )
     known = {*rules, *declared}
@@ -63,4 +63,7 @@ def look(stored: Iterable[LimitUse], declared: Mapping[str, Limit], named: Limit
 def _words(rule: Limit) -> str:
     parts = [] if rule.slots is None else [f"slots={rule.slots}"]
     parts += [] if rule.rate is None else [f"rate={rule.rate} per {rule.per:g} s"]
+    if rule.max_waiting is not None:
+        parts += [f"max_waiting={rule.max_waiting}"]
+        parts += [] if rule.when_full == "refuse" else [f"when_full={rule.when_full!r}"]
     return ", ".join(parts) or "nothing"

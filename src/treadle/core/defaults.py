@@ -58,6 +58,8 @@ MAX_NAME: Final = 255  # characters: queues, tasks, keys, limits, lanes, labels
 MAX_LABELS: Final = 16
 MAX_LIMITS: Final = 64  # limits that one job names: a claim checks each of them
 MAX_DELAY: Final = 100 * 365 * 86_400.0  # s; 100 years: a longer delay is a mistake of units
+# Queued jobs that an enqueue looks at beyond those that it sheds: they may be unfit, for example retries of an outage.
+SHED_LOOK: Final = 1_000
 MAX_COUNT: Final = 1_000_000_000  # slots, starts, bursts and costs; every storage can hold their sums
 MAX_STEP: Final = 256 * 2**10  # bytes of one stored step result
 MAX_MEMO: Final = 2**20  # bytes of all step results of a job: a claim reads all of them

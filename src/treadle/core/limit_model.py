@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from treadle.core.argument_names import Spelled
 
+WhenFull = Literal["refuse", "drop_oldest", "drop_lowest"]
+
 
 class Limit(Spelled, frozen=True, gc=False):
     """A rule for the jobs that name it, or `name:partition` of it. A queue obeys "queue:<its name>", otherwise "queue".
@@ -16,7 +18,15 @@ class Limit(Spelled, frozen=True, gc=False):
     rate    how many may start within `per` seconds; None: any number
     how     "window": exact, over every rolling window; "bucket": `burst` at once, refilled at rate / per
     hold    "running": the slot is free when the run ends; "ended": only when the job has ended
-    A rule with neither of slots and rate is removed.
+
+    Only for the rule of a queue:
+
+    max_waiting  how many of its jobs may wait to be started, 1 to 1,000,000,000; None: any number. Waiting jobs are the
+                 queued, the scheduled and the blocked ones
+    when_full    what becomes of a call that enqueues more. "refuse": it raises QueueFull, and none of its jobs is
+                 stored; "drop_oldest": it cancels the jobs that were queued first; "drop_lowest": it cancels the last
+                 jobs of a lower priority
+    A rule with none of slots, rate and max_waiting is removed.
     """
 
     name: str
@@ -26,6 +36,13 @@ class Limit(Spelled, frozen=True, gc=False):
     how: Literal["window", "bucket"] = "window"
     burst: int | None = None
     hold: Literal["running", "ended"] = "running"
+    max_waiting: int | None = None
+    when_full: WhenFull = "refuse"
+
+    @property
+    def empty(self) -> bool:
+        """Whether this rule limits nothing: setting it removes the stored one."""
+        return self.slots is None and self.rate is None and self.max_waiting is None
 
 
 Why = Literal["paused", "held"]
@@ -48,8 +65,8 @@ class Pause(Struct, frozen=True, gc=False, tag="pause"):
 
 
 class Resume(Struct, frozen=True, gc=False, tag="resume"):
-    """Remove one reason. With `until`, only a pause whose `until` is not later. "paused" also removes a rule of 0
-    slots."""
+    """Remove one reason. With `until`, only a pause whose `until` is not later. "paused" also lifts a rule of 0
+    slots: of such a rule only `max_waiting` and `when_full` stay."""
 
     name: str
     why: Why = "paused"
@@ -57,8 +74,8 @@ class Resume(Struct, frozen=True, gc=False, tag="resume"):
 
 
 LimitChange = Limit | Declare | Pause | Resume
-"""One change of the limits. A `Limit` is the operator's rule; without slots and rate it removes this rule and the
-declared one."""
+"""One change of the limits. A `Limit` is the operator's rule; an empty one removes this rule and the declared
+one."""
 
 
 class LimitFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

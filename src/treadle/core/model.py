@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.core.placement import Needs
 from treadle.errors import readable
 
 
@@ -48,6 +49,7 @@ ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired",
 ARGUMENTS: Final = "arguments"
 # Reasons why a job was cancelled.
 ASKED, UPSTREAM, SUPERSEDED = "asked", "upstream", "superseded"
+SHED: Final = "shed"  # cancelled by an enqueue, because its queue was full
 # Reason of a job that its worker released without running it; the worker's name follows.
 DECLINED: Final = "declined by "
 # Reason of a job whose lease expired; the name of the worker that held it follows. It stays until the job is settled,
@@ -212,7 +214,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     ids       if not empty: only these jobs, whatever `queues` says
     running   ids of the jobs that the worker still runs; they are not claimed for it again
     hand_off  (mailbox address, seconds): if no job is found, an enqueue within this time may claim its job for the
-              worker and notify this mailbox, see `treadle.storage.contract.HandOffs`; other storages ignore it
+              worker and notify this mailbox, see `treadle.storage.optional_parts.HandOffs`; other storages ignore it
     reach     with `ids`: the queues these must be in; (): any
     """
 
@@ -278,3 +280,7 @@ class Presence(Struct, frozen=True, gc=False, kw_only=True):
     draining: str = ""  # why its process is replaced: it claims no more, and ends its running jobs
     age: float = 0.0  # s since this heartbeat, set by the storage; a worker sends 0
     versions: tuple[str, ...] = ()  # of the signature of each of `tasks`, in that order; (): it does not tell
+    labels: tuple[tuple[str, str], ...] = ()  # (name, value), "" for a label without one
+    resources: tuple[tuple[str, int, int], ...] = ()  # (name, what it has, what its running jobs use)
+    needs: tuple[Needs, ...] = ()  # of the tasks that its code has, also of those that it cannot run
+    reserved: str = ""  # the task for whose next job it keeps resources free

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 from msgspec import Meta
 
 from treadle.core import defaults, ids
-from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
+from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume, WhenFull
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Pairs, Presence
+from treadle.core.placement import MOST_WORDS, amounts, check_needs, labels_of
 from treadle.core.query_model import MetricsRow, Query
 from treadle.errors import BadOption, TooLarge
 
@@ -36,6 +37,7 @@ OWN: Final = "treadle."  # prefix of system tasks and system limits
 CONTROL: Final = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # a header may contain a tab
 FAR: Final = 1e12  # s since 1970: 30,000 years
 Natural = Annotated[int, Meta(ge=0, le=2**53 - 1)]  # in stored JSON: Python reads larger ones than it can write
+WHEN_FULL: Final = get_args(WhenFull)
 LONGEST: Final = 31 * 86_400.0  # s; an exact window keeps every start for this long
 
 
@@ -286,6 +288,24 @@ def check_change(change: LimitChange) -> None:
                 raise BadOption(
                     f"limit {rule.name!r}", f"{name}: expected 0 to {defaults.MAX_COUNT:,}, found {value!r}"
                 )
+        if rule.max_waiting is not None or rule.when_full != "refuse":
+            check_bound(rule)
+
+
+def check_bound(rule: Limit) -> None:
+    """Raise BadOption for a bound that is out of range, or not of a queue."""
+    option, most = f"limit {rule.name!r}", rule.max_waiting
+    if rule.when_full not in WHEN_FULL:
+        expected = ", ".join(map(repr, WHEN_FULL))
+        raise BadOption(option, f"when_full: expected one of {expected}, found {rule.when_full!r:.60}")
+    if most is None:
+        raise BadOption(option, f"when_full={rule.when_full!r} needs max_waiting")
+    number: object = most
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= defaults.MAX_COUNT:
+        raise BadOption(option, f"max_waiting: expected 1 to {defaults.MAX_COUNT:,}, found {most!r:.60}")
+    if rule.name.partition(":")[0] != "queue":
+        problem = "only a queue has max_waiting: name the limit 'queue:NAME', or 'queue' for each queue without its own"
+        raise BadOption(option, problem)
 
 
 def check_presence(worker: Presence) -> None:
@@ -299,6 +319,7 @@ def check_presence(worker: Presence) -> None:
     at_most("tasks", worker.tasks, MOST_CALL)
     at_most("gathering", worker.gathering, MOST_CALL)
     at_most("versions", worker.versions, MOST_CALL)
+    _check_place(worker)
     for version in filter(None, worker.versions):
         a_name("versions", version)
     for option, names in (("queues", worker.queues), ("tasks", worker.tasks)):
@@ -314,6 +335,20 @@ def check_presence(worker: Presence) -> None:
         a_span(option, span)
     if not 0 < worker.ttl <= LONGEST_TTL:
         raise BadOption("ttl", f"expected more than 0 and at most {LONGEST_TTL:,.0f} seconds, found {worker.ttl!r:.60}")
+
+
+def _check_place(worker: Presence) -> None:
+    at_most("labels", worker.labels, MOST_WORDS)
+    labels_of([f"{name}={value}" if value else name for name, value in worker.labels])
+    at_most("resources", worker.resources, MOST_WORDS)
+    amounts({name: has for name, has, _ in worker.resources}, "resources")
+    amounts({name: used for name, _, used in worker.resources}, "resources")
+    at_most("needs", worker.needs, MOST_CALL)
+    for needs in worker.needs:
+        a_name("needs", needs.task)
+        check_needs(needs)
+    if worker.reserved:
+        a_name("reserved", worker.reserved)
 
 
 def check_query(query: Query) -> None:

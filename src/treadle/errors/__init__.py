@@ -11,6 +11,7 @@ TreadleError
 ├── UnknownTask (LookupError)    no such task in this app
 ├── UnknownSchedule (LookupError)  no schedule of that name is stored
 ├── KeyHeld                      an unfinished job holds the key
+├── QueueFull                    a bounded queue has no room for the jobs of the call
 ├── IdTaken                      a job with this id is stored, of another task or with other arguments
 ├── ForeignRow                   a row that Treadle derives was stored by another caller
 ├── MoveFailed                   `treadle move` cannot continue; nothing was lost
@@ -70,6 +71,7 @@ from treadle.errors.jobs import (
     JobFailed,
     JobNotDone,
     KeyHeld,
+    QueueFull,
     Signalled,
     Stale,
     UnknownJob,
@@ -127,6 +129,7 @@ __all__ = [
     "NotRunning",
     "OldRows",
     "ProcessDied",
+    "QueueFull",
     "RemoteFailure",
     "ResourceFailed",
     "SchemaTooNew",

@@ -37,6 +37,29 @@ class KeyHeld(TreadleError):
         super().__init__(f"key {key!r} is held by {holder}")
 
 
+class QueueFull(TreadleError):
+    """A queue has no room for the new jobs of the call, which stored nothing.
+
+    queue        its name
+    max_waiting  its bound
+    waiting      the jobs that waited in it before the call
+    asked        the new jobs of the call that need room in it
+    retry_after  seconds before which the queue has no room, if a server knows that; None: unknown
+    """
+
+    def __init__(
+        self, queue: str, max_waiting: int, waiting: int, asked: int, retry_after: float | None = None
+    ) -> None:
+        self.queue, self.max_waiting, self.waiting, self.asked = queue, max_waiting, waiting, asked
+        self.retry_after = retry_after
+        jobs = "a job" if asked == 1 else f"{asked:,} jobs"
+        fewer = f"enqueue at most {max_waiting:,} jobs in one call, " if asked > max_waiting else ""
+        super().__init__(
+            f"queue {queue!r} has no room for {jobs}: {waiting:,} wait, max_waiting is {max_waiting:,}; {fewer}try "
+            f"again later, add workers, or raise the bound (`treadle limits set queue:{queue} --max-waiting N`)"
+        )
+
+
 class IdTaken(TreadleError):
     """The chosen id belongs to a stored job of another task or with other arguments; this call stored nothing.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from treadle.execution import middleware
 from treadle.execution.middleware import Middleware
@@ -15,7 +15,7 @@ Make = Callable[[Any], Middleware | None]
 
 _lock = threading.Lock()
 _makers: list[Make] = []
-_apps: WeakKeyDictionary[Any, list[Middleware]] = WeakKeyDictionary()  # an app -> its layers
+_apps: WeakSet[Any] = WeakSet()  # without their layers: those name the app, and would keep it for ever
 
 
 def add(make: Make) -> Callable[[], None]:
@@ -24,46 +24,53 @@ def add(make: Make) -> Callable[[], None]:
     make  called once for each app, with the App; it returns None for an app that needs none
     Returns a function that undoes it, for new workers. Raises what `make` and `Middleware.added` raise.
     """
-    made: list[Middleware] = []
+    made: WeakSet[Middleware] = WeakSet()
 
     def make_one(app: Any) -> Middleware | None:
         layer = make(app)
         if layer is not None:
-            made.append(layer)
+            made.add(layer)
         return layer
 
     with _lock:
         _makers.append(make_one)
-        apps = list(_apps.items())
-    for app, layers in apps:
-        _put(app, layers, make_one)
+        apps = list(_apps)
+    for app in apps:
+        _put(app, make_one)
 
     def undo() -> None:
         with _lock:
             _makers.remove(make_one)
-            known = list(_apps.values())
-        for layers in known:
-            layers[:] = [layer for layer in layers if not any(layer is each for each in made)]
+            known = list(_apps)
+        for app in known:
+            layers = layers_of(app)
+            layers[:] = [layer for layer in layers if layer not in made]
 
     return undo
 
 
-def joined(app: Any, layers: list[Middleware]) -> None:
-    """An app was made, with these layers."""
+def joined(app: Any) -> None:
+    """An app was made."""
     with _lock:
-        _apps[app] = layers
+        _apps.add(app)
         makers = list(_makers)
     for make in makers:
-        _put(app, layers, make)
+        _put(app, make)
 
 
-def _put(app: Any, layers: list[Middleware], make: Make) -> None:
+def _put(app: Any, make: Make) -> None:
     if (made := make(app)) is not None:
-        put_outermost(app, layers, made)
+        put_outermost(app, made)
 
 
-def put_outermost(app: Any, layers: list[Middleware], layer: Middleware) -> None:
-    """Add a middleware to an app with these layers, outside of all."""
+def put_outermost(app: Any, layer: Middleware) -> None:
+    """Add a middleware to an app, outside of all that it has."""
     found = middleware.check(layer)
     found.added(app)
-    layers.insert(0, found)
+    layers_of(app).insert(0, found)
+
+
+def layers_of(app: Any) -> list[Middleware]:
+    """The middleware of an app, outermost first."""
+    layers: list[Middleware] = app._core.layers
+    return layers

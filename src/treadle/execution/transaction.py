@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeVar
 from treadle.core.model import Outcome, Record, Settled
 from treadle.errors import NestedTransaction, Stale
 from treadle.storage.capabilities import transactional
-from treadle.storage.contract import Storage, Transaction
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Transaction
 
 T = TypeVar("T")
 

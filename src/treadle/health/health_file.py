@@ -29,7 +29,7 @@ class HealthFile:
         if verdict.stuck is not None:
             return
         try:
-            self._new.write_text(verdict.line + "\n")
+            self._write(verdict.line + "\n")
             self._new.replace(self._path)
         except OSError as error:
             if not self._failing:
@@ -37,6 +37,13 @@ class HealthFile:
             self._failing = True
         else:
             self._failing = False
+
+    def _write(self, line: str) -> None:
+        """Write a new file. An existing one is not opened: it may be a link of another user of the folder."""
+        if os.path.lexists(self._new):  # also after a beat that failed
+            self._new.unlink()
+        with self._new.open("x") as file:
+            file.write(line)
 
     def remove(self) -> None:
         """Remove it: the process has ended, or has not begun."""

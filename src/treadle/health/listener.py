@@ -87,9 +87,10 @@ class PageListener:
             else:
                 listening = _on_every_address(port)
                 self._server = await asyncio.start_server(self._accept, sock=listening, limit=HEAD_SIZE)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
             where = f"{host or 'every address'} port {port}"
-            words = f"cannot listen for probes on {where} ({error.strerror or error}); give another [HOST:]PORT"
+            reason = getattr(error, "strerror", None) or error
+            words = f"cannot listen for probes on {where} ({reason}); give another [HOST:]PORT"
             raise BadOption("health", words) from None
         return self
 

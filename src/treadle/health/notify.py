@@ -44,10 +44,11 @@ class Notifier:
     def __bool__(self) -> bool:
         return self._address is not None
 
-    def send(self, *lines: str) -> None:
-        """Send these assignments, such as `READY=1`, in one message. A failure is logged once until one succeeds."""
+    def send(self, *lines: str) -> bool:
+        """Send these assignments, such as `READY=1`, in one message -> whether the socket took it. A failure is logged
+        once until one succeeds."""
         if self._address is None:
-            return
+            return False
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
@@ -58,8 +59,9 @@ class Notifier:
             if not self._failing:
                 log.warning("cannot notify the service manager (%s)", error.strerror or error)
             self._failing = True
-        else:
-            self._failing = False
+            return False
+        self._failing = False
+        return True
 
     @staticmethod
     def status(text: str) -> str:

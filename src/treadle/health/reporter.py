@@ -83,19 +83,22 @@ class HealthReporter:
 
     def stopping(self, seconds: float) -> None:
         """The process stops, which may take this long: it is not ready from now on, and systemd waits so long."""
-        self._stopping = True
+        self._stopping, self._is_reloading = True, False
         self._notifier.send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}", self._notifier.status("stopping"))
 
     def reloading(self) -> None:
-        """The process replaces its parts; systemd waits until they are ready again."""
+        """The process replaces its parts; systemd waits until they are ready again. Does nothing once it stops."""
+        if self._stopping:
+            return
         self._is_reloading = True
         self._notifier.send("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
-        """The parts have been replaced, or could not be."""
+        """The parts have been replaced, or could not be. A process that was never ready is no more so by a reload."""
         if self._is_reloading:
-            self._is_reloading, self._ready = False, True
-            self._notifier.send("READY=1", self._notifier.status(self._verdict().line))
+            self._is_reloading = False
+            if self._ready:
+                self._ready = self._notifier.send("READY=1", self._notifier.status(self._verdict().line))
 
     # --- pages
 
@@ -126,17 +129,18 @@ class HealthReporter:
             await asyncio.sleep(pause)
 
     def _notify(self, verdict: Verdict) -> None:
-        lines = []
+        """Send what has changed. A message that the socket did not take is sent again at the next beat."""
+        lines, is_ready = [], self._ready
         if verdict.stuck is None:
             if self._notifier.watchdog is not None:
                 lines.append("WATCHDOG=1")
             if verdict.problem is None and not self._ready:
-                self._ready = True
+                is_ready = True
                 lines.append("READY=1")
-            elif not self._ready or self._is_reloading:  # alive, but without its storage: that is no failed start
+            elif not self._stopping and (not self._ready or self._is_reloading):
+                # Alive, but without its storage: that is no failed start.
                 lines.append(f"EXTEND_TIMEOUT_USEC={EXTEND * 1e6:.0f}")
         if verdict.line != self._status:
-            self._status = verdict.line
             lines.append(self._notifier.status(verdict.line))
-        if lines:
-            self._notifier.send(*lines)
+        if lines and self._notifier.send(*lines):
+            self._ready, self._status = is_ready, verdict.line

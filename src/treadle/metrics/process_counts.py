@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from treadle.metrics.cells import Cell, Cells
 from treadle.metrics.histogram import MOST, Histogram, add, bucket_of
-from treadle.metrics.pairs import Counts, PairCounts, Pairs
+from treadle.metrics.pairs import Counts, PairCounts, Pairs, is_own
 
 NAMED: Final = 300  # tasks with numbers of their own: bounds a scrape to about 8,000 lines
 
@@ -53,6 +53,14 @@ class ProcessCounts:
         self._errors: dict[str, int] = {}
 
     # --- runs
+
+    def expect(self, tasks: Iterable[tuple[str, str]]) -> None:
+        """Show 0 for these queues and tasks from now on: a series that begins at 1 has no increase in PromQL, so an
+        alert would miss the first failure."""
+        with self._lock:
+            for queue, task in tasks:
+                if not is_own(queue, task):
+                    self._ended.of(queue, task)
 
     def follow(self, current: Callable[[], Iterable[Cell]]) -> None:
         """Count also the cells of the current minute of this recorder."""

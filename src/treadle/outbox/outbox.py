@@ -104,6 +104,11 @@ class Outbox:
         """The URL without its password."""
         return self._address.shown
 
+    @property
+    def schema(self) -> str | None:
+        """The schema of its tables, if it was given."""
+        return self._statements.schema
+
     # --- its tables
 
     def ddl(self) -> str:
@@ -147,6 +152,12 @@ class Outbox:
     async def list(self, limit: int = 100, *, failing: bool = False) -> list[OutboxRow]:
         """The first rows in the order of their enqueue; `failing`: only those whose delivery was refused."""
         return [_listed(row) for row in await self._run(self._statements.listed(limit, failing))]
+
+    async def undelivered(self, after: int = 0, limit: int = 1_000) -> Sequence[tuple[int, str, NewJob | None]]:
+        """(number, id, job) of the rows behind number `after` that were not delivered yet, those included that were
+        given up; None: the row cannot be read. Only reads. Raises StorageError."""
+        rows = await self._run(self._statements.undelivered(after, limit))
+        return [(int(seq), id, _job(text)) for seq, id, text in rows]
 
     async def retry(self, *ids: str) -> int:
         """Deliver these jobs with the next page, together with the other jobs of their calls; without ids, all that
@@ -218,15 +229,18 @@ def check_outbox(given: object) -> Outbox:
 
 def _listed(row: Row) -> OutboxRow:
     id, text, age, tries, due, error = row
-    try:
-        job = job_of(text)
-    except UNREADABLE:
-        job = None
     return OutboxRow(
         id=id,
-        job=job,
+        job=_job(text),
         age=max(0.0, float(age)),
         tries=int(tries),
         next=None if due is None else max(0.0, float(due)),
         error=error,
     )
+
+
+def _job(text: str) -> NewJob | None:
+    try:
+        return job_of(text)
+    except UNREADABLE:
+        return None

@@ -19,6 +19,7 @@ from treadle.core.clock import monotonic
 from treadle.core.model import NewJob, Record
 from treadle.errors import (
     UNREADABLE,
+    QueueFull,
     StorageDenied,
     StorageError,
     StorageFull,
@@ -268,11 +269,13 @@ class Relay:
         if len(calls) > 1:
             middle = len(calls) // 2
             return [*await self._calls(storage, calls[:middle]), *await self._calls(storage, calls[middle:])]
-        await self._failed(calls[0], error)
+        # A full queue gets room again, unless the call has more jobs than the queue ever takes.
+        waits = isinstance(error, QueueFull) and error.asked <= error.max_waiting
+        await self._failed(calls[0], error, for_ever=waits)
         return []
 
     async def _failed(self, call: Call, error: Exception, for_ever: bool = False) -> None:
-        """Record a failed try. `for_ever`: it is never given up, because the storage may be the cause."""
+        """Record a failed try. `for_ever`: it is never given up, because its jobs are not the cause."""
         tries = call[0].tries + 1
         given_up = tries >= TRIES and not for_ever
         delay = None if given_up else min(FIRST * 2 ** min(tries - 1, 30), LONGEST)

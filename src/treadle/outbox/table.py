@@ -306,6 +306,12 @@ class Statements:
             limit,
         )
 
+    def undelivered(self, after: int, limit: int) -> Sent:
+        """(seq, id, job) of the next rows that wait, also of those that were given up."""
+        return self._sent(
+            "SELECT seq, id, job FROM {rows} WHERE became IS NULL AND seq > ? ORDER BY seq LIMIT ?", after, limit
+        )
+
     def whole(self, ids: Sequence[str] | None) -> Sent:
         """(seq) of the rows of these jobs and of the other jobs of their calls; None: of every row that was given
         up."""

@@ -21,7 +21,8 @@ from treadle.producer.batching import Batcher
 from treadle.producer.stored_jobs import report_stored
 from treadle.producer.workflow_progress import progress_of
 from treadle.storage.capabilities import whole, whole_row
-from treadle.storage.contract import Bound, Storage
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Bound
 from treadle.workflow.checks import acyclic
 from treadle.workflow.finisher import failure_of
 from treadle.workflow.fold import decode_of

@@ -49,6 +49,9 @@ OLDEST: Final = _gauge(
     "queue_oldest_seconds", "Seconds for which the first queued job has been queued; 0: none.", "queue", join="max"
 )
 PAUSED: Final = _gauge("queue_paused", "1 if the queue is paused, for example by an operator.", "queue", join="max")
+MAX_WAITING: Final = _gauge(
+    "queue_max_waiting", "Ready jobs that the queue takes; missing if it has no bound.", "queue", join="max"
+)
 QUEUE_WORKERS: Final = _gauge(
     "queue_workers", "Live workers that claim from the queue; one of several queues counts in each.", "queue"
 )
@@ -88,6 +91,7 @@ STORED: Final = (
     BLOCKED,
     OLDEST,
     PAUSED,
+    MAX_WAITING,
     QUEUE_WORKERS,
     WORKERS,
     WORKER_SLOTS,

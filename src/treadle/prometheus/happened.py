@@ -45,6 +45,7 @@ def _runs(found: Samples, names: Names, cells: Iterable[Cell]) -> None:
         counts = cell.succeeded, cell.failed, cell.retried, cell.other
         for outcome, count in zip(OUTCOMES, counts, strict=True):
             found.add(catalogue.RUNS, count, *pair, outcome)
+        found.add(catalogue.LOST, 0, *pair)
         found.add_histogram(catalogue.RUN_SECONDS, cell.run, *pair)
         found.add_histogram(catalogue.WAIT_SECONDS, cell.wait, pair[0])
 

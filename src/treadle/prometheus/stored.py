@@ -14,6 +14,7 @@ from treadle.core.query_model import Count, Stats
 from treadle.prometheus import catalogue
 from treadle.prometheus.samples import Names, Samples
 from treadle.scheduling import Schedule
+from treadle.storage.bounds import bound_of, bounds_in
 
 if TYPE_CHECKING:
     from treadle.outbox import OutboxStats
@@ -91,11 +92,14 @@ def _queues(found: Samples, names: Names, stats: Stats, pauses: set[str], declar
     for count in stats.counts:
         oldest[count.queue] = max(oldest.get(count.queue, 0.0), count.oldest or 0.0)
     serving = [name for worker in stats.workers for name in worker.queues]
+    bounds = bounds_in(stats.limits)
     for queue, seconds in sorted(oldest.items()):
         if queue != defaults.SYSTEM_QUEUE:
             label = names.one("queue", queue)
             found.add(catalogue.OLDEST, seconds, label)
             found.add(catalogue.PAUSED, f"queue:{queue}" in pauses, label)
+            if (rule := bound_of(bounds, queue)) is not None and rule.max_waiting is not None:
+                found.add(catalogue.MAX_WAITING, rule.max_waiting, label)
             found.add(catalogue.QUEUE_WORKERS, serving.count(queue), label)
 
 

@@ -50,6 +50,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     tz: str | None = None
     every: float | None = None  # its interval in seconds
     declared: bool = False  # whether code declares it, so that code makes its jobs
+    refused: int = 0  # ticks that were not stored because their queue was full
 
 
 class Schedules(
@@ -335,6 +336,7 @@ def _shown(entry: Entry) -> Schedule:
         last=entry.last,
         error=row.error,
         id=row.job.id,
+        refused=entry.refused,
     )
 
 

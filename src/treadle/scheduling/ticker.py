@@ -18,10 +18,11 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.clock import moment as aware
 from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.errors import BadOption, ForeignRow
+from treadle.errors import BadOption, ForeignRow, QueueFull
 from treadle.policy import judge
 from treadle.policy.cron import Next, Timing, after, due, stamp
 from treadle.policy.cron import check as check_timing
+from treadle.storage.bounds import bound_of, bounds_in
 from treadle.storage.contract import Storage
 from treadle.tasks.task import AnyTask
 
@@ -89,6 +90,7 @@ class Entry:
         # "": the time of the current run. A changed schedule does not make up ticks from before the change.
         self.cursor = row.created_at if cursor is None else float(cursor or row.started_at or row.created_at)
         self.last = checkpoints.get("last") or None
+        self.refused = int(checkpoints.get("refused") or 0)  # ticks for which a bounded queue had no room
         self.rests = (
             checkpoints.get("paused") or None
         )  # "1": paused by an operator; "ended": its function returned None
@@ -174,17 +176,43 @@ class Ticker:
             moments = [] if await self._unfinished(entry.last) else moments[-1:]
         followups, problem = await self._ticks(definition, known, moments)
         followups, problem = await self._not_taken(followups, problem)
-        if followups:
-            checkpoints["last"] = followups[-1].id
+        ticks = len(followups)
+        stored, followups, refused = await self._into_bounded(followups)
+        missing = ticks - len(stored) - len(followups)
+        if stored or followups:
+            checkpoints["last"] = (followups or stored)[-1].id
+        if refused is not None:
+            checkpoints["refused"] = str(entry.refused + missing)
         if following is None:
             checkpoints["paused"] = "ended"
         delay = defaults.MAX_DELAY if following is None else min(max(0.0, following - now), defaults.MAX_DELAY)
-        out = (
-            changed(record, checkpoints, delay)
-            if problem is None
-            else self._failed(record, problem, checkpoints, delay)
-        )
+        if problem is not None:
+            out = self._failed(record, problem, checkpoints, delay)
+        elif refused is not None:
+            log.warning("schedule %s: a tick was refused: %s", definition.name, refused)
+            out = replace(changed(record, checkpoints, delay), error=judge.text_of(refused))
+        else:
+            out = changed(record, checkpoints, delay)
         return replace(out, followups=followups)
+
+    async def _into_bounded(
+        self, ticks: tuple[NewJob, ...]
+    ) -> tuple[tuple[NewJob, ...], tuple[NewJob, ...], QueueFull | None]:
+        """The ticks that were stored because their queue has a bound, which follow-up jobs pass; the others, which are
+        stored with the outcome; and the last refusal. A run that is repeated stores no tick again: the instant of a
+        tick is part of its id."""
+        storage = await self._storage()
+        bounds = bounds_in(await storage.limits(use=False)) if ticks else {}
+        bounded = [job for job in ticks if bound_of(bounds, job.queue) is not None]
+        stored, refused = [], None
+        for job in bounded:
+            try:
+                await storage.enqueue([job])
+            except QueueFull as error:
+                refused = error
+            else:
+                stored.append(job)
+        return tuple(stored), tuple(job for job in ticks if job not in bounded) if bounded else ticks, refused
 
     async def _ticks(
         self, definition: Definition, known: Declared | None, moments: Sequence[float]

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from treadle.server.app import ProtocolRoutes, make_site
     from treadle.server.auth.tokens import Token
     from treadle.server.bounds import Bounds
+    from treadle.server.opening import open_if_there
     from treadle.server.serve import Serving
     from treadle.server.settings import Settings
 
-__all__ = ["Bounds", "ProtocolRoutes", "Serving", "Settings", "Token", "make_site"]
+__all__ = ["Bounds", "ProtocolRoutes", "Serving", "Settings", "Token", "make_site", "open_if_there"]
 
 _MODULES = {
     "Bounds": "bounds",
@@ -21,6 +22,7 @@ _MODULES = {
     "Settings": "settings",
     "Token": "auth.tokens",
     "make_site": "app",
+    "open_if_there": "opening",
 }
 
 

@@ -19,11 +19,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from treadle.errors import QueueFull
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
+from treadle.server.full_queue import FullQueues
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
+from treadle.server.opening import open_if_there
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
 from treadle.server.overview import Looks
@@ -104,7 +107,7 @@ def make_site(
 
     @asynccontextmanager
     async def life(site: Starlette) -> AsyncIterator[None]:
-        async with app:
+        async with open_if_there(app):
             try:
                 yield
             finally:
@@ -142,16 +145,20 @@ def make_site(
 
 
 class OpensApp:
-    """The innermost ASGI layer of a server: opens the app before a request reaches a route."""
+    """The innermost ASGI layer of a server: opens the app before a request reaches a route, and answers for queues that
+    are full."""
 
     def __init__(self, app: ASGIApp, core: AppCore) -> None:
-        self._app, self._core = app, core
+        self._app, self._core, self._full = app, core, FullQueues(core)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # The paths of load balancers decide for themselves: a process is alive without its storage.
         if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) not in PATHS:
             await self._core.opened()
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        except QueueFull as error:
+            raise await self._full.refused(error) from None
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -33,7 +33,7 @@ WORDS: Final = {
     413: "The body is too large.",
     415: "The body is not application/json.",
     422: "The JSON does not have the expected form.",
-    429: "Too many requests; Retry-After says when to try again.",
+    429: "Too many requests, or the queue is full. Retry-After, if it is given, says when to try again.",
     501: "A package that this call needs is not installed on the server.",
     503: "The storage is unavailable; it is unknown whether the call was carried out.",
 }

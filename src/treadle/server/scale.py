@@ -168,15 +168,18 @@ def figures(glance: Glance, queues: Sequence[str], due: dict[str, tuple[int, boo
 
     found = [each for each in glance.queues if wanted(each.name)]
     workers = [each for each in glance.workers if not each.draining and any(map(wanted, each.queues))]
-    soon = [counted for queue, counted in due.items() if wanted(queue)]
-    queued, running = sum(each.queued for each in found), sum(each.running for each in found)
+    # Rows of a paused queue are marked as blocked only when a worker claims from it, and there may be none.
+    paused = {use.key for use in glance.limits if use.rule.slots == 0}
+    soon = [counted for queue, counted in due.items() if wanted(queue) and f"queue:{queue}" not in paused]
+    held = sum(each.queued for each in found if f"queue:{each.name}" in paused)
+    queued, running = sum(each.queued for each in found) - held, sum(each.running for each in found)
     due_soon = sum(count for count, _ in soon)
     return Scale(
         load=queued + running + due_soon,
         queued=queued,
         running=running,
         due_soon=due_soon,
-        blocked=sum(each.blocked for each in found),
+        blocked=held + sum(each.blocked for each in found),
         oldest=round(max((each.oldest or 0.0 for each in found), default=0.0), 3),
         slots=sum(each.slots for each in workers),
         workers=len(workers),

@@ -65,6 +65,21 @@ The rules:
   there is a reason to pause the limit, it has 0 slots. The rule is found by the full name, otherwise by the part before
   ":". A cost above the rule counts as the whole rule. A job whose function is done passes all limits and uses nothing.
   With hold="ended" a slot is held from the first claim to the ending, also by such a job, from the call that claims it.
+* **Bounds**: the limit of a queue may have `max_waiting`. Only `enqueue` obeys it. It is that of the operator's rule,
+  otherwise of the declared one, for "queue:<name>", otherwise for "queue" (there for each queue by itself); a pause
+  does not lift it. Its *waiting* jobs are the ready ones: queued, scheduled and blocked, also those that ran before. A
+  new job needs room unless it names jobs in `after`, is a promise or one of Treadle's own, its function is done, or it
+  supersedes a ready job of its queue. Nothing else does: a job for which another row is returned, a follow-up of an
+  outcome, and a job that is released, reopened, retried, lost or moved. Such jobs may exceed the bound, so an accepted
+  job is never refused later. If N jobs of a call need room and W wait, the excess is the smaller one of N and
+  W + N - `max_waiting`. If it is above 0, "refuse" raises QueueFull. The other two shed so many jobs before the call's
+  jobs are stored: each ends as cancelled with reason "shed", and its ending counts like any other. "drop_oldest" sheds
+  the first jobs by (position, id), of any priority. "drop_lowest" sheds the last in queue order, only jobs of a lower
+  rank (`row_rules.rank`) than each new job of the call that needs room in that queue. Only queued jobs are shed, no
+  job that was claimed since it was stored or reopened, whose function is done, or that is Treadle's own, and no row
+  that the call returns, supersedes or names in `after`. A call looks at the first queued jobs in that order, as many as
+  the excess and `bounds.LOOK` more, the rows of the call left out. If it finds fewer than it needs, it raises
+  QueueFull. Every other refusal of a call comes first; of several full queues that of the first new job is reported.
 * **Reopening** (READY on an ended job) sets attempt and lost to 0, takes the key again and counts the deadline from
   now; checkpoints and note are kept. The jobs that its ending doomed, and each ancestor that failed because of
   "children", wait again, for those of their upstreams that have to end again. A waiting job gets back what that ending
@@ -87,8 +102,8 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -96,7 +111,6 @@ from treadle.core import defaults
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
-from treadle.storage.transfer import Chunk, MoveState
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -119,6 +133,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
                     jobs and stores no schedules: the server does that.
     payloads        has `whole`: large texts of its rows are in a blob store, see `Payloads`
     keys            ids of the keys with which it decrypts texts
+    reads_texts     it is a server that offloads or encrypts by itself: its rows come with their texts. Known once the
+                    storage is open.
     """
 
     settle_claim: bool = False
@@ -133,6 +149,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     payloads: bool = False
     keys: tuple[str, ...] = ()
+    reads_texts: bool = False
 
 
 class Storage(Protocol):
@@ -163,8 +180,8 @@ class Storage(Protocol):
         """Store the jobs that are not stored yet; return, in order, the row of each: its own, or the holder of its key.
 
         A new row's `job` is the NewJob given, unless `after` named a job of this call for which another row was
-        returned. All or nothing: raises UnknownUpstream (an unknown id in `after`, without wait_timeout), KeyHeld and
-        IdTaken.
+        returned. All or nothing: raises UnknownUpstream (an unknown id in `after`, without wait_timeout), KeyHeld,
+        IdTaken and QueueFull.
         """
         ...
 
@@ -260,149 +277,4 @@ class Storage(Protocol):
 
         Topics published after the coroutine first ran are not missed.
         """
-        ...
-
-
-class Fused(Protocol):
-    """A storage that settles and claims in one round trip; worth 60 % on a hot loop. Returns what both calls return."""
-
-    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]: ...
-
-
-class Post(Protocol):
-    """A mailbox of a worker of this process, for direct hand-off."""
-
-    address: str
-
-    def close(self) -> None:
-        """Accept no more jobs. A second call does nothing."""
-        ...
-
-
-class HandOffs(Protocol):
-    """A storage with direct hand-off: the step that stores a job also claims it for an idle worker, saving a round
-    trip.
-
-    A claim with `hand_off` that finds nothing remains as a request for one job, under its claim id. An enqueue may then
-    make that claim for the worker, in the same step, and notify the mailbox; the queue's topic is not published. It is
-    a claim like any other: in queue order, subject to every limit, with a lease. The request ends with it, when its
-    time is over, and with the next claim for the same mailbox. The notification may be lost: the claim repeated under
-    its claim id returns the job. No job is claimed for a mailbox whose listener is known to be gone.
-    """
-
-    def post(self, take: Callable[[str, Record], None]) -> Post | None:
-        """A new mailbox; `take` is called with claim id and job, in the event loop of this process. None: this server
-        does not support hand-off."""
-        ...
-
-
-class Bound(Protocol):
-    """The verbs that can be used inside a transaction. Their effects are committed or rolled back with it.
-
-    They return what the storage's own verbs return, and see what the transaction has done already. A refusal (KeyHeld,
-    UnknownUpstream, IdTaken, "refused", "stale") leaves nothing behind, and the transaction can still be used. Topics
-    are published after the commit, as soon as the storage can know of it.
-    """
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]: ...
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]: ...
-    async def get(self, ids: Sequence[str]) -> list[Record | None]: ...
-
-
-class Transaction(Protocol):
-    """A transaction on the storage's own database for one run: the writes of the function, then its outcome.
-
-    raw    the connection that the function writes with: of the storage's driver, used for nothing else
-    bound  the verbs inside the transaction; created before the function gets `raw`, so nothing that the user does to
-           the connection changes how they work
-    alone  no other write to the storage can happen while it is open (SQLite), so nothing may wait for one
-    """
-
-    raw: Any
-    bound: Bound
-    alone: bool
-
-    async def commit(self) -> None:
-        """Commit. After StorageUnavailable it is unknown whether it was committed; after any other error it was not."""
-        ...
-
-    async def roll_back(self) -> None:
-        """Roll back; `raw` then refuses every statement. Does nothing after `commit` or a second time."""
-        ...
-
-    async def close(self) -> None:
-        """Release the connection, once `raw` is no longer in use; rolls back what is open. Never raises."""
-        ...
-
-
-class Transactional(Protocol):
-    """A storage whose verbs work inside a transaction on its database: the user's own, or one begun for a run."""
-
-    def within(self, session: Any) -> Bound:
-        """The verbs inside a transaction of the user; `storage.user_session` lists the kinds of session. The storage
-        need not be open. If it never was, the verbs raise StorageError unless its schema exists. The session is not
-        used yet; each verb raises BadSession for a session that is closed, is in autocommit mode, or belongs to another
-        database. The verbs never await a session that is not an asyncio one, so `at_once` can drive them in any plain
-        thread."""
-        ...
-
-    async def begin(self, sync: bool) -> Transaction:
-        """Begin a transaction for one run. `sync`: its connection is used in a thread, so it is not an asyncio one."""
-        ...
-
-
-class Movable(Protocol):
-    """A storage that `treadle move` can move jobs from or to.
-
-    `unload` exports every row and `load` imports it unchanged: an empty storage that loads everything another one
-    unloads then returns the same from every call. Marks (`storage.transfer`) control what is allowed during the move.
-    """
-
-    async def read_mark(self) -> MoveState | None:
-        """The move that this storage takes part in, or None."""
-        ...
-
-    async def set_mark(self, mark: MoveState) -> None:
-        """Replace the stored mark if `transfer.replaces` allows it; every later call of any process obeys the new one.
-
-        Raises MoveFailed if it is not allowed, and `transfer.InTheWay` while a transaction is open that may have stored
-        jobs: call again later. Nothing is changed then. A mark that opens the storage wakes the workers, and blocked
-        jobs whose limit has room are queued again."""
-        ...
-
-    async def unload(self, cursor: str | None, limit: int) -> Chunk:
-        """The next `limit` jobs after the cursor, in an order that is stable while nothing is written. The first chunk
-        has the limits, the starts that rates remember, and the rows of metrics. Only reads, under any mark."""
-        ...
-
-    async def load(self, load: Chunk, mark: MoveState) -> None:
-        """Store these rows unchanged, and the mark, in one step. Raises MoveFailed and stores nothing if the mark is
-        refused (see `set_mark`). Known ids are left as they are, so a load can be repeated. Does no maintenance, counts
-        no endings and wakes no worker."""
-        ...
-
-
-class Collected(Struct, frozen=True):
-    """The result of `Payloads.collect`: the objects that remain and those that were deleted, and their bytes."""
-
-    kept: int = 0
-    kept_bytes: int = 0
-    deleted: int = 0
-    deleted_bytes: int = 0
-
-
-class Payloads(Protocol):
-    """A storage of an app whose large texts are in a blob store (`App(blobs=...)`). It encrypts and offloads what is
-    stored. The rows that it returns are decrypted, and refer to the large texts."""
-
-    async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
-        """The rows with the large texts of these fields (payload, result, value, checkpoints). A text that is not in
-        the blob store, or is damaged there, stays as it is stored. Raises StorageUnavailable."""
-        ...
-
-    async def collect(self, age: float, dry: bool = False) -> Collected:
-        """Delete the objects that are older than `age` seconds and to which no row refers; `dry`: count them only. An
-        object of a job that has not ended stays. Does nothing while a move is under way.
-
-        Raises StorageError, and BadOption if the blob store has the texts of another storage."""
         ...

@@ -23,8 +23,7 @@ def named(change: LimitChange) -> str:
 def changed(facts: LimitFacts, change: LimitChange) -> LimitFacts:
     match change:
         case Limit():
-            removes = change.slots is None and change.rate is None
-            return replace(facts, set=None, declared=None) if removes else replace(facts, set=change)
+            return replace(facts, set=None, declared=None) if change.empty else replace(facts, set=change)
         case Declare(rule):
             return replace(facts, declared=rule)
         case Pause():
@@ -75,7 +74,12 @@ def _outlasts(pause: Pause, resume: Resume) -> bool:
 
 
 def _with_slots(rule: Limit | None) -> Limit | None:
-    return None if rule is None or rule.slots == 0 else rule
+    """The rule without its 0 slots; a queue keeps the bound of such a rule."""
+    if rule is None or rule.slots != 0:
+        return rule
+    if rule.max_waiting is None:
+        return None
+    return Limit(rule.name, max_waiting=rule.max_waiting, when_full=rule.when_full)
 
 
 # --- facts as rows, one each

@@ -51,12 +51,23 @@ class HeartbeatResult(Struct, frozen=True, omit_defaults=True):
     unsaved: tuple[str, ...] = ()
 
 
+class TaskNeeds(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The needs of a task: `requires` and `uses` of `@app.task`. A label without values may have any."""
+
+    requires: dict[str, tuple[str, ...]] = {}
+    uses: dict[str, int] = {}
+
+
 class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A `Claim`, and how long to wait for work.
 
     wait      seconds to wait while no job can start, up to 30; 0: answer at once
     max_lost  the server fails jobs whose leases expired this often and does not return them. None: the caller
               decides, as Treadle's own workers do
+    labels    of the worker; with them or with `resources`, only tasks whose needs these meet are claimed, and only as
+              many jobs as fit together
+    resources what the worker has free now
+    needs     of its tasks, where the app of the server does not declare them
     most      bytes of the answer: jobs that do not fit stay queued, and a job that alone is larger fails. None: no
               bound
     """
@@ -72,6 +83,9 @@ class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait: float = 0.0
     max_lost: int | None = None
     most: Annotated[int, Meta(ge=2**20)] | None = None
+    labels: dict[str, str] | None = None
+    resources: dict[str, int] | None = None
+    needs: Annotated[dict[str, TaskNeeds], Meta(max_length=FEW)] = {}
 
     def ask(self) -> Claim:
         return Claim(
@@ -286,12 +300,14 @@ class Hello(Struct, frozen=True):
     scopes    the scopes of the token
     queues    the queues that the token is bound to; empty: all
     moving    the move that the server's storage is part of; None: no move, or the storage is unavailable
+    texts     whether the server offloads or encrypts by itself, so that rows come with their texts
     """
 
     max_body: int | None = None
     scopes: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     moving: Moving | None = None
+    texts: bool = False
 
 
 class Nothing(Struct, frozen=True):
@@ -315,6 +331,7 @@ WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
     # code: the error class, the HTTP status, the fields from which the client makes the error again
     "unknown_upstream": (errors.UnknownUpstream, 422, ("id", "waiting")),
     "key_held": (errors.KeyHeld, 409, ("key", "id")),
+    "queue_full": (errors.QueueFull, 429, ("queue", "max_waiting", "waiting", "asked", "retry_after")),
     "id_taken": (errors.IdTaken, 422, ("id", "task", "asked", "other")),
     "foreign_row": (errors.ForeignRow, 409, ("id", "found", "expected")),
     "signalled": (errors.Signalled, 409, ("id", "name")),

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import cast
 
 from treadle.errors import StorageError
-from treadle.storage.contract import Movable, Storage
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Movable
 from treadle.storage.transfer import NOT_HERE, MoveState, refusal, words
 
 log = logging.getLogger("treadle")

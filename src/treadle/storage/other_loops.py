@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from treadle.core.model import Claim, Claimed, Outcome, Settled
 from treadle.errors import NestedTransaction
 from treadle.storage.capabilities import fused, transactional
-from treadle.storage.contract import Capabilities, Storage, Transaction
+from treadle.storage.contract import Capabilities, Storage
+from treadle.storage.optional_parts import Transaction
 from treadle.storage.proxy import StorageProxy
 
 T = TypeVar("T")

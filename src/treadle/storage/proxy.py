@@ -8,16 +8,15 @@ from typing import Any, TypeVar, cast
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
-from treadle.storage.contract import (
+from treadle.storage.contract import Capabilities, Storage
+from treadle.storage.optional_parts import (
     Bound,
-    Capabilities,
     Collected,
     Fused,
     HandOffs,
     Movable,
     Payloads,
     Post,
-    Storage,
     Transaction,
     Transactional,
 )
@@ -124,8 +123,13 @@ class StorageProxy:
     async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
         return await self.around("whole", lambda storage: cast("Payloads", storage).whole(rows, fields))
 
-    async def collect(self, age: float, dry: bool = False) -> Collected:
-        return await self.around("collect", lambda storage: cast("Payloads", storage).collect(age, dry))
+    async def oldest_open(self) -> float:
+        return await self.around("oldest_open", lambda storage: cast("Transactional", storage).oldest_open())
+
+    async def collect(
+        self, age: float, dry: bool = False, told: Callable[[Collected], None] | None = None
+    ) -> Collected:
+        return await self.around("collect", lambda storage: cast("Payloads", storage).collect(age, dry, told))
 
     async def read_mark(self) -> MoveState | None:
         return await self.around("read_mark", lambda storage: cast("Movable", storage).read_mark())

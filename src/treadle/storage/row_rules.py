@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.model import ACT, LOST_BY, NewJob, Outcome, Record, State
-from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
+from treadle.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUpstream
 
 CLOCK_BACK: Final = 1.0  # seconds by which a clock must go back to count; calls that overtake each other differ by less
 # Jobs blocked in one step of a claim, during which no other call can write (memory 5 ms, SQLite 15 ms).
@@ -33,7 +33,7 @@ class CircularWait(TreadleError):
 
 OWN_ID: Final = "treadle:"  # prefix of the ids that Treadle makes or derives
 # Errors that a storage raises before it has written anything of a call.
-REFUSALS: Final = (UnknownUpstream, KeyHeld, IdTaken, CircularWait)
+REFUSALS: Final = (UnknownUpstream, KeyHeld, IdTaken, CircularWait, QueueFull)
 
 
 def rank(job: NewJob) -> int:

@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 
 from treadle.errors import BadSession
 from treadle.storage.capabilities import transactional
-from treadle.storage.contract import Bound, Storage
+from treadle.storage.contract import Storage
 from treadle.storage.driver_sessions import ASYNC_DRIVERS, ASYNCPG, Dialect, Session, class_names, session_on
+from treadle.storage.optional_parts import Bound
 
 T = TypeVar("T")
 

@@ -40,6 +40,7 @@ class TaskCore:
         self.factory, self.declared = factory, declared
         self.name, self.function, self.on_error = declared.name, declared.function, declared.on_error
         self.kind: Kind | Literal["batch"] = declared.runs_as
+        self.needs = declared.needs
         self.injector = injector_of(self.name, self.function)
         self.call = self.function  # what a run calls: with the values of its dependencies
         if self.injector is not None:

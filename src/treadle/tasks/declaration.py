@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.core.placement import Amounts, Needs, Requires, needs_of
 from treadle.errors import BadOption, BadTask
 from treadle.policy.judge import OnError
 from treadle.serialization.call_codec import Codec
@@ -26,6 +27,8 @@ class Declaration(Struct, frozen=True, kw_only=True):
     """The function of a task and the arguments of its decorator. Raises BadTask and BadOption.
 
     constants  the options that all its jobs have
+    requires   labels of the workers that may run its jobs
+    uses       resources of the worker that each run uses
     redact     names of more values of its jobs that people must not see
     computed   a function of a job's arguments that returns more options
     """
@@ -40,6 +43,8 @@ class Declaration(Struct, frozen=True, kw_only=True):
         "reduce",
         "concurrency",
         "redact",
+        "requires",
+        "uses",
     )
 
     name: str
@@ -50,6 +55,8 @@ class Declaration(Struct, frozen=True, kw_only=True):
     on_error: OnError | None = None
     codec: Codec | None = None
     redact: Sequence[str] = ()
+    requires: Requires = ()
+    uses: Amounts | None = None
     reduce: str | None = None
 
     def __post_init__(self) -> None:
@@ -62,6 +69,12 @@ class Declaration(Struct, frozen=True, kw_only=True):
             if once in self.constants:
                 raise BadOption(once, "belongs to one job, not to a task; give it with .options()")
         _check_kind(name, self.function, self.runs_as)
+        needs_of(name, self.requires, self.uses)
+
+    @property
+    def needs(self) -> Needs | None:
+        """The labels and resources that it needs of a worker; None: it needs nothing."""
+        return needs_of(self.name, self.requires, self.uses)
 
     @property
     def runs_as(self) -> Kind:
@@ -77,7 +90,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
 class BatchDeclaration(Declaration, frozen=True, kw_only=True):
     """A task whose function takes many items. `max_wait` in seconds."""
 
-    words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec", "redact")
+    words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec", "redact", "requires", "uses")
 
     size: int
     max_wait: float

@@ -7,7 +7,7 @@ does not use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -71,10 +71,15 @@ class Redactor:
 
     def text(self, text: str, row: Record) -> str:
         """A text about a job, such as a line of a log or a sentence of `explain`, without the secrets of its row."""
+        return self.hiding(row)(text)
+
+    def hiding(self, row: Record) -> Callable[[str], str]:
+        """Returns `text` for many texts about one row."""
         secrets, task = list[Any](), row.job.task
-        self._part(self.of(task), task, row.job.payload, secrets, self._names(row))
-        self._part(self.of(task), task, row.result, secrets)
-        return self._words(self.of(task), text, secrets) or ""
+        redaction = self.of(task)
+        self._part(redaction, task, row.job.payload, secrets, self._names(row))
+        self._part(redaction, task, row.result, secrets)
+        return lambda text: self._words(redaction, text, secrets) or ""
 
     def _names(self, row: Record) -> Sequence[str]:
         """The names of the positional arguments in the payload."""
@@ -88,7 +93,7 @@ class Redactor:
         """A step of a hidden name has no value that is shown. In other steps, attempts and logs, secrets are replaced
         within texts, which keeps them JSON."""
         if redaction.hides(name):
-            return _encode({"value": HIDDEN}).decode()
+            return _encode({**_order(text), "value": HIDDEN}).decode()
         split = redaction.split(text)
         found, own = (text, []) if split is None else split
         secrets += own
@@ -121,6 +126,16 @@ class Redactor:
         for secret in _leaves(secrets):
             found = found.replace(secret, HIDDEN)
         return found
+
+
+def _order(text: str) -> dict[str, str]:
+    """The part of a step that names the one before it: a test that replays an exported job needs it."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {}
+    after = found.get("after") if isinstance(found, dict) else None
+    return {"after": after} if isinstance(after, str) else {}
 
 
 def _as_json(codec: Codec, text: str) -> str:

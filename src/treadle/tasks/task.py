@@ -191,7 +191,7 @@ class Bound(Generic[P, R, W]):
     @answers_coroutine
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R, W]]:
         """Store the job; it is durable when this returns, or, with `within=`, when that transaction is committed.
-        Raises what `Task.enqueue` raises, KeyHeld, IdTaken, UnknownUpstream, BadSession and Unsupported."""
+        Raises what `Task.enqueue` raises, KeyHeld, IdTaken, QueueFull, UnknownUpstream, BadSession and Unsupported."""
         name = self._name
         check_awaited(f"{name}.options(...).enqueue()", f"{name}.options(...).enqueue_sync(...)")
         return self._enqueue(args, kwargs)

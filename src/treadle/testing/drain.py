@@ -99,6 +99,8 @@ async def drain_core(
                 concurrency=concurrency,
                 tasks=chosen,
                 relay=False,
+                labels=None,
+                resources=None,
             )
             worker = WorkerCore(cast("AppCore", host), config, patient=False)
             if threads is not None:

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
 from treadle.errors import BadSession, Unsupported
-from treadle.storage.contract import Bound, Storage
+from treadle.storage.contract import Storage
 from treadle.storage.driver_sessions import class_names
+from treadle.storage.optional_parts import Bound
 from treadle.storage.user_session import DJANGO, SCOPED
 
 When = Literal["commit", "at_once"]

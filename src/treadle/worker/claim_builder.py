@@ -9,13 +9,10 @@ from treadle.core.model import Claim
 from treadle.errors import BadOption
 from treadle.tasks.core import BatchCore
 from treadle.tasks.options import name_of
+from treadle.worker.capacity import Plan, Rooms
 from treadle.worker.handoff import HandOff
 from treadle.worker.leader import LeaderElection
 from treadle.worker.parts import WorkerParts
-
-Rooms = dict[str, tuple[int | None, float | None]]
-"""Task -> its largest number of jobs in a claim, and their lease in seconds. None: the limit of the claim; the worker's
-lease."""
 
 
 class ClaimBuilder:
@@ -48,12 +45,19 @@ class ClaimBuilder:
         self._system_queue = ((defaults.SYSTEM_QUEUE, 1),) if queues and maintains else ()
         self._serves_system_queue = defaults.SYSTEM_QUEUE in queues
 
-    def __call__(self, limit: int, dispatcher: int, claim_id: str) -> Claim:
+    def refresh(self) -> None:
+        """Find the tasks of the next claim: the app may have new ones, and the leader others."""
         tasks_version = len(self._app_tasks) + len(self._system_tasks), self._election.turn
         if self._tasks_version != tasks_version:
             self._tasks, self._tasks_version = self._claimable(), tasks_version
+            if self._state.capacity is not None:
+                self._state.capacity.claims(self._tasks)
             claimed_tasks = map(self._app_tasks.get, self._tasks)
             self._batch_tasks = [task for task in claimed_tasks if isinstance(task, BatchCore)]
+
+    def __call__(self, limit: int, dispatcher: int, claim_id: str, plan: Plan | None = None) -> Claim:
+        """`plan`: the tasks that fit into the free resources of the worker; None: it has none."""
+        self.refresh()
         if len(self._queues) > 1:
             self._first_queue = (self._first_queue + 1) % len(self._queues)
             order = self._queues[self._first_queue :] + self._queues[: self._first_queue]
@@ -72,8 +76,14 @@ class ClaimBuilder:
             # Only dispatcher 0 claims items of batches: two concurrent claims would each fill the same room.
             room_of = self._batches.room if dispatcher == 0 else _no_room
             tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._batch_tasks}
+        if left := self._misfits.left_tasks():
+            tasks = tasks | {name: (0, tasks[name][1]) for name in left if name in tasks}
         # No hand-off request with batch tasks: their room changes while the request is outstanding.
         hand_off = None if dispatcher or self._batch_tasks else self._handoff.address
+        if plan is not None and state.capacity is not None:
+            tasks = plan.among(tasks, state.capacity.heavy)
+            if plan.narrow and hand_off is not None:
+                hand_off = hand_off[0], 0.0  # ends the outstanding request, and leaves none
         return Claim(
             worker=claim_id,
             queues=queues,

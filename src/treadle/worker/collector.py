@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from treadle.core import defaults
 from treadle.errors import BadOption
-from treadle.storage.contract import Payloads
+from treadle.storage.optional_parts import Payloads
 
 log = logging.getLogger("treadle")
 

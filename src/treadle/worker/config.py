@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.core import defaults
 from treadle.core.model import Record
+from treadle.core.placement import Needs
 from treadle.errors import BadOption
 from treadle.policy.retry import DEFAULT, Retry
 from treadle.tasks.options import name_of
@@ -27,6 +28,8 @@ class WorkerConfig:
 
     queues  with their weights; None: the queues of its tasks
     tasks   by name; None: all tasks of the app
+    labels     with their values; None: it meets every requirement
+    resources  with their amounts; None: no bound
     """
 
     name: str
@@ -48,6 +51,8 @@ class WorkerConfig:
     metrics: bool = True
     relay: bool = True
     capture_logs: int | None = None  # a level of `logging`
+    labels: dict[str, str] | None = field(default_factory=dict)
+    resources: dict[str, int] | None = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         most: object = self.concurrency
@@ -59,6 +64,14 @@ class WorkerConfig:
         rule: object = self.redrive
         if rule is not None and not isinstance(rule, Redrive):
             raise BadOption("redrive", f"expected Redrive(...), found {rule!r}")
+
+    def runs(self, needs: Needs | None) -> bool:
+        """Whether this worker can ever run a task with these needs."""
+        if needs is None:
+            return True
+        return (self.labels is None or needs.unmet(self.labels) is None) and (
+            self.resources is None or needs.excess(self.resources) is None
+        )
 
 
 def worker_name(name: str | None = None) -> str:

@@ -21,7 +21,7 @@ from treadle.health import HealthReporter, Probes
 from treadle.policy.retry import seconds
 from treadle.resources import Injector
 from treadle.storage.contract import Storage
-from treadle.worker.claim_builder import Rooms
+from treadle.worker.capacity import Rooms
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.pools import Executors
 from treadle.worker.health import WorkerHealth, WorkerStage
@@ -316,13 +316,18 @@ class WorkerCore:
         if self.config.queues is not None:
             return self.config.queues
         asked = self.config.tasks
-        tasks = [task for name, task in self.app.tasks.items() if asked is None or name in asked]
+        named = [task for name, task in self.app.tasks.items() if asked is None or name in asked]
+        tasks = [task for task in named if self.config.runs(task.needs)]
         return dict.fromkeys((task.queue for task in tasks), 1) or {defaults.QUEUE: 1}
 
     def tasks(self) -> Rooms:
-        """The tasks that it may claim, system tasks included."""
+        """The tasks that it may claim, system tasks included: those whose needs its labels and resources meet."""
         names = self.app.tasks if self.config.tasks is None else self.config.tasks
-        found: Rooms = {n: (None, self.app.tasks[n].lease) for n in names}
+        found: Rooms = {}
+        for name in names:
+            task = self.app.tasks[name]
+            if self.config.runs(task.needs):
+                found[name] = None, task.lease
         found[FLOW] = None, None  # the roots of compositions: any worker of their queue ends them
         return found | {
             each.name: (None, None) for each in self.app.system_tasks.values() if each.serves in (None, *names)

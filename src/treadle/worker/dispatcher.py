@@ -14,6 +14,7 @@ from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
 from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
+from treadle.worker.capacity import Plan
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executor import Executor
@@ -60,6 +61,7 @@ class Dispatcher:
         self._executor, self._settler = executor, settler
         self._fused = fused(parts.storage)
         self._included_system_queue = True  # in the last claim
+        self._plan: Plan | None = None  # of the next claim; None: a worker without resources
 
     async def run(self) -> None:
         """Make requests until the worker has stopped and every outcome is settled."""
@@ -97,7 +99,12 @@ class Dispatcher:
             # Only dispatcher 0 claims items of batches, which take no slot while they wait. When it claimed for half of
             # the slots, and the claims of the other dispatcher brought nothing, a call of 50 items took ten trips.
             limit = 0 if self._number else state.slots.free
-        return max(0, min(state.slots.free + self._handoff.outstanding, limit, defaults.CLAIM_MOST))
+        limit = max(0, min(state.slots.free + self._handoff.outstanding, limit, defaults.CLAIM_MOST))
+        if limit and state.capacity is not None:
+            self._build_claim.refresh()
+            self._plan = state.capacity.plan(limit, self._number)
+            return self._plan.limit
+        return limit
 
     async def _request(self, ended: list[Ended], limit: int) -> None:
         """Settle these outcomes, claim up to `limit` jobs, and start them."""
@@ -122,6 +129,8 @@ class Dispatcher:
         self._settler.settled(ended, settled, claimed.records)
         if limit:
             state.demand.pace(full=taken >= limit)
+            if state.capacity is not None and self._plan is not None and not self._number:
+                state.capacity.answered(self._plan, claimed.records)
             if self._number == 0:
                 self._batches.looked(claimed.records)
         if taken:
@@ -143,6 +152,8 @@ class Dispatcher:
         self._handoff.claim_ended(outstanding)
         if outstanding and not self._handoff.outstanding:
             return  # a job has already arrived for the request
+        if self._plan is not None and self._plan.narrow:
+            return  # the next claim includes other tasks
         if had_jobs and not self._included_system_queue:
             return  # the next claim includes the system queue
         if self._number:
@@ -189,10 +200,10 @@ class Dispatcher:
                     limit, was_outstanding = limit if claimed_once else 0, False
             else:
                 self._outage.answered(self._label)
-                return *answer, limit > 0 and claim is not None and claim.hand_off is not None
+                return *answer, limit > 0 and _leaves_request(claim)
 
     def _claim(self, limit: int, claim_id: str, was_outstanding: bool) -> Claim | None:
-        claim = self._build_claim(limit, self._number, claim_id) if limit else None
+        claim = self._build_claim(limit, self._number, claim_id, self._plan) if limit else None
         if claim is None and was_outstanding:
             claim = self._handoff.withdrawal()
         self._included_system_queue = (
@@ -215,3 +226,8 @@ class Dispatcher:
         if all(result.status == "refused" for result in settled):
             await self._storage.get(ids)
         return settled
+
+
+def _leaves_request(claim: Claim | None) -> bool:
+    """Whether a claim that finds nothing leaves a hand-off request."""
+    return claim is not None and claim.hand_off is not None and claim.hand_off[1] > 0

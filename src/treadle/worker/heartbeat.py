@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from treadle.core.model import LeaseRenewal, Presence
 from treadle.storage.contract import Storage
 from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.place import Place
 from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
 
@@ -18,7 +19,7 @@ class Heartbeat:
     """One for each worker. `explain` and `treadle workers` show the Presence that it stores.
 
     gathering  the batch calls that wait for more items: (task, seconds so far, seconds at most)
-    versions   the version of each of these tasks
+    place      its labels and resources, and the versions of these tasks
     """
 
     def __init__(
@@ -30,11 +31,11 @@ class Heartbeat:
         lease: float,
         tasks: Callable[[], Iterable[str]] = tuple,
         gathering: Callable[[], tuple[tuple[str, float, float], ...]] = tuple,
-        versions: Callable[[Sequence[str]], tuple[str, ...]] = lambda tasks: (),
+        place: Callable[[Sequence[str]], Place] = lambda tasks: Place(),
     ) -> None:
         self._state, self._storage, self.lost = state, storage, lost
         self._queues, self._lease, self._tasks, self._gathering = tuple(queues), lease, tasks, gathering
-        self._versions = versions
+        self._place = place
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
 
@@ -66,13 +67,14 @@ class Heartbeat:
     def presence(self, gone: bool = False) -> Presence:
         """The state of this worker that each heartbeat stores."""
         state, now, tasks = self._state, self._loop.time(), tuple(self._tasks())
+        place = self._place(tasks)
         return Presence(
             worker=state.name,
             host=platform.node(),
             pid=os.getpid(),
             queues=self._queues,
             tasks=tasks,
-            versions=self._versions(tasks),
+            versions=place.versions,
             slots=state.concurrency,
             running=len(state.running),
             uptime=now - self._started_at,
@@ -81,6 +83,10 @@ class Heartbeat:
             paused=max(0.0, state.pause_ends - now) if state.pause else 0.0,
             gathering=self._gathering(),
             draining=state.draining,
+            labels=place.labels,
+            resources=place.resources,
+            needs=place.needs,
+            reserved=place.reserved,
         )
 
     def lease_of(self, run: RunningJob) -> float:

@@ -1,7 +1,8 @@
 """Leaves jobs whose arguments this code cannot read to workers with another version of their task.
 
 A job that it releases keeps its queue position. This worker leaves it out of its claims for AGAIN seconds, so that
-the others get it; then it claims it once more, to see whether there still are others.
+the others get it; then it claims it once more, to see whether there still are others. With MOST such jobs it leaves out
+their task: a claim names each job, and a job that no claim can leave out would come back at once.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Misfits:
     def __init__(self, worker: str, tasks: Mapping[str, TaskCore], storage: Storage, longest: float) -> None:
         self._worker, self._tasks, self._storage, self._longest = worker, tasks, storage, longest
         self._left: dict[str, float] = {}  # id -> when it is claimed here again
+        self._left_tasks: dict[str, float] = {}  # the same for all jobs of a task
         self._versions: dict[str, str] = {}
         self._workers: Sequence[Presence] = ()
         self._read_at = float("-inf")
@@ -55,6 +57,14 @@ class Misfits:
         self._left = {id: until for id, until in self._left.items() if until > now}
         return tuple(self._left)
 
+    def left_tasks(self) -> tuple[str, ...]:
+        """The tasks that this worker does not claim now."""
+        if not self._left_tasks:
+            return ()
+        now = monotonic()
+        self._left_tasks = {task: until for task, until in self._left_tasks.items() if until > now}
+        return tuple(self._left_tasks)
+
     async def settled(self, run: JobRun, outcome: Outcome, moment: float) -> Outcome:
         """The outcome of a run that could not read its arguments: as it is, or the job released.
 
@@ -62,9 +72,13 @@ class Misfits:
         """
         record = run.record
         until = misfits.waits_until(record) or moment + self._longest
-        if not self._longest or moment >= until or len(self._left) >= MOST or not await self._is_for_others(record):
+        if not self._longest or moment >= until or not await self._is_for_others(record):
             return outcome
-        self._left[record.job.id] = monotonic() + AGAIN
+        again = monotonic() + AGAIN
+        if len(self._left) < MOST:
+            self._left[record.job.id] = again
+        else:
+            self._left_tasks[record.job.task] = again
         log.warning(
             "%s %s: this code cannot read its arguments, but another worker has other code: released",
             record.job.task,
@@ -73,8 +87,9 @@ class Misfits:
         return misfits.left_to_others(record, outcome, self._worker, until, run.carried)
 
     async def _is_for_others(self, record: Record) -> bool:
-        """Whether a live worker that claims from its queue has another version of its task. Before it says no, the
-        workers are read again: one may just have started."""
+        """Whether a live worker that claims from its queue has another version of its task, or may have. Before it says
+        no, the workers are read again: one may just have started. A storage that does not answer decides nothing: the
+        job waits until its time is over."""
         age = monotonic() - self._read_at
         if age < FRESH and self._knows_another(record):
             return True
@@ -82,7 +97,7 @@ class Misfits:
             try:
                 self._workers, self._read_at = (await self._storage.glance(1)).workers, monotonic()
             except StorageError:
-                return False
+                return True
         return self._knows_another(record)
 
     def _knows_another(self, record: Record) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
-from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
 from treadle.execution.job_run import Site
 from treadle.execution.middleware import overrides
@@ -20,7 +19,9 @@ from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs, with_blobs
 from treadle.worker import job_log
 from treadle.worker.backlog import BacklogMonitor
-from treadle.worker.claim_builder import ClaimBuilder, Rooms
+from treadle.worker.capacity import Capacity, Rooms
+from treadle.worker.claim_builder import ClaimBuilder
+from treadle.worker.claims_by_id import ClaimsById
 from treadle.worker.collector import Collector
 from treadle.worker.config import WorkerConfig
 from treadle.worker.dispatcher import Dispatcher, dispatchers_for
@@ -41,12 +42,14 @@ from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.misfits import Misfits
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost, WorkerParts
+from treadle.worker.place import place_of
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
 from treadle.worker.settler import Settler
 from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.timeouts import Timeouts
+from treadle.worker.turns import Turns
 from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
@@ -80,8 +83,14 @@ class WorkerSession:
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
         self.state = WorkerState(config.name, config.concurrency)
+        if config.resources:
+            self.state.capacity = Capacity(
+                config.resources, app.tasks, self.state.running, self.loop.time, self.state.wake.set
+            )
         self.timeouts = Timeouts(self.loop)
         self.batches = Batches(self.state, pools.threads, overrides(app.layers, "call"), patient, self.on_wait)
+        if self.state.capacity is not None:
+            self.state.capacity.follow(self.batches)
         self.lost = LostReporter(storage, app.emitter, config.name)
         self.misfits = Misfits(self.state.name, app.tasks, storage, app.misfit_wait)
         self.heartbeat = Heartbeat(
@@ -92,7 +101,7 @@ class WorkerSession:
             config.lease,
             self.tasks,
             self.batches.gathering,
-            self.misfits.versions,
+            partial(place_of, config, app.tasks, self.state.capacity, self.misfits.versions),
         )
         self.election = LeaderElection(
             config.role,
@@ -105,6 +114,8 @@ class WorkerSession:
         self.maintains = not storage.capabilities.queues
         source, measures = self.state.claim_id()[-defaults.MAX_NAME :], config.metrics or app.counts is not None
         self.metrics = JobMetrics(source, app.now, app.counts) if measures else None
+        if app.counts is not None:
+            app.counts.expect((task.queue, name) for name, task in app.tasks.items())
         self.capture = None if config.capture_logs is None else LogCapture(config.capture_logs)
         parts = WorkerParts(
             app=app,
@@ -138,6 +149,7 @@ class WorkerSession:
             for number in range(dispatchers_for(config, storage))
         ]
         self.loops: list[asyncio.Task[None]] = []
+        self.by_id = ClaimsById(parts, self.tasks, self.executor, self.loops)
         self.side_loops: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()  # a second signal: no grace
         self._grace_ends = float("inf")  # the loop's time when running jobs are cancelled
@@ -176,7 +188,7 @@ class WorkerSession:
             self.state.pause = Throttler.UNASKED
         if isinstance(throttle, AIMD):
             throttle.attach(self.app.emitter)
-        self.loops = [asyncio.Task(self.supervise("dispatcher", dispatcher.run)) for dispatcher in self.dispatchers]
+        self.loops += [asyncio.Task(self.supervise("dispatcher", dispatcher.run)) for dispatcher in self.dispatchers]
         self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in self.background_loops().items()]
 
     def background_loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
@@ -247,6 +259,8 @@ class WorkerSession:
                 self.queues,
                 self.outage.answered,
             ).run
+        if self.state.capacity is not None:
+            loops["turns"] = Turns(self.state.capacity, self.storage, self.queues, self.outage.answered).run
         if config.redrive is not None:
             loops["redrive"] = Redriver(
                 config.redrive,
@@ -284,49 +298,8 @@ class WorkerSession:
                     healthy.cancel()
 
     async def run_ids(self, ids: Sequence[str]) -> None:
-        """Claim these jobs and start them; returns after the first try. If its answer is lost, the jobs may be leased
-        to this worker, so the claim is repeated in the background."""
-        slots = min(self.state.slots.free, len(ids))
-        if slots <= 0 or self.state.stopping:
-            return
-        self.state.slots.take(slots)
-        self.state.claims_by_id += 1
-        first_try: asyncio.Future[None] = self.loop.create_future()
-        task = asyncio.Task(self.claim_ids(tuple(ids), slots, first_try))
-        self.loops.append(task)
-        task.add_done_callback(self.loops.remove)
-        await first_try
-
-    async def claim_ids(self, ids: tuple[str, ...], slots: int, first_try: asyncio.Future[None]) -> None:
-        claim = Claim(
-            worker=self.state.claim_id(),
-            limit=slots,
-            ids=ids,
-            lease=self.config.lease,
-            tasks=self.tasks(),
-            running=tuple(self.state.running),
-        )
-        records: Sequence[Record] | None = None
-        try:
-            while records is None:
-                try:
-                    records = (await self.storage.claim(claim)).records
-                except StorageError as error:
-                    _done(first_try)
-                    await self.outage.failed("inline", error)
-        except Exception as error:
-            if first_try.done():
-                log.exception("could not claim inline jobs; any worker may run them")
-            else:
-                first_try.set_exception(error)
-        finally:
-            self.outage.answered("inline")  # or given up: this caller reports nothing further
-            self.state.claims_by_id -= 1
-            self.state.slots.release(slots - len(records or ()))
-            if records:
-                self.executor.start_all(records)
-            self.state.wake.set()
-            _done(first_try)
+        """See `ClaimsById.run`."""
+        await self.by_id.run(ids)
 
     def cancel_runs(self) -> None:
         for run in list(self.state.running.values()):
@@ -407,8 +380,3 @@ class WorkerSession:
         finally:
             hurry.cancel()
             shortened.cancel()
-
-
-def _done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

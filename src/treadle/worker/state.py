@@ -8,7 +8,7 @@ import os
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.core import defaults
 from treadle.core.model import Outcome
@@ -17,6 +17,9 @@ from treadle.policy import judge
 from treadle.worker.demand import Demand
 from treadle.worker.running_job import RunningJob, new_task
 from treadle.worker.unconfirmed import Unconfirmed
+
+if TYPE_CHECKING:
+    from treadle.worker.capacity import Capacity
 
 RECLAIMED = 1_000  # jobs claimed more than once whose last version is kept
 
@@ -59,6 +62,7 @@ class WorkerState:
         self._reclaimed: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
         # Runs with another outcome than success, until they are settled -> the exception of the function, if any.
         self.troubles: dict[JobRun, BaseException | None] = {}
+        self.capacity: Capacity | None = None  # None: a worker without resources
         self.claims_by_id = 0  # under way
         self.started = 0  # jobs, since the worker was started
         self.draining = ""  # why the process is replaced, once it is
@@ -125,6 +129,8 @@ class WorkerState:
             del self.running[id]
         if not run.in_batch:
             self.slots.release()
+        if run.uses is not None and self.capacity is not None:
+            self.capacity.release(run.uses)
         if outcome is not None:
             self.unconfirmed.waiting.append((run, outcome))
             if outcome.followups and any(new.queue == defaults.SYSTEM_QUEUE for new in outcome.followups):

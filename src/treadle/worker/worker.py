@@ -12,6 +12,7 @@ from treadle.core import defaults
 from treadle.core.argument_names import spelled
 from treadle.core.model import Record
 from treadle.core.must_await import check_awaited
+from treadle.core.placement import Amounts, Labels, amounts, labels_of
 from treadle.health import Probes
 from treadle.policy.retry import DEFAULT, Retry, seconds
 from treadle.tasks.task import AnyTask
@@ -48,6 +49,9 @@ class Worker:
     capture_logs a level of `logging`, as a number or a name: keep the log lines of this level that each run emits, for
                  `app.jobs.history`; None: none
     relay        deliver the jobs of the app's outbox, if it has one; False: another process does, `treadle relay`
+    labels       such as {"gpu": "a100"} or ["ssd"]: it claims only tasks whose `requires` these meet
+    resources    such as {"memory_mb": 8192, "gpu": 1}: the `uses` of the jobs that run here never exceed these. A
+                 resource that is not named is 0
     metrics      store how many jobs end and how long they take, for `app.metrics`
     """
 
@@ -74,6 +78,8 @@ class Worker:
         metrics: bool = True,
         relay: bool = True,
         capture_logs: int | str | None = None,
+        labels: Labels = (),
+        resources: Amounts | None = None,
     ) -> None:
         config = WorkerConfig(
             name=worker_name(name),
@@ -95,6 +101,8 @@ class Worker:
             metrics=metrics,
             relay=relay,
             capture_logs=level_of(capture_logs),
+            labels=labels_of(labels),
+            resources=amounts(resources or {}, "resources"),
         )
         app._core.modules.load()
         self._core = WorkerCore(app._core, config)

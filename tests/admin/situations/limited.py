@@ -13,6 +13,7 @@ SINCE = f" It has waited since {START}."
 
 @situations.add
 async def an_operator_paused_the_queue(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.job()
     await stage.app.queues.pause("default")
     yield "a", "Its queue 'default' is paused: `treadle queues resume default` resumes it."
@@ -20,6 +21,7 @@ async def an_operator_paused_the_queue(stage: Stage) -> AsyncIterator[Sentence]:
 
 @situations.add
 async def the_queue_rests(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.job()
     await stage.app.limits.hold("queue:default", stage.clock() + 60, held=True)
     yield (
@@ -32,6 +34,7 @@ async def the_queue_rests(stage: Stage) -> AsyncIterator[Sentence]:
 
 @situations.add
 async def the_queue_rests_and_is_paused(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.job()
     await stage.app.limits.hold("queue:default", stage.clock() + 60, held=True)
     await stage.app.queues.pause("default")
@@ -44,6 +47,7 @@ async def the_queue_rests_and_is_paused(stage: Stage) -> AsyncIterator[Sentence]
 
 @situations.of_queue
 async def the_slots_of_the_queue_are_taken(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("queue:default", slots=1))
     await stage.job("runs")
     await stage.claim()
@@ -57,6 +61,7 @@ async def the_slots_of_the_queue_are_taken(stage: Stage) -> AsyncIterator[Senten
 
 @situations.of_queue
 async def the_slots_of_every_queue_are_taken(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("queue", slots=1))
     await stage.job("runs")
     await stage.claim()
@@ -69,12 +74,14 @@ async def the_slots_of_every_queue_are_taken(stage: Stage) -> AsyncIterator[Sent
 
 @situations.of_queue
 async def the_rate_of_the_queue_is_used_up(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("queue:default", rate=1, per=3600))
     await stage.job("first")
     await stage.job("second")
     await stage.job("third")
-    await stage.claim()
+    await stage.claim(lease=9999)
     stage.clock.advance(100)
+    await stage.beat()
     used_up = (
         "It is queued, and the rate of its queue 'default' (1 start per 3600 s) is used up; the next start is "
         "possible at "
@@ -86,6 +93,7 @@ async def the_rate_of_the_queue_is_used_up(stage: Stage) -> AsyncIterator[Senten
 
 @situations.of_queue
 async def the_bucket_of_the_queue_is_empty(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("queue:default", rate=1, per=100, how="bucket", burst=1))
     await stage.job("first")
     await stage.job("second")
@@ -102,6 +110,7 @@ async def the_bucket_of_the_queue_is_empty(stage: Stage) -> AsyncIterator[Senten
 
 @situations.add
 async def the_limit_is_paused(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=3))
     await stage.app.limits.pause("api")
     await stage.job(limits=["api"])
@@ -112,6 +121,7 @@ async def the_limit_is_paused(stage: Stage) -> AsyncIterator[Sentence]:
 
 @situations.add
 async def the_limit_has_no_slots(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=0))
     await stage.job(limits=["api"])
     await stage.claim()
@@ -120,6 +130,7 @@ async def the_limit_has_no_slots(stage: Stage) -> AsyncIterator[Sentence]:
 
 @situations.add
 async def the_limit_rests(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=3))
     await stage.app.limits.hold("api", stage.clock() + 60, held=True)
     await stage.job(limits=["api"])
@@ -134,6 +145,7 @@ async def the_limit_rests(stage: Stage) -> AsyncIterator[Sentence]:
 
 @situations.add
 async def the_limit_rests_and_is_paused(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.hold("api", stage.clock() + 60, held=True)
     await stage.app.limits.pause("api")
     await stage.job(limits=["api"])
@@ -148,6 +160,7 @@ async def the_limit_rests_and_is_paused(stage: Stage) -> AsyncIterator[Sentence]
 
 @situations.add
 async def the_slots_of_the_limit_are_taken(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=2))
     await stage.job("one", limits=["api"])
     await stage.claim()
@@ -166,6 +179,7 @@ async def the_slots_of_the_limit_are_taken(stage: Stage) -> AsyncIterator[Senten
 
 @situations.add
 async def the_partition_is_taken(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("tenant", slots=1))
     await stage.job("one", limits=["tenant:acme"])
     await stage.claim()
@@ -181,6 +195,7 @@ async def the_partition_is_taken(stage: Stage) -> AsyncIterator[Sentence]:
 
 @situations.add
 async def it_needs_more_than_is_free(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=3))
     await stage.job("one", limits=["api"])
     await stage.claim()
@@ -196,6 +211,7 @@ async def it_needs_more_than_is_free(stage: Stage) -> AsyncIterator[Sentence]:
 
 @situations.add
 async def a_costly_job_is_ahead(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=3))
     await stage.job("one", limits=["api"], cost=2)
     await stage.job("two", limits=["api"])
@@ -216,6 +232,7 @@ async def a_costly_job_is_ahead(stage: Stage) -> AsyncIterator[Sentence]:
 
 @situations.add
 async def the_rate_of_the_limit_is_used_up(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=5, rate=1, per=60))
     await stage.job("one", limits=["api"])
     await stage.job("two", limits=["api"])
@@ -232,6 +249,7 @@ async def the_rate_of_the_limit_is_used_up(stage: Stage) -> AsyncIterator[Senten
 
 @situations.add
 async def a_slot_that_is_held_until_the_end(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=1, hold="ended"))
     await stage.job("one", limits=["api"])
     [row] = await stage.claim()
@@ -248,6 +266,7 @@ async def a_slot_that_is_held_until_the_end(stage: Stage) -> AsyncIterator[Sente
 
 @situations.add
 async def a_rate_of_nothing(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.storage.set_limits([Limit("api", rate=0)])
     await stage.job(limits=["api"])
     await stage.claim()
@@ -260,6 +279,7 @@ async def a_rate_of_nothing(stage: Stage) -> AsyncIterator[Sentence]:
 
 @situations.add
 async def room_is_kept_for_a_job_that_is_queued_again(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=1))
     await stage.job("one", limits=["api"])
     [row] = await stage.claim()
@@ -278,6 +298,7 @@ async def room_is_kept_for_a_job_that_is_queued_again(stage: Stage) -> AsyncIter
 
 @situations.add
 async def a_caller_who_may_not_see_the_limit(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
     await stage.app.limits.set(Limit("api", slots=1))
     await stage.job("one", limits=["api"], queue="others")
     await stage.claim(queue="others")

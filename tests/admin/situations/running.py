@@ -141,9 +141,8 @@ async def its_deadline_passed(stage: Stage) -> AsyncIterator[Sentence]:
     stage.clock.advance(6)
     yield (
         "a",
-        "It is queued, and no worker serves its queue 'default': `treadle worker --queues default` starts one. It "
-        "has "
-        f"waited since {START}. Its deadline passed at {stage.at(5)}: it fails with the next claim.",
+        f"Its deadline passed at {stage.at(5)}: it fails with the next claim, and no worker is running to make one: "
+        "`treadle worker` starts one.",
     )
     await stage.claim()
     yield (

@@ -7,9 +7,9 @@ from typing import cast
 
 from tests.admin.situations.stage import START, Sentence, Situations, Stage
 from tests.kit import work
-from treadle import App, Defer, Key, Retry, State, current
+from treadle import App, Defer, Key, Limit, Retry, State, current
 from treadle.core.model import NewJob
-from treadle.storage.contract import Movable
+from treadle.storage.optional_parts import Movable
 from treadle.storage.transfer import MoveState
 
 situations = Situations()
@@ -210,4 +210,32 @@ async def the_storage_is_being_moved(stage: Stage) -> AsyncIterator[Sentence]:
         "Its storage is being moved to redis://new: no job starts here any more, and it runs there afterwards; "
         "`treadle "
         "move SOURCE redis://new --abort` aborts the move.",
+    )
+
+
+@situations.of_queue
+async def a_full_queue_has_shed_it(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.app.limits.set(Limit("queue:default", max_waiting=1, when_full="drop_oldest"))
+    await stage.job()
+    await stage.job("b")
+    yield (
+        "a",
+        f"It was cancelled at {START}, before it ran, by an enqueue: queue default was full: max_waiting is 1. The "
+        "rule 'queue:default' cancels the jobs that were queued first when the queue is full; `treadle limits set "
+        "queue:default --max-waiting 2 --when-full drop_oldest` doubles its bound. `treadle jobs retry a` queues it "
+        "again, and needs no room.",
+    )
+
+
+@situations.of_queue
+async def a_queue_that_refuses_now_has_shed_it(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.app.limits.set(Limit("queue", slots=5, max_waiting=1, when_full="drop_oldest"))
+    await stage.job()
+    await stage.job("b")
+    await stage.app.limits.set(Limit("queue", slots=5, max_waiting=3))
+    yield (
+        "a",
+        f"It was cancelled at {START}, before it ran, by an enqueue: queue default was full: max_waiting is 1. Now "
+        "the rule 'queue' refuses new jobs instead; `treadle limits set queue --slots 5 --max-waiting 6` doubles "
+        "its bound. `treadle jobs retry a` queues it again, and needs no room.",
     )

@@ -17,8 +17,10 @@ from opentelemetry.trace import ProxyTracerProvider
 
 from tests.kit import Spy
 from treadle import App, Retry, State
+from treadle.core.model import NewJob, Record
 from treadle.integrations.otel import Tracing
 from treadle.integrations.otel import attributes as names
+from treadle.integrations.otel.instruments import Instruments
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
@@ -156,3 +158,53 @@ async def test_two_apps_share_their_instruments(metered: Metered, caplog: pytest
             await leaf.enqueue()
     assert at(metered.read()["messaging.client.sent.messages"], treadle_task="leaf") == 2
     assert not caplog.records
+
+
+async def test_the_stored_jobs_of_several_apps(metered: Metered, clock: HandClock) -> None:
+    """The SDK calls only the first of two instruments of one name. Two apps of one storage show the same jobs."""
+    storage = MemoryStorage(clock)
+    apps = [
+        metered.on(App(storage=given, clock=clock), queue_metrics=True)
+        for given in (storage, storage, MemoryStorage(clock))
+    ]
+    async with apps[0], apps[1], apps[2]:
+        for app in apps[1:]:
+
+            @app.task(name="leaf", queue="mail")
+            async def leaf() -> None: ...
+
+            await leaf.enqueue()
+        found = await in_another_thread(metered)
+        assert at(found["treadle.queue.jobs"], treadle_state="ready") == 2, "one of each storage"
+
+
+@shows("OpenTelemetry: names from senders and texts of failures do not become sets of attributes without a bound")
+def test_attributes_have_a_bound(metered: Metered) -> None:
+    instruments = Instruments(metered.provider.get_meter("treadle"))
+    jobs = [NewJob(id=str(n), task=f"task{n}", payload="", queue=f"queue{n}") for n in range(1_000)]
+    for job in jobs:
+        instruments.sent([job], 0.1, None)
+        instruments.ran(
+            Record(job=job, version=1, state=State.RUNNING, created_at=0.0), "failed", 0.1, f"Error{job.id}"
+        )
+    found = metered.read()
+    assert len(found["messaging.client.sent.messages"]) == 601, "300 pairs, 300 queues, and the rest"
+    assert at(found["messaging.client.sent.messages"], treadle_task="other", messaging_destination_name="other") == 400
+    assert {dict(key)["error.type"] for key in found["messaging.client.consumed.messages"]} == {
+        *(f"Error{n}" for n in range(300)),
+        "_OTHER",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ValueError: no", "ValueError"),
+        ("mail::Error: no", "mail::Error"),
+        ("order 8131 cannot be paid", "_OTHER"),
+        ("", "_OTHER"),
+    ],
+)
+def test_the_type_of_a_failure_that_a_runner_reports(text: str, kind: str) -> None:
+    """The conventions ask for few values, so a sentence is no type."""
+    assert names.Failure(text).kind == kind

@@ -194,7 +194,9 @@ async def test_headers_are_merged() -> None:
 
     token = context.attach(baggage.set_baggage("tenant", "42"))
     async with app:
-        job = await leaf.options(headers={"mine": "1", "traceparent": "of another time"}).enqueue()
+        job = await leaf.options(
+            headers={"mine": "1", "traceparent": "of another time", "baggage": "tenant=1, sentry-release=7"}
+        ).enqueue()
         context.detach(token)
         await drain(app)
         headers, tenant = await job.result()
@@ -203,7 +205,7 @@ async def test_headers_are_merged() -> None:
     assert headers == {
         "mine": "1",
         "traceparent": f"00-{sent.trace_id:032x}-{sent.span_id:016x}-{sent.trace_flags:02x}",
-        "baggage": "tenant=42",
+        "baggage": "tenant=42,sentry-release=7",
     }
     assert tenant == "42"
 

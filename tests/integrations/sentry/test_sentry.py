@@ -11,10 +11,11 @@ from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 
 from tests.kit import work
-from treadle import App, Retry
+from treadle import App, Retry, current
 from treadle.errors import BadOption
 from treadle.integrations.sentry import TreadleIntegration
-from treadle.testing import HandClock
+from treadle.testing import HandClock, drain
+from treadle.testing.shows import shows
 
 Kept = list[tuple[str, dict[str, Any]]]
 Init = Callable[..., Kept]
@@ -199,3 +200,46 @@ async def test_without_a_client_nothing_is_added(app: App, init: Init) -> None:
 def test_a_mistyped_option() -> None:
     with pytest.raises(BadOption, match='expected "final" or "every", found \'all\''):
         TreadleIntegration(report="all")  # type: ignore[arg-type]
+
+
+@shows("Sentry: hostile headers and an SDK that raises fail no call and no job")
+@pytest.mark.parametrize("broken", [None, "get_traceparent", "get_current_span", "continue_trace"])
+async def test_a_failure_of_the_sdk_fails_no_job(
+    init: Init, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str | None
+) -> None:
+    """The header `baggage` of a request to the user's site reaches the run. The SDK raises for this sample rate."""
+    app = App("memory://")
+
+    @app.task(name="f", retry=Retry(attempts=1))
+    async def f() -> int:
+        return 7
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("the SDK")
+
+    kept = init(traces_sample_rate=0.5)
+    headers = {"sentry-trace": f"{'a' * 32}-{'b' * 16}-1", "baggage": "sentry-sample_rand=NaN,sentry-sample_rate=inf"}
+    if broken is not None:
+        monkeypatch.setattr(sentry_sdk, broken, fail)
+    async with app, work(app):
+        jobs = [await f.options(headers=headers if broken is None else {}).enqueue() for _ in range(2)]
+        assert [await job.result(timeout=30) for job in jobs] == [7, 7]
+    assert not of(kept, "event")
+    assert [record.message for record in caplog.records if "Sentry failed" in record.message] == [
+        f"Sentry failed ({'enqueue' if broken and broken.startswith('get') else 'run'}); jobs are not affected, and "
+        "further failures are not logged"
+    ]
+
+
+async def test_a_run_that_sleeps_has_not_failed(init: Init) -> None:
+    app = App("memory://")
+
+    @app.task(name="f")
+    async def f() -> None:
+        await current().sleep(3_600)
+
+    kept = init(traces_sample_rate=1.0)
+    async with app:
+        await f.enqueue()
+        await drain(app)
+    assert [each["contexts"]["trace"]["status"] for each in of(kept, "transaction")] == ["ok"]

@@ -617,7 +617,7 @@ def test_shards_is_a_number(wrong: str) -> None:
 def test_a_queue_can_be_paused_but_not_limited() -> None:
     async def law(town: Town) -> None:
         storage = await town.process()
-        for rule in (Limit("queue:default", slots=3), Limit("queue", rate=1)):
+        for rule in (Limit("queue:default", slots=3), Limit("queue", rate=1), Limit("queue:default", max_waiting=9)):
             with pytest.raises(Unsupported, match=r"whole queue.*slots=0"):
                 await storage.set_limits([Limit("x", slots=1), rule])
         assert (await storage.stats()).limits == ()

@@ -18,7 +18,7 @@ import { canEnqueue, canOperate, servesAll } from "../lib/session";
 import { pauseQueue } from "../parts/acts";
 import { LimitTable } from "../parts/LimitTable";
 import { MetricCharts, SpanChoice } from "../parts/MetricCharts";
-import { QueueState } from "../parts/QueueTable";
+import { QueueState, waits } from "../parts/QueueTable";
 import { WorkerRows } from "../parts/WorkerRows";
 import { editLimit, openEnqueue } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
@@ -43,6 +43,12 @@ export function Queue({ name }: { name: string }): JSX.Element {
         acts={<Acts name={name} found={found} />}
       />
       {found && <Counts of={found} />}
+      {found?.max_waiting && (
+        <p class="small quiet">
+          {count(waits(found))} of {count(found.max_waiting)} jobs wait to be started.{" "}
+          {found.when_full === "refuse" ? "A full queue refuses new jobs." : "A full queue cancels jobs for new ones."}
+        </p>
+      )}
       <div class="row spread">
         <h2>Figures</h2>
         <SpanChoice />

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import type { Page, Worker as Row } from "../api";
 import { Empty, Loaded } from "../design/Empty";
 import { Facts, Panel } from "../design/Table";
-import { duration, plural, span } from "../lib/format";
+import { count, duration, plural, span } from "../lib/format";
 import { useListKeys } from "../lib/list";
 import { useLoad } from "../lib/load";
 import { overview } from "../lib/live";
@@ -74,6 +74,14 @@ function Description({ of }: { of: Row }): JSX.Element {
             ["leader", of.leader ? "yes: it runs the maintenance of the storage" : "no"],
             of.draining && ["replaced", `${of.draining}; it ends its running jobs`],
             of.paused > 0 && ["throttle", `claims nothing for ${duration(of.paused)}`],
+            of.labels.length > 0 && [
+              "labels",
+              of.labels.map(([name, value]) => (value ? `${name}=${value}` : name)).join(", "),
+            ],
+            ...of.resources.map(
+              ([name, has, used]) => [name, `${count(used)} of ${count(has)} in use`] as const,
+            ),
+            of.reserved && ["reservation", `starts nothing smaller until there is room for ${of.reserved}`],
             ...of.gathering.map(
               ([task, since, until]) =>
                 [`batch of ${task}`, `gathers for ${duration(since)}, calls in ${duration(until)}`] as const,

@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { LimitUse } from "../api";
+import type { LimitUse, WhenFull } from "../api";
 import { Button } from "../design/Button";
 import { closeDialog, Dialog } from "../design/Dialog";
 import { SelectField, TextField } from "../design/Field";
@@ -16,6 +16,8 @@ interface Texts {
   how: "window" | "bucket";
   burst: string;
   hold: "running" | "ended";
+  most: string;
+  full: WhenFull;
 }
 
 function textsOf(use: LimitUse | undefined, name: string): Texts {
@@ -30,6 +32,8 @@ function textsOf(use: LimitUse | undefined, name: string): Texts {
     how: rule?.how ?? "window",
     burst: text(rule?.burst),
     hold: rule?.hold ?? "running",
+    most: text(rule?.max_waiting),
+    full: rule?.when_full ?? "refuse",
   };
 }
 
@@ -44,7 +48,8 @@ function whole(text: string): number | null {
 function bodyOf(texts: Texts): Record<string, unknown> {
   const slots = whole(texts.slots);
   const rate = whole(texts.rate);
-  if (slots === null && rate === null) throw new Error("Give the slots, the rate, or both.");
+  const most = ofQueue(texts) ? whole(texts.most) : null;
+  if (slots === null && rate === null && most === null) throw new Error("Give at least one number.");
   const per = Number(texts.per || 1);
   if (!(per > 0)) throw new Error("The period must be longer than 0 s.");
   return {
@@ -54,7 +59,14 @@ function bodyOf(texts: Texts): Record<string, unknown> {
     how: texts.how,
     burst: texts.how === "bucket" ? whole(texts.burst) : null,
     hold: texts.hold,
+    max_waiting: most,
+    when_full: most === null ? "refuse" : texts.full,
   };
+}
+
+/** Whether the rule is that of a queue, the only one with a bound. */
+function ofQueue({ name }: Texts): boolean {
+  return /^queue(:|$)/.test(name.trim());
 }
 
 export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: string }): JSX.Element {
@@ -159,6 +171,28 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
           />
         )}
       </div>
+      {ofQueue(value) && (
+        <div class="pair">
+          <TextField
+            label="Waiting jobs"
+            type="number"
+            optional
+            value={value.most}
+            onInput={(most) => set({ most })}
+            hint="Jobs that may wait to be started."
+          />
+          <SelectField
+            label="When the queue is full"
+            value={value.full}
+            choices={[
+              ["refuse", "refuse new jobs"],
+              ["drop_oldest", "cancel the oldest"],
+              ["drop_lowest", "cancel those of a lower priority"],
+            ]}
+            onChange={(full) => set({ full: full as WhenFull })}
+          />
+        </div>
+      )}
     </Dialog>
   );
 }

@@ -20,6 +20,8 @@ export function ruleWords(rule: Rule): string {
     const bucket = rule.how === "bucket" ? `, bursts of ${count(rule.burst ?? rule.rate)}` : "";
     parts.push(`${plural(rule.rate, "start")} per ${PER[rule.per] ?? duration(rule.per)}${bucket}`);
   }
+  if (rule.max_waiting !== null)
+    parts.push(`${count(rule.max_waiting)} waiting, then ${rule.when_full.replace("_", " the ")}`);
   return parts.join(", ") || "none";
 }
 

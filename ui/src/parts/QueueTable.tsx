@@ -103,6 +103,15 @@ function Row({ of: each }: { of: QueueRow }): JSX.Element {
   );
 }
 
+/** The jobs that the bound of a queue counts. */
+export function waits(of: QueueRow): number {
+  return of.queued + of.scheduled + of.blocked;
+}
+
+function isFull(of: QueueRow): boolean {
+  return of.max_waiting !== null && waits(of) >= of.max_waiting;
+}
+
 export function QueueState({ of: each, filled }: { of: QueueRow; filled?: boolean }): JSX.Element {
   const more = filled ? { filled } : {};
   if (each.paused) {
@@ -113,6 +122,12 @@ export function QueueState({ of: each, filled }: { of: QueueRow; filled?: boolea
       </Badge>
     );
   }
+  if (isFull(each))
+    return (
+      <Badge of="blocked" {...more}>
+        full
+      </Badge>
+    );
   if (each.running)
     return (
       <Badge of="running" {...more}>

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from treadle.admin.estimate.fleet import Extra
 from treadle.admin.estimate.snapshot import Snapshot
-from treadle.admin.explain.wording import command, count, resume, set_limit
+from treadle.admin.explain.wording import command, count, resume, set_limit, start_worker
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record, State
 from treadle.storage.row_rules import costs
@@ -49,7 +49,7 @@ def of_queue(copy: Snapshot, queue: str) -> Iterator[Option]:
 
 def _more_workers(copy: Snapshot, queue: str) -> Iterator[Option]:
     slots = next((worker.slots for worker in copy.workers if queue in worker.queues), SLOTS)
-    start = _plain(command("worker", "--queues", queue, "--concurrency", str(slots)))
+    start = _plain(start_worker(queue, "--concurrency", str(slots)))
     for number in (1, 2):
         what = f"{count(number, 'more worker')} with {count(slots, 'slot')}{' each' if number > 1 else ''}"
         yield Option(what, start, Extra(workers=number, slots=slots))
@@ -58,7 +58,8 @@ def _more_workers(copy: Snapshot, queue: str) -> Iterator[Option]:
 def _of_limit(use: LimitUse) -> Iterator[Option]:
     rule = use.behind if use.pauses and use.behind is not None else use.rule
     if use.pauses or rule.slots == 0:
-        if rule.slots == 0 or any(pause.why == "paused" for pause in use.pauses):
+        # A hold ends by itself; the command does not end it.
+        if any(pause.why == "paused" for pause in use.pauses) or not use.pauses:
             yield Option(f"{use.key!r} is resumed", _plain(resume(use.rule.name)), Extra(resumed=(use.rule.name,)))
         return
     if rule.slots is not None:

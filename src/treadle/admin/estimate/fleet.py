@@ -10,6 +10,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -21,6 +22,7 @@ from treadle.admin.estimate.loading import chunk_of
 from treadle.admin.estimate.snapshot import Snapshot
 from treadle.core.limit_model import Limit, LimitChange, Resume
 from treadle.core.model import Claim, NewJob, Outcome, Record, State
+from treadle.errors import QueueFull
 from treadle.policy.retry import DEFAULT
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.transfer import MoveState
@@ -101,7 +103,8 @@ class VirtualFleet:
         for each in copy.workers:
             if each.age <= each.ttl / 9 + 1 and each.queues:
                 starts = copy.now + max(0.0, each.paused - each.age)
-                found.append(_Worker(each.worker, each.queues, each.tasks, each.slots, starts))
+                slots = 0 if each.draining else each.slots  # its running jobs end; it claims no more
+                found.append(_Worker(each.worker, each.queues, each.tasks, slots, starts))
         like = [each for each in found if self._serves(each)]
         tasks = like[0].tasks if like else dict.fromkeys(row.job.task for row in copy.rows)
         queues = like[0].queues if like else tuple(dict.fromkeys(row.job.queue for row in copy.rows))
@@ -134,7 +137,6 @@ class VirtualFleet:
         """Plan what happens by itself later, and make the changes that this run tries out."""
         names, extra = self._extra.resumed, self._extra
         changes: list[LimitChange] = [Resume(name, "paused") for name in names]
-        changes += [Resume(name, "held") for name in names]
         if changes or extra.limits:
             at_once(self._storage.set_limits([*changes, *extra.limits]))
         for use in self._copy.limits:
@@ -234,8 +236,9 @@ class VirtualFleet:
             job = self._chance.choice(examples)
             number = next(self._number)
             fresh = replace(job, id=f"~{number}", key=None, after=(), root=None, parent=None, nonce=None)
-            self.open[job.queue].add(fresh.id)
-            at_once(self._storage.enqueue([fresh]))
+            with suppress(QueueFull):  # a full queue refuses it in the run, too
+                at_once(self._storage.enqueue([fresh]))
+                self.open[job.queue].add(fresh.id)
             self._arrives(rate, examples)
 
         self._at(self.now + self._chance.expovariate(rate), arrive)

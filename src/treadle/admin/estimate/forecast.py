@@ -80,7 +80,11 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
     moments = watch.repeat(run, NOTHING, MOST, SHARE)
     empty = _range(moments)
     each = next((each for each in copy.glance.queues if each.name == queue), None)
-    serving = [worker for worker in copy.workers if queue in worker.queues and worker.age <= worker.ttl / 9 + 1]
+    serving = [
+        worker
+        for worker in copy.workers
+        if queue in worker.queues and worker.age <= worker.ttl / 9 + 1 and not worker.draining
+    ]
     slots, arriving = sum(worker.slots for worker in serving), copy.arriving.get(queue, 0.0)
     tasks = [row.job.task for row in (*copy.rows, *copy.recent) if row.job.queue == queue]
     mean = sum(durations.mean(queue, task) for task in tasks) / len(tasks) if tasks else None

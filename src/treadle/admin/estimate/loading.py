@@ -46,8 +46,12 @@ def _edges(row: Record, rows: dict[str, Record]) -> Iterator[Edge]:
 
 
 def _rule(use: LimitUse) -> Limit | None:
-    """The rule that acts when nothing pauses the limit."""
-    return use.behind if use.pauses else use.rule
+    """The rule that acts when nothing pauses the limit. A run sheds no job: it asks when jobs start, not whether."""
+    rule = use.behind if use.pauses else use.rule
+    if rule is None or rule.when_full == "refuse":
+        return rule
+    found = replace(rule, max_waiting=None, when_full="refuse")
+    return None if found.empty else found
 
 
 def _unseen(copy: Snapshot) -> Iterator[Record]:

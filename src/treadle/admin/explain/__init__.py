@@ -7,12 +7,14 @@ command that changes it. `reading` reads the facts, the other modules make sente
 from __future__ import annotations
 
 from treadle.admin.explain.facts import Facts, is_due, limits_within, waits_since
-from treadle.admin.explain.limited import blocked, by_parent, queue_blocks
+from treadle.admin.explain.further import further
+from treadle.admin.explain.limited import blocked, by_parent, closed_limit, queue_blocks
 from treadle.admin.explain.queued import queued
 from treadle.admin.explain.running import overdue, running, scheduled
+from treadle.admin.explain.shed import shed
 from treadle.admin.explain.waiting import ended, waiting
 from treadle.admin.explain.wording import MOST_AHEAD, at, command, lasting
-from treadle.core.model import State
+from treadle.core.model import SHED, State
 
 __all__ = ["MOST_AHEAD", "Facts", "explain", "limits_within"]
 
@@ -24,6 +26,8 @@ def explain(facts: Facts) -> str:
     row, mark = facts.row, facts.mark
     if mark is not None and mark.role == "gone":
         return f"Its storage was moved to {mark.other}: look there. Its row here is out of date and says {row.state}."
+    if row.reason == SHED:
+        return shed(facts)
     if row.state.final:
         return ended(facts)
     if row.state is State.RUNNING:
@@ -31,9 +35,11 @@ def explain(facts: Facts) -> str:
     if row.state is State.WAITING:
         return waiting(facts) + _deadline(facts)
     if mark is not None and mark.role == "closing":
-        undo = command("move", "SOURCE", mark.other, "--abort")
+        undo = command("move", "SOURCE", mark.other, options=["--abort"])
         there = f"Its storage is being moved to {mark.other}: no job starts here any more, and it runs there afterwards"
         return f"{there}; {undo} aborts the move."
+    if facts.late:
+        return _late(facts)
     return _ready(facts) + _since(facts) + _deadline(facts)
 
 
@@ -42,15 +48,23 @@ def _ready(facts: Facts) -> str:
     if row.queue_position is not None:
         return f"{'Its function has run, and its ending is due. ' if row.function_done else ''}{_in_queue(facts)}"
     if row.blocked_on is not None:
-        return by_parent(row.blocked_on, facts) or blocked(row.blocked_on, facts)
-    return overdue(facts, _in_queue(facts)) if is_due(row, facts.now) else scheduled(facts)
+        said = by_parent(row.blocked_on, facts) or blocked(row.blocked_on, facts)
+        return said + further(facts, row.blocked_on, due=True)
+    if is_due(row, facts.now):
+        return overdue(facts, _in_queue(facts))
+    return scheduled(facts) + further(facts, None, due=False)
 
 
 def _in_queue(facts: Facts) -> str:
     if facts.row.function_done:  # no limit holds back an ending
         return queued(facts)
-    by_its_parent = by_parent(f"queue:{facts.row.job.queue}", facts) or by_parent("queue", facts)
-    return by_its_parent or queue_blocks(facts) or queued(facts)
+    own = f"queue:{facts.row.job.queue}"
+    if (of_queue := by_parent(own, facts) or by_parent("queue", facts) or queue_blocks(facts)) is not None:
+        return of_queue + further(facts, own, due=True)
+    if (shut := closed_limit(facts)) is not None:
+        key, words = shut
+        return words + further(facts, key, due=True)
+    return queued(facts) + further(facts, None, due=True)
 
 
 def _since(facts: Facts) -> str:
@@ -67,7 +81,16 @@ def _deadline(facts: Facts) -> str:
     row, now = facts.row, facts.now
     if row.deadline_at is None or row.function_done:
         return ""
-    left = row.deadline_at - now
-    if left <= 0:
-        return f" Its deadline passed at {at(row.deadline_at)}: it fails with the next claim."
-    return f" It fails at {at(row.deadline_at)}, in {lasting(left)}, unless it has ended by then."
+    if not facts.late:
+        return f" It fails at {at(row.deadline_at)}, in {lasting(row.deadline_at - now)}, unless it has ended by then."
+    if row.state is State.RUNNING and row.due_at is not None and row.due_at > now:
+        return f" Its deadline passed at {at(row.deadline_at)}: its worker ends it, or the next claim after its lease."
+    return f" {_late(facts)}"
+
+
+def _late(facts: Facts) -> str:
+    """The sentence for a job whose deadline has passed. Any claim ends it, by a worker of any queue."""
+    said = f"Its deadline passed at {at(facts.row.deadline_at)}: it fails with the next claim"
+    if facts.glance.workers:
+        return f"{said}."
+    return f"{said}, and no worker is running to make one: {command('worker')} starts one."

@@ -29,6 +29,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     parent     the running job whose function enqueued it
     holder     the job that has its key and still runs
     mark       the move that the storage takes part in
+    paused     for limits that an operator has paused: when and by whom, as far as the audit log says
     """
 
     row: Record
@@ -42,11 +43,29 @@ class Facts(Struct, frozen=True, kw_only=True):
     parent: Record | None = None
     holder: Record | None = None
     mark: MoveState | None = None
+    paused: Mapping[str, tuple[float, str]] = {}
 
     def use_of(self, *keys: str) -> LimitUse | None:
         """The first of these limits that has a rule."""
         uses = {use.key: use for use in self.glance.limits}
         return next((uses[key] for key in keys if key in uses), None)
+
+    def rule_of(self, key: str) -> LimitUse | None:
+        """The rule that this key obeys: its own, otherwise that of the name before the colon, whose use is another
+        one."""
+        return self.use_of(key, key.partition(":")[0])
+
+    @property
+    def waiting_row(self) -> Record:
+        """The row, which also waits for the former holder of its key by name."""
+        row = self.row
+        return row if self.holder is None else replace(row, after=(*row.after, self.holder.job.id))
+
+    @property
+    def late(self) -> bool:
+        """Whether its deadline has passed."""
+        row = self.row
+        return row.deadline_at is not None and row.deadline_at <= self.now and not row.function_done
 
     def holders(self, key: str) -> list[Record]:
         """The running jobs that hold slots of a limit."""

@@ -6,7 +6,8 @@ from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.wording import at, count, jobs, lasting, named, on_job, resume, set_limit, worker_of
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Record
-from treadle.storage.row_rules import costs
+from treadle.storage.admission import Usage, slots_fit
+from treadle.storage.row_rules import costs, named_costs
 
 
 def by_parent(key: str, facts: Facts) -> str | None:
@@ -31,19 +32,23 @@ def blocked(key: str, facts: Facts) -> str:
     use = facts.use_of(key)
     if use is None:
         return f"It is blocked until the limit {key!r} has room (its rule was removed, or this token does not show it)."
-    if (closed := _closed(f"The limit {key!r}", use)) is not None:
-        return closed
+    if (shut := closed(f"The limit {key!r}", use, facts)) is not None:
+        return f"{shut}."
     rule, cost = use.rule, dict(costs(facts.row.job)).get(key, 1)
     others = f"{count(use.blocked, 'job')} {'is' if use.blocked == 1 else 'are'} blocked"
-    if use.next_start is not None:
+    if use.next_start is not None and _slots_fit(use, cost):
         used_up = _rate_used_up(f"the rate of the limit {key!r}", use, facts.now)
         return f"It is blocked: {used_up}; {others}{_faster(rule)}."
     used = [f"{use.used} of {rule.slots} slots in use"] if rule.slots is not None else []
     used += [f"{use.starts} of {_rate(rule)} used"] if rule.rate is not None else []
     costly = [f"it needs {cost}"] if cost > 1 else []
     room = f"It is blocked until the limit {key!r} has room ({', '.join([*used, *costly, others])})"
-    if rule.slots is not None and use.used + min(cost, rule.slots) > rule.slots:
-        return f"{room}{_held(key, use, facts)}; {set_limit(rule, slots=use.used + cost)} makes room for it."
+    if rule.slots is not None and not _slots_fit(use, cost):
+        also, raised = _rate_too(use, facts.now)
+        held = f"{room}{_held(key, use, facts)}{also}"
+        return f"{held}; {set_limit(rule, slots=use.used + cost, rate=raised)} makes room for it."
+    if rule.rate and use.starts + cost > rule.rate and not facts.rivals:
+        return f"{room}: {_faster(rule).removeprefix('; ')}."
     return f"{room}{_kept_for(key, facts)}."
 
 
@@ -53,14 +58,14 @@ def queue_blocks(facts: Facts) -> str | None:
     use = facts.use_of(f"queue:{queue}", "queue")
     if use is None:
         return None
-    if (closed := _closed(f"Its queue {queue!r}", use)) is not None:
-        return closed
+    if (shut := closed(f"Its queue {queue!r}", use, facts)) is not None:
+        return f"{shut}."
     rule = use.rule
     if rule.slots is not None and use.used >= rule.slots:
-        raised = set_limit(rule, slots=use.used + 1)
-        held = _held(f"queue:{queue}", use, facts)
+        also, rate = _rate_too(use, facts.now)
+        held = f"{_held(f'queue:{queue}', use, facts)}{also}"
         runs = f"Its queue {queue!r} runs {use.used} of at most {rule.slots} jobs at once"
-        return f"{runs}{held}; {raised} lets one more run."
+        return f"{runs}{held}; {set_limit(rule, slots=use.used + 1, rate=rate)} lets one more run."
     if use.next_start is not None:
         ahead = facts.ahead
         behind = f"; {jobs(ahead)} {'is' if ahead == 1 else 'are'} ahead of it" if ahead else ""
@@ -69,26 +74,64 @@ def queue_blocks(facts: Facts) -> str | None:
     return None
 
 
-def _closed(what: str, use: LimitUse) -> str | None:
-    """The sentence for a limit that lets nothing start until somebody changes it, or a job's request has run out."""
-    if use.rule.slots == 0:
-        return _shut(what, use)
-    if use.rule.rate == 0:  # Treadle never sets it, but other programs may store it
-        return f"{what} lets no job start because its rate is 0: {set_limit(use.rule, rate=1)} lets one start."
+def closed_limit(facts: Facts) -> tuple[str, str] | None:
+    """The first limit that a queued job names and that lets nothing start, with its sentence: the next claim blocks the
+    job."""
+    for key, _ in named_costs(facts.row.job):
+        use = facts.rule_of(key)
+        if use is not None and (shut := closed(f"The limit {key!r}", use, facts)) is not None:
+            return key, f"{shut}."
     return None
 
 
-def _shut(what: str, use: LimitUse) -> str:
-    """The sentence for a limit that is paused by an operator or held by a job."""
+def closed(what: str, use: LimitUse, facts: Facts) -> str | None:
+    """The words for a limit that lets nothing start until somebody changes it, or a job's request has run out."""
+    if use.rule.slots == 0:
+        return _shut(what, use, facts)
+    if use.rule.rate == 0:  # Treadle never sets it, but other programs may store it
+        return f"{what} lets no job start because its rate is 0: {set_limit(use.rule, rate=1)} lets one start"
+    return None
+
+
+def full(what: str, key: str, cost: int, use: LimitUse, facts: Facts) -> str | None:
+    """The words for a limit that has no room now."""
+    rule = use.rule
+    if rule.slots is not None and not _slots_fit(use, cost):
+        needs = f", and it needs {cost:,}" if cost > 1 else ""
+        return f"{what} has {use.used:,} of {rule.slots:,} slots in use{needs}{_held(key, use, facts)}"
+    return _rate_used_up(f"the rate of {what}", use, facts.now) if use.next_start is not None else None
+
+
+def _slots_fit(use: LimitUse, cost: int) -> bool:
+    return slots_fit(use.rule, Usage(used=use.used), cost)
+
+
+def _shut(what: str, use: LimitUse, facts: Facts) -> str:
+    """The words for a limit that is paused by an operator or held by a job."""
     rest = next((pause for pause in use.pauses if pause.why == "held"), None)
     until = f"until {at(rest.until)}" if rest is not None and rest.until is not None else "for a while"
     if rest is None or len(use.pauses) > 1:
         slots = "" if use.pauses else " (0 slots)"
         also = f"; it also rests {until}, because a job requested that" if rest is not None else ""
-        return f"{what} is paused{slots}: {resume(use.rule.name)} resumes it{also}."
+        return f"{what} is paused{slots}{_paused_by(use, facts)}: {resume(use.rule.name)} resumes it{also}"
     return (
-        f"{what} rests {until} because a job requested that (`Defer(limit=...)`, as after a 429); it resumes by itself."
+        f"{what} rests {until} because a job requested that (`Defer(limit=...)`, as after a 429); it resumes by itself"
     )
+
+
+def _paused_by(use: LimitUse, facts: Facts) -> str:
+    if use.rule.name not in facts.paused:
+        return ""
+    when, by = facts.paused[use.rule.name]
+    return f" ({by or 'an operator'} paused it at {at(when)})"
+
+
+def _rate_too(use: LimitUse, now: float) -> tuple[str, int | None]:
+    """Words and a higher rate for a limit whose slots are taken, if its rate is used up, too."""
+    if use.next_start is None:
+        return "", None
+    opens = f"no start is possible before {at(use.next_start)}, in {lasting(use.next_start - now)}"
+    return f"; its rate ({_rate(use.rule)}) is used up, too: {opens}", 2 * (use.rule.rate or 1)
 
 
 def _rate_used_up(whose: str, use: LimitUse, now: float) -> str:

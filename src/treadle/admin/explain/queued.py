@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from treadle.admin.explain.facts import Facts, declined_by, lost_by
 from treadle.admin.explain.limited import own_parent
+from treadle.admin.explain.placement import placed
 from treadle.admin.explain.wording import at, count, jobs, lasting, named, start_worker, worker_of
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence
@@ -20,10 +21,14 @@ _FULL = "all slots of the"
 def queued(facts: Facts) -> str:
     """The sentence for a queued job that no limit blocks."""
     row, queue, task = facts.row, facts.row.job.queue, facts.row.job.task
+    if (lacks := placed(facts)) is not None:
+        return f"It is queued, and {lacks}."
     serving = serve(facts)
     if not serving:
+        if queue == SYSTEM_QUEUE:
+            return f"It is queued, and no worker is running: {start_worker(queue)} starts one."
         return f"It is queued, and no worker serves its queue {queue!r}: {start_worker(queue)} starts one."
-    able = [worker for worker in serving if task in worker.tasks or queue == SYSTEM_QUEUE or row.function_done]
+    able = able_to_run(serving, facts)
     if not able:
         several = f"none of the {len(serving)} workers" if len(serving) > 1 else "the only worker"
         has = "has" if len(serving) > 1 else "does not have"
@@ -32,10 +37,8 @@ def queued(facts: Facts) -> str:
         return f"It is queued, but {misfit}; {start_worker(queue)} with that code runs it."
     if (held_up := _held_up(able, facts)) is not None:
         return f"It is queued, but {held_up}."
-    able = [worker for worker in able if not is_silent(worker) and not _pauses(worker)]
-    # The workers' figures are as old as their heartbeats; the rows are current.
-    runs = sum(each.running for each in facts.glance.queues if each.name == queue)
-    free = sum(worker.slots for worker in able) - max(runs, sum(worker.running for worker in able))
+    able = [worker for worker in able if claims(worker)]
+    free = sum(_free(worker, facts) for worker in able)
     if facts.ahead:
         place = f"It is queued behind {jobs(facts.ahead)} in queue {queue!r}{_turn(facts)}"
         if free <= 0:
@@ -55,6 +58,27 @@ def serve(facts: Facts) -> list[Presence]:
     """The workers that claim from its queue. Any worker may maintain the storage, and only one of them does."""
     queue = facts.row.job.queue
     return [worker for worker in facts.glance.workers if queue in worker.queues or queue == SYSTEM_QUEUE]
+
+
+def able_to_run(serving: Sequence[Presence], facts: Facts) -> list[Presence]:
+    """Those of the workers that have the task, which the ending of a job and Treadle's own jobs do not need."""
+    row = facts.row
+    return [
+        worker
+        for worker in serving
+        if row.job.task in worker.tasks or row.job.queue == SYSTEM_QUEUE or row.function_done
+    ]
+
+
+def claims(worker: Presence) -> bool:
+    """Whether it claims jobs now: its heartbeats come, no throttle pauses it, and it is not being replaced."""
+    return not is_silent(worker) and not _pauses(worker) and not worker.draining
+
+
+def _free(worker: Presence, facts: Facts) -> int:
+    """The free slots of a worker. Its own figures are as old as its heartbeat; the rows are current."""
+    runs = sum(worker_of(row) == worker.worker for row in facts.running)
+    return max(0, worker.slots - max(runs, worker.running))
 
 
 def is_silent(worker: Presence) -> bool:
@@ -102,6 +126,16 @@ def _held_up(able: Sequence[Presence], facts: Facts) -> str | None:
             f"the last heartbeat of {which} that can run it came {lasting(last.age)} ago ({last.worker}): if it was "
             f"killed or its machine has stopped, start another one: {start_worker(facts.row.job.queue)}"
         )
+    if not [worker for worker in heard if not worker.draining]:
+        which = f"all {len(heard)} workers that can run it" if len(heard) > 1 else f"worker {heard[0].worker!r}"
+        what = (
+            "claim no more jobs, because their processes are"
+            if len(heard) > 1
+            else ("claims no more jobs, because its process is")
+        )
+        start = start_worker(facts.row.job.queue)
+        return f"{which} {what} replaced ({heard[0].draining}); {start} starts another one"
+    heard = [worker for worker in heard if not worker.draining]
     if all(_pauses(worker) for worker in heard):
         which = f"all {len(heard)} workers that can run it" if len(heard) > 1 else f"worker {heard[0].worker!r}"
         ends = min(now - worker.age + worker.paused for worker in heard)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from treadle.admin.explain.facts import Facts, is_due, limits_within, made_by
+from treadle.admin.explain.pauses import paused_by
 from treadle.core import ids
-from treadle.core.model import Record, State
+from treadle.core.model import SHED, Record, State
 from treadle.core.query_model import Glance, Query
 from treadle.storage.admission import Usage, slots_fit
 from treadle.storage.contract import Storage
 from treadle.storage.move_marks import mark_of
 from treadle.storage.row_rules import costs, order
 
+READINGS: Final = 5  # of the surroundings of a job that changes during each of them
 RUNS_READ: Final = 1_000  # running jobs among which the parent of a job and the holders of slots are looked for
 RIVALS_READ: Final = 200  # blocked or queued jobs of its queue that are compared with a job
 
@@ -37,49 +39,65 @@ class Reader:
         self._storage, self._visible, self._position = storage, visible, position
         self._reach, self._now = reach, now
 
-    async def facts(self, row: Record) -> Facts:
+    async def facts_of(self, get: Callable[[], Awaitable[Record]]) -> Facts:
+        """A job and its surroundings. They are read again if the job changes meanwhile: its former state would be
+        explained by causes of the next one."""
+        row = await get()
+        for _ in range(READINGS):
+            facts = await self._facts(row)
+            before, row = row, await get()
+            if _same(before, row):
+                break
+        return facts
+
+    async def _facts(self, row: Record) -> Facts:
         mark = await mark_of(self._storage)
         seen = limits_within(await self._seen(row), self._reach)
         if mark is not None and mark.role in ("gone", "closing"):
-            return Facts(row=row, glance=seen, now=self._now, mark=mark)
+            return Facts(row=row, glance=seen, now=seen.at, mark=mark)
         if row.state is State.WAITING:
             ups = [self._visible(up) for up in await self._storage.get(row.after)]
             holder = await self._holder(row, ups)
             return Facts(
                 row=row,
                 glance=seen,
-                now=self._now,
+                now=seen.at,
                 upstreams=dict(zip(row.after, ups, strict=False)),
                 holder=holder,
                 mark=mark,
             )
+        runs = await self._running(row) if _needs_runs(row, seen.at) else ()
         if row.state is not State.READY:
-            return Facts(row=row, glance=seen, now=self._now, mark=mark)
-        waits = row.queue_position is not None or row.blocked_on is not None or is_due(row, self._now)
-        runs = await self._running(row) if waits else ()
+            return Facts(row=row, glance=seen, now=seen.at, mark=mark, paused=await self._paused(row, seen))
         ahead = await self._position(row) if row.queue_position is not None else None
         return Facts(
             row=row,
             glance=seen,
-            now=self._now,
+            now=seen.at,
             ahead=ahead,
             first=await self._first(row) if ahead else None,
             running=runs,
             rivals=await self._rivals(row, seen),
             parent=made_by(runs, row.job.id) if ids.stem(row.job.id) is not None else None,
             mark=mark,
+            paused=await self._paused(row, seen),
         )
 
     async def _seen(self, row: Record) -> Glance:
-        """Queues, workers and limits where the sentence needs them."""
-        blocked = row.state is State.READY and row.queue_position is None and row.blocked_on is not None
-        if blocked:
-            return Glance(at=self._now, limits=await self._storage.limits())
-        ready = row.state is State.READY and (row.queue_position is not None or is_due(row, self._now))
+        """Queues, workers and limits where the sentence needs them, and the storage's time, which decides what is due:
+        the clock of this process may differ."""
+        if row.reason == SHED:
+            return Glance(at=self._now, limits=await self._storage.limits(use=False))
         cancelled = row.state is State.CANCELLED and row.worker is not None
-        if ready or cancelled or row.state is State.RUNNING:
-            return await self._storage.glance()
-        return Glance(at=self._now)
+        return await self._storage.glance() if cancelled or not row.state.final else Glance(at=self._now)
+
+    async def _paused(self, row: Record, seen: Glance) -> Mapping[str, tuple[float, str]]:
+        """Which operator has paused its limits. A caller that may not see every queue may not read the audit log."""
+        if self._reach or self._storage.capabilities.queues:
+            return {}
+        own = {name for key, _ in costs(row.job) for name in (key, key.partition(":")[0])}
+        shut = {use.rule.name for use in seen.limits if any(pause.why == "paused" for pause in use.pauses)}
+        return await paused_by(self._storage, shut & own)
 
     def _queue(self, row: Record) -> str | None:
         """The queue that a query must name for a caller that may not see all of them."""
@@ -111,8 +129,9 @@ class Reader:
         return tuple(sorted(ahead, key=lambda each: (each.queue_position is None, order(each))))
 
     async def _holder(self, row: Record, ups: list[Record | None]) -> Record | None:
-        """The job from which a waiting job has taken its key, if it waits for that one only."""
-        if row.job.key is None or row.started_at is not None or [up for up in ups if up is None or not up.state.final]:
+        """The job from which a waiting job has taken its key, if it waits for that one, too."""
+        named = sum(up is None or not up.state.final for up in ups)
+        if row.job.key is None or row.started_at is not None or (named and row.pending <= named):
             return None
         key = row.job.key
         for query in (
@@ -123,3 +142,16 @@ class Reader:
                 if each.job.key == key and each.job.id != row.job.id and self._visible(each):
                     return each
         return None
+
+
+def _needs_runs(row: Record, now: float) -> bool:
+    """Whether the sentence may name running jobs."""
+    return row.state is State.READY and (
+        row.queue_position is not None or row.blocked_on is not None or is_due(row, now)
+    )
+
+
+def _same(one: Record, other: Record) -> bool:
+    """Whether nothing has happened to a job that a sentence about it depends on."""
+    where = (one.queue_position, one.blocked_on, one.pending) == (other.queue_position, other.blocked_on, other.pending)
+    return one.version == other.version and where

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from treadle.admin.explain.facts import Facts, declined_by, is_due
-from treadle.admin.explain.queued import is_silent, serve
+from treadle.admin.explain.limited import closed
+from treadle.admin.explain.queued import able_to_run, claims, is_silent, serve
 from treadle.admin.explain.wording import at, command, lasting, on_job, worker_of
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence, Record
@@ -50,10 +51,19 @@ def _lasts(left: float, facts: Facts) -> str:
         worker = _worker(facts)
         silent = worker is not None and is_silent(worker)
         return f"lasts another {left:.0f} s" + (", after which another worker claims the job" if silent else "")
-    taken = "so the job will soon be claimed again"
-    if not [worker for worker in serve(facts) if not is_silent(worker)]:
-        taken = f"and no worker serves its queue {facts.row.job.queue!r} to claim the job again"
-    return f"expired {-left:.0f} s ago, {taken}"
+    return f"expired {-left:.0f} s ago{_claimed_again(facts)}"
+
+
+def _claimed_again(facts: Facts) -> str:
+    """The consequence of an expired lease: the next claim queues the job, then it waits as every queued job."""
+    queue = facts.row.job.queue
+    if facts.late:
+        return ""
+    if not [worker for worker in able_to_run(serve(facts), facts) if claims(worker)]:
+        return f", and no worker serves its queue {queue!r} to claim the job again"
+    use = facts.rule_of(f"queue:{queue}")
+    shut = closed(f"its queue {queue!r}", use, facts) if use is not None else None
+    return f", and {shut}" if shut else ", so the job will soon be claimed again"
 
 
 def still_running(facts: Facts) -> str:
@@ -73,7 +83,10 @@ def scheduled(facts: Facts) -> str:
     row, now = facts.row, facts.now
     if row.job.queue == SYSTEM_QUEUE and dict(row.checkpoints).get("paused"):
         return _paused_schedule(row)
+    schedule = _schedule(row)
     when = f"at {at(row.due_at)}, in {lasting(max(0.0, (row.due_at or now) - now))}"
+    if row.deadline_at is not None and row.due_at == row.deadline_at and not row.function_done:
+        when = "only after its deadline"
     if (worker := declined_by(row)) is not None:
         why = f"worker {worker!r} declined it (accept=), and it is offered again {when}"
     elif (step := _sleeps(row)) is not None:
@@ -86,6 +99,9 @@ def scheduled(facts: Facts) -> str:
             why = f"it ran when the jobs were moved here, or deferred itself, and it is due {when}"
     else:
         why = f"it is due {when}"
+    if schedule is not None:
+        once = command("schedules", "trigger", schedule)
+        return f"It is the schedule {schedule!r}, and {why}; {once} runs its job once at once."
     return f"It is not queued yet: {why}; {on_job('run-now', row)} queues it at once."
 
 
@@ -107,8 +123,15 @@ def _sleeps(row: Record) -> str | None:
     return None
 
 
+def _schedule(row: Record) -> str | None:
+    """The name of the schedule that this row of Treadle's own queue stores."""
+    if row.job.queue != SYSTEM_QUEUE:
+        return None
+    return next((each.removeprefix(_SCHEDULE) for each in row.job.labels if each.startswith(_SCHEDULE)), None)
+
+
 def _paused_schedule(row: Record) -> str:
-    name = next((each.removeprefix(_SCHEDULE) for each in row.job.labels if each.startswith(_SCHEDULE)), row.job.id)
+    name = _schedule(row) or row.job.id
     begin = command("schedules", "resume", name)
     if dict(row.checkpoints).get("paused") == "ended":
         return f"It is the schedule {name!r}, whose function returned no further time: {begin} begins it anew."

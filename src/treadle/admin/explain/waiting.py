@@ -30,7 +30,10 @@ def waiting(facts: Facts) -> str:
     done = "It has run and waits for its children" if row.function_done else "It waits"
     unknown = [id for id in open_ if upstreams[id] is None]
     strangers = f"; not stored yet: {', '.join(unknown[:3])}" if unknown else ""
-    return f"{done}: {count(row.pending, 'more job')} must end, of {_named(facts, open_)}{until}{strangers}."
+    if facts.holder is not None:  # it counts as one of the jobs, though the job does not name it
+        strangers += f"; one of them, {named(facts.holder)}, held its key {_key(row)!r} before"
+    must = "succeed" if row.job.required is not None and row.job.failures_allowed else "end"
+    return f"{done}: {count(row.pending, 'more job')} must {must}, of {_named(facts, open_)}{until}{strangers}."
 
 
 def _signal_ends(row: Record | None) -> str:

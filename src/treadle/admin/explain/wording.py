@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from treadle.core.clock import moment_text
+from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.limit_model import Limit
 from treadle.core.model import Record
 
+_GROUPS = ("jobs", "queues", "limits", "schedules")  # commands whose first word is that of a group
 MOST_AHEAD = 10_000  # queued jobs ahead of a job that are counted
 
 
@@ -40,8 +43,12 @@ def worker_of(row: Record) -> str:
 # --- commands
 
 
-def command(*words: str) -> str:
-    return f"`treadle {shlex.join(words)}`"
+def command(*words: str, options: Sequence[str] = ()) -> str:
+    """A command line for a shell: commands, arguments and options. `--` precedes arguments that begin with a dash."""
+    verbs = 2 if words[0] in _GROUPS else 1
+    if any(word.startswith("-") for word in words[verbs:]):
+        return f"`treadle {shlex.join([*words[:verbs], *options, '--', *words[verbs:]])}`"
+    return f"`treadle {shlex.join([*words, *options])}`"
 
 
 def on_job(verb: str, row: Record) -> str:
@@ -53,18 +60,28 @@ def resume(name: str) -> str:
     return command("queues", "resume", queue) if kind == "queue" and queue else command("limits", "resume", name)
 
 
-def set_limit(rule: Limit, slots: int | None = None, rate: int | None = None) -> str:
-    """The command that sets this rule with more slots or a higher rate. It repeats the other values of the rule."""
+def set_limit(rule: Limit, slots: int | None = None, rate: int | None = None, max_waiting: int | None = None) -> str:
+    """The command that sets this rule with more slots, a higher rate or a higher bound. It repeats the other values of
+    the rule."""
     slots, rate = rule.slots if slots is None else slots, rule.rate if rate is None else rate
-    words = ["limits", "set", rule.name]
-    words += [] if slots is None else ["--slots", str(slots)]
+    options = [] if slots is None else ["--slots", str(slots)]
     if rate is not None:
-        words += ["--rate", str(rate), "--per", f"{rule.per:.15g}"]
-        words += ["--how", "bucket"] if rule.how == "bucket" else []
-        words += ["--burst", str(max(rule.burst, rate))] if rule.burst is not None else []
-    words += ["--hold", "ended"] if rule.hold == "ended" else []
-    return command(*words)
+        options += ["--rate", str(rate), "--per", f"{rule.per:.15g}"]
+        options += ["--how", "bucket"] if rule.how == "bucket" else []
+        options += ["--burst", str(max(rule.burst, rate))] if rule.burst is not None else []
+    options += ["--hold", "ended"] if rule.hold == "ended" else []
+    most = rule.max_waiting if max_waiting is None else max_waiting
+    options += [] if most is None else ["--max-waiting", str(most)]
+    options += ["--when-full", rule.when_full] if rule.when_full != "refuse" else []
+    return command("limits", "set", rule.name, options=options)
 
 
-def start_worker(queue: str) -> str:
-    return command("worker", "--queues", queue)
+def start_worker(queue: str, *options: str) -> str:
+    """The command that starts a worker of a queue. A list of queues cannot hold a name with a comma, and none names
+    the queue of Treadle's own jobs: there it is the command for the queues of all tasks."""
+    if queue == SYSTEM_QUEUE or "," in queue:
+        return command("worker", options=options)
+    name = f"{queue}=1" if "=" in queue else queue  # the last `=` begins a weight
+    return command(
+        "worker", options=[*([f"--queues={name}"] if name.startswith("-") else ["--queues", name]), *options]
+    )

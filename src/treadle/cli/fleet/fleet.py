@@ -6,6 +6,7 @@ Each child has its own process group, so that Ctrl-C reaches it once, through th
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -17,10 +18,11 @@ from treadle.cli.child_protocol import Hello, Message, Orders, Vitals
 from treadle.cli.fleet.fleet_counts import FleetCounts
 from treadle.cli.fleet.fleet_health import verdict_of
 from treadle.cli.fleet.keeper import MARGIN, Keeper, Shared
+from treadle.cli.fleet.orphans import reap_orphans
 from treadle.cli.fleet.recycling import Recycling
 from treadle.cli.fleet.stuck_watch import StuckWatch
 from treadle.cli.fleet.worker_process import WorkerProcess
-from treadle.cli.output import FAILED, note, plural
+from treadle.cli.output import FAILED, note, plural, size
 from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.health import Verdict
@@ -55,6 +57,7 @@ class Fleet:
         self._inherited = inherited  # descriptors that each process gets
         self._say, self._greeted, self._environment = say, greeted, environment
         self._recycling = recycling or Recycling()
+        self._warned = False  # that the limit of memory is too small
         self._asked = 0  # calls of `stop`
         self._killer: asyncio.TimerHandle | None = None
         self._shared = Shared(orders, self._spawn, self.stop, say, self._recycling)
@@ -86,6 +89,8 @@ class Fleet:
         beside = [asyncio.create_task(StuckWatch(shared.live, self._recycling.restart_stuck, self._say).run())]
         if self.orders.count:
             beside.append(asyncio.create_task(self.counts.run()))
+        if os.getpid() == 1:
+            beside.append(asyncio.create_task(reap_orphans(lambda: [process.pid for process in shared.live])))
         try:
             await asyncio.gather(*keepers)
             while shared.live:  # those that were being replaced
@@ -156,6 +161,16 @@ class Fleet:
             if self._greeted is not None:
                 self._greeted(message, process.number)
         elif isinstance(message, Vitals) and process is keeper.current and process.claims.is_set():
-            reason = process.limits.reason(message, monotonic() - process.claims_since)
-            if reason is not None:
-                keeper.recycle(reason)
+            self._look(process, keeper, message)
+
+    def _look(self, process: WorkerProcess, keeper: Keeper, vitals: Vitals) -> None:
+        """Replace a process that is due. Say once if each new one would be due at once."""
+        if process.limits.too_small(process.idle_memory) and not self._warned:
+            self._warned = True
+            self._say(
+                f"{process.label} uses {size(process.idle_memory)} of memory before its first job, which is above the "
+                "limit: give --max-memory a larger size; until then processes are replaced once a minute at most"
+            )
+        reason = process.limits.reason(vitals, monotonic() - process.claims_since, process.idle_memory)
+        if reason is not None:
+            keeper.recycle(reason)

@@ -23,6 +23,14 @@ def greet(hello: Hello, processes: int) -> None:
     note(f"  queues  {queues}")
     note(f"  tasks   {tasks}")
     note(f"  slots   {hello.slots} in each of {plural(processes, 'process')}")
+    if hello.labels:
+        note(f"  labels  {', '.join(f'{name}={value}' if value else name for name, value in hello.labels.items())}")
+    if hello.resources:
+        each = ", ".join(f"{name}={amount:,}" for name, amount in hello.resources.items())
+        total = ", ".join(f"{name}={amount * processes:,}" for name, amount in hello.resources.items())
+        note(f"  has     {each} in each process" + (f"; {total} in all" if processes > 1 else ""))
+    for task in hello.misplaced:
+        note(f"  note    task {task!r} is left to other workers: it needs labels or resources that this one has not")
     for task, jobs in hello.strangers.items():
         wait = "waits" if jobs == 1 else "wait"
         of = f"{plural(jobs, 'job')} of task {task!r}"

@@ -59,7 +59,7 @@ class Keeper:
         self.draining: WorkerProcess | None = None  # the one that was replaced last
         self.unproven = 0  # starts in a row without a Hello
         self._due = asyncio.Event()
-        self._reason = ""
+        self._reason, self._is_replacing = "", False
         self._replaced: asyncio.Future[bool] | None = None
         self._not_before = 0.0  # by the monotonic clock
 
@@ -96,13 +96,14 @@ class Keeper:
 
     def recycle(self, reason: str) -> None:
         """Replace the process when it is its turn; not while the one before it still ends its jobs."""
-        if not self._due.is_set() and self.draining is None and monotonic() >= self._not_before:
+        is_under_way = self._due.is_set() or self._is_replacing or self.draining is not None
+        if not is_under_way and monotonic() >= self._not_before:
             self._reason = reason
             self._due.set()
 
     async def replace(self, reason: str) -> bool:
-        """Replace the process -> whether another one claims now. A process that is being restarted counts as
-        replaced."""
+        """Replace the process by one that starts from now on -> whether that claims. A process that is being restarted
+        counts as replaced."""
         if self.current is None or self._shared.stop.is_set():
             return True
         if self._replaced is None:
@@ -111,12 +112,11 @@ class Keeper:
         self._due.set()
         return await asyncio.shield(self._replaced)
 
-    def _answer(self, replaced: bool) -> None:
-        """The process was replaced, or could not be."""
+    def _request(self) -> asyncio.Future[bool] | None:
+        """Take the request that is due: the future that its caller waits for."""
         self._due.clear()
         waiting, self._replaced = self._replaced, None
-        if waiting is not None:
-            waiting.set_result(replaced)
+        return waiting
 
     # --- one process and those that replace it
 
@@ -143,7 +143,7 @@ class Keeper:
             return current.over.result()
         finally:
             self.current = None
-            self._answer(True)
+            _answer(self._request(), True)
 
     async def _my_turn(self) -> None:
         await self._due.wait()
@@ -160,24 +160,35 @@ class Keeper:
         shared = self._shared
         if old.over.done() or shared.stop.is_set():
             return
-        shared.say(f"{old.label} will be replaced: {self._reason}")
+        # Requests from here on are for the next turn: the new process may have imported the code before them.
+        reason, waiting, self._is_replacing = self._reason, self._request(), True
+        shared.say(f"{old.label} will be replaced: {reason}")
+        replaced = True
+        try:
+            replaced = await self._by_another(old, reason)
+        finally:
+            self._is_replacing = False
+            _answer(waiting, replaced)
+
+    async def _by_another(self, old: WorkerProcess, reason: str) -> bool:
+        shared = self._shared
         if shared.orders.ordered:  # two processes would start jobs out of order
-            self._drain(old)
+            self._drain(old, reason)
             await asyncio.wait((old.over,))
             if not shared.stop.is_set():
                 self.current = self._start()
-            self._answer(True)
-            return
+            return True
         new = self._start()
         await self._until_it_claims(new, old)
         if new.claims.is_set() or old.over.done():
             self.current = new
             if not old.over.done():
                 shared.say(f"{new.label} claims jobs; {old.label} lets its running jobs end")
-                self._drain(old)
-            self._answer(True)
-        elif not shared.stop.is_set():
+                self._drain(old, reason)
+            return True
+        if not shared.stop.is_set():
             await self._give_up(new, old)
+        return False
 
     async def _until_it_claims(self, new: WorkerProcess, old: WorkerProcess) -> None:
         """Until the new process claims or has ended, the old one has ended, the fleet stops, or STARTING s."""
@@ -198,14 +209,13 @@ class Keeper:
             await asyncio.wait((new.over,))
         self._shared.say(f"the replacement of {old.label} {what}; {old.label} goes on")
         self._not_before = monotonic() + AGAIN
-        self._answer(False)
 
-    def _drain(self, old: WorkerProcess) -> None:
+    def _drain(self, old: WorkerProcess, reason: str) -> None:
         """Let the process end its running jobs and exit; kill it if it does not."""
         grace = self._shared.recycling.drain
         lease = defaults.LEASE if self._shared.orders.lease is None else self._shared.orders.lease
         self.draining = old
-        old.send(Drain(self._reason, grace))
+        old.send(Drain(reason, grace))
         killer = asyncio.get_running_loop().call_later(grace + lease + MARGIN, self._kill, old)
         old.over.add_done_callback(functools.partial(self._drained, old, killer))
 
@@ -219,6 +229,12 @@ class Keeper:
             self.draining = None
         if not task.cancelled() and task.exception() is None and task.result():
             self._shared.say(f"{old.label} was replaced and {ended(task.result())}")
+
+
+def _answer(waiting: asyncio.Future[bool] | None, replaced: bool) -> None:
+    """Tell the caller of `replace` whether the process was replaced."""
+    if waiting is not None and not waiting.done():
+        waiting.set_result(replaced)
 
 
 def ended(code: int) -> str:

@@ -15,6 +15,7 @@ from treadle.cli.child_protocol import Vitals
 from treadle.cli.output import lasts, size
 
 JITTER: Final = 0.1  # share of a limit that is subtracted at most
+SETTLED: Final = 60.0  # s that a process claims at least if it was above the limit of memory before its first job
 DRAIN: Final = 3_600.0  # s that the jobs of a replaced process get to end
 
 
@@ -44,13 +45,25 @@ class Recycling:
             max_age=self.max_age and self.max_age * share,
         )
 
-    def reason(self, vitals: Vitals, age: float) -> str | None:
-        """Why a process with these vitals is due to be replaced; None if it is not."""
+    def too_small(self, idle: int) -> bool:
+        """Whether a process with this memory before its first job is above the limit, so that each new one is."""
+        return self.max_memory is not None and idle >= self.max_memory
+
+    def reason(self, vitals: Vitals, age: float, idle: int = 0) -> str | None:
+        """Why a process with these vitals is due to be replaced; None if it is not.
+
+        age   seconds since it claims
+        idle  its memory before its first job
+        """
         jobs = vitals.health.started
         if self.max_jobs is not None and jobs >= self.max_jobs:
             return f"it has started {jobs:,} jobs"
         if self.max_age is not None and age >= self.max_age:
             return f"it is {lasts(age)} old"
-        if self.max_memory is not None and vitals.memory >= self.max_memory:
+        if (
+            self.max_memory is not None
+            and vitals.memory >= self.max_memory
+            and (age >= SETTLED or not self.too_small(idle))
+        ):
             return f"it uses {size(vitals.memory)} of memory"
         return None

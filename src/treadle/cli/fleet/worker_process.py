@@ -48,6 +48,7 @@ class WorkerProcess:
         self._waiting = False  # for the reply to a Probe
         self.hello: Hello | None = None
         self.vitals: Vitals | None = None
+        self.idle_memory = 0  # bytes, before its first job
         self.numbers: Numbers | None = None  # of its last reply to a Count
         self._counting: asyncio.Future[None] | None = None  # until that reply
         self.claims = asyncio.Event()  # it has sent its Hello
@@ -147,6 +148,8 @@ class WorkerProcess:
             self.claims.set()
         elif isinstance(message, Vitals):
             self.vitals, self._waiting, self.unanswered = message, False, 0.0
+            if not message.health.started:
+                self.idle_memory = message.memory
         elif isinstance(message, Counted):
             self.numbers = message.numbers
             self._counted()

@@ -176,4 +176,6 @@ def _liveness(worker: WorkerView) -> Cell:
         return cell(f"! silent for {lasts(worker.age)}", "bad")
     if worker.paused > worker.age:
         return cell(f"throttled, {lasts(worker.paused - worker.age)}", "warn")
+    if worker.reserved:
+        return cell(f"keeps room for {worker.reserved}", "warn")
     return cell("leads" if worker.leader else "ready" if worker.running < worker.slots else "full", "good")

@@ -19,10 +19,11 @@ from treadle.compat.delayed.ids import id_of, shown
 from treadle.core import defaults
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Record, State
-from treadle.errors import UNREADABLE, StorageError, TreadleError
+from treadle.errors import UNREADABLE, QueueFull, StorageError, TreadleError
 from treadle.policy.retry import Policy, Retry
 from treadle.server.body_weight import SMALL
 from treadle.server.errors import Refused, json
+from treadle.server.full_queue import FullQueues
 from treadle.server.incoming_rows import users_row
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed, caller
@@ -100,7 +101,7 @@ class DelayedApi:
     """`POST /`, and operations to show, count and cancel jobs."""
 
     def __init__(self, core: AppCore, settings: Settings) -> None:
-        self._core, self._settings = core, settings
+        self._core, self._settings, self._full = core, settings, FullQueues(core)
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -111,8 +112,7 @@ class DelayedApi:
             Route("/{rest:path}", self._plainly(self.nothing), methods=METHODS),
         ]
 
-    @staticmethod
-    def _plainly(call: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    def _plainly(self, call: Callable[[Request], Any]) -> Callable[[Request], Any]:
         """Convert errors to this protocol: the body is {"message"}, and the status of a wrong body is 400."""
 
         async def endpoint(request: Request) -> Response:
@@ -122,6 +122,9 @@ class DelayedApi:
             except Refused as error:
                 status = 400 if error.status == 422 else error.status
                 return json(Said(error.problem.message), status, error.headers)
+            except QueueFull as error:
+                full = await self._full.refused(error)
+                return json(Said(full.problem.message), full.status, full.headers)
             except StorageError as error:
                 return json(Said(f"the job was not stored: {error}"), 503, {"Retry-After": "1"})
             except TreadleError as error:

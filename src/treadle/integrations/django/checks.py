@@ -36,6 +36,7 @@ def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
             hint="Add it to INSTALLED_APPS: it makes the tables of the jobs, and has the command and the admin pages.",
             id="treadle.E001",
         )
+    yield from _of_texts(alias, given)
     if given.url is not None:
         if given.commit == "same":
             yield checks.Error(
@@ -77,6 +78,13 @@ def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
         yield checks.Error(f"TASKS[{alias!r}]: jobs cannot be stored there: {error}", id="treadle.E002")
         return
     yield from _of_database(given.database, connection)
+
+
+def _of_texts(alias: str, given: BackendOptions) -> Iterator[Any]:
+    try:
+        given.check_texts()
+    except TreadleError as error:
+        yield checks.Error(f"TASKS[{alias!r}]['OPTIONS']: {error}", id="treadle.E007")
 
 
 def _no_database(alias: str, given: BackendOptions) -> Any:

@@ -6,13 +6,15 @@ storage without jobs.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from msgspec.structs import replace
 
 from treadle.core import clock
-from treadle.storage.contract import Bound, Capabilities
+from treadle.storage.contract import Capabilities
 from treadle.storage.memory import MemoryStorage
+from treadle.storage.optional_parts import Bound
 from treadle.storage.proxy import StorageProxy
 from treadle.storage.sqlite import make_tables_in_memory, within_memory
 
@@ -29,6 +31,10 @@ class InMemoryDatabase(StorageProxy):
 
     def within(self, given: Any) -> Bound:
         return within_memory(given, clock.wall)
+
+    async def oldest_open(self) -> float:
+        """Unknown: no job can be seen from here, so no text of a job may be deleted."""
+        return math.inf
 
     def make_tables(self, connection: Any) -> None:
         """Make Treadle's tables there, unless they are there. `connection` is Django's, outside of a transaction."""

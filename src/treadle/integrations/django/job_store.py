@@ -18,7 +18,7 @@ from django.db import connections
 from treadle.app import App
 from treadle.errors import BadOption, BadTask
 from treadle.integrations.django import bridge, database, discovery, options
-from treadle.integrations.django.compat import InvalidTask
+from treadle.integrations.django.compat import InvalidTask, InvalidTaskBackend
 from treadle.integrations.django.in_memory import InMemoryDatabase
 from treadle.integrations.django.known_tasks import Known, Raised, constants_of
 from treadle.integrations.django.signals import Endings
@@ -86,9 +86,9 @@ class JobStore:
         url = self.url
         if url.startswith(database.MEMORY):
             self.memory = InMemoryDatabase()
-            app = App(storage=self.memory)
+            app = App(storage=self.memory, **self.options.texts)
         else:
-            app = App(url, outbox=self._outbox())
+            app = App(url, outbox=self._outbox(), **self.options.texts)
         Endings(app, self).listen()
         return app
 
@@ -100,11 +100,11 @@ class JobStore:
         app.sync.close()
         url = self.url
         self.memory = InMemoryDatabase() if url.startswith(database.MEMORY) else None
-        in_memory = self.memory
-        choice = (
-            StorageChoice(url=url, outbox=self._outbox()) if in_memory is None else StorageChoice(storage=in_memory)
-        )
-        app._core.use(choice)
+        wrap = app._core.choice.wrap
+        if self.memory is None:
+            app._core.use(StorageChoice(url=url, outbox=self._outbox(), wrap=wrap))
+        else:
+            app._core.use(StorageChoice(storage=self.memory, wrap=wrap))
 
     @contextmanager
     def opened(self) -> Iterator[App]:
@@ -152,9 +152,15 @@ class JobStore:
 
 
 def store_for(given: options.BackendOptions) -> JobStore:
-    """The store of that place."""
+    """The store of that place. Raises InvalidTaskBackend if a backend with the same place stores texts otherwise."""
     with _making:
-        return _stores.setdefault(given.place, JobStore(given))
+        found = _stores.setdefault(given.place, JobStore(given))
+    if found.options.texts_summary != given.texts_summary:
+        raise InvalidTaskBackend(
+            "Two backends in TASKS have their jobs in one place, and differ in 'blobs', 'offload', 'keys' or 'redact'; "
+            "give them the same OPTIONS."
+        )
+    return found
 
 
 def store_of(alias: str) -> JobStore:

@@ -8,7 +8,10 @@ from typing import Any, Final, Literal, cast
 
 from msgspec import Struct
 
+from treadle.errors import BadOption
 from treadle.integrations.django.compat import InvalidTaskBackend
+from treadle.serialization.encryption import Keys
+from treadle.storage.payloads import Wrapping
 
 Commit = Literal["same", "after", "now", "outbox"]
 COMMITS: Final = ("same", "after", "now", "outbox")
@@ -24,6 +27,10 @@ class BackendOptions(Struct, frozen=True):
               "outbox": in the open transaction of `database`, and from there to the `url`
     migrate   whether `manage.py migrate` also makes and upgrades Treadle's tables
     modules   more modules with tasks, in addition to the `tasks` module of each installed app
+    blobs     where large arguments and results are stored: a folder, "s3://bucket/prefix", or an object; None: in rows
+    offload   the bytes of a text above which it is stored there; None: 64 KiB
+    keys      the keys that encrypt texts, the newest first; None: texts are stored as they are
+    redact    names of values that people must not see
     """
 
     database: str = "default"
@@ -32,6 +39,25 @@ class BackendOptions(Struct, frozen=True):
     commit: Commit = "same"
     migrate: bool = True
     modules: tuple[str, ...] = ()
+    blobs: Any = None
+    offload: int | None = None
+    keys: Keys | None = None
+    redact: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """The arguments of an App that say how texts are stored and shown."""
+        return {"blobs": self.blobs, "offload": self.offload, "keys": self.keys, "redact": self.redact}
+
+    def check_texts(self) -> None:
+        """Check `blobs`, `offload` and `keys`. Raises BadOption and BadUrl."""
+        if (self.blobs, self.offload, self.keys) != (None, None, None):
+            Wrapping.of(self.blobs, self.offload, self.keys)
+
+    @property
+    def texts_summary(self) -> tuple[object, ...]:
+        """The part that backends with the same place must have in common: they share one App."""
+        return self.blobs, self.offload, () if self.keys is None else self.keys.names, self.redact
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -65,17 +91,41 @@ def read(alias: str, given: Mapping[str, Any]) -> BackendOptions:
     migrate = given.get("migrate", True)
     if not isinstance(migrate, bool):
         raise _wrong(alias, "migrate", f"expected True or False, found {migrate!r}")
-    modules = given.get("modules", ())
-    if not isinstance(modules, list | tuple | set | frozenset) or not all(isinstance(each, str) for each in modules):
-        raise _wrong(alias, "modules", f"expected a list of module names, found {modules!r}")
+    offload = given.get("offload")
+    if offload is not None and (isinstance(offload, bool) or not isinstance(offload, int)):
+        raise _wrong(alias, "offload", f"expected a number of bytes or None, found {offload!r}")
     return BackendOptions(
         database=given.get("database", "default"),
         schema=given.get("schema", "treadle"),
         url=url,
         commit=cast("Commit", commit),
         migrate=migrate,
-        modules=tuple(modules),
+        modules=_names(alias, given, "modules", "module names"),
+        blobs=given.get("blobs"),
+        offload=offload,
+        keys=_keys(alias, given.get("keys")),
+        redact=_names(alias, given, "redact", "names of arguments and fields"),
     )
+
+
+def _names(alias: str, given: Mapping[str, Any], option: str, what: str) -> tuple[str, ...]:
+    names = given.get(option, ())
+    if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(each, str) for each in names):
+        raise _wrong(alias, option, f"expected a list of {what}, found {names!r}")
+    return tuple(names)
+
+
+def _keys(alias: str, given: object) -> Keys | None:
+    """Keys(...), or the texts of keys: one, or a list. No message shows a key."""
+    if given is None or isinstance(given, Keys):
+        return given
+    texts = given.replace(",", " ").split() if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
+        raise _wrong(alias, "keys", f"expected Keys(...) or a list of keys, found a {type(given).__name__}")
+    try:
+        return Keys(*texts)
+    except BadOption as error:
+        raise InvalidTaskBackend(f"TASKS[{alias!r}]['OPTIONS']: {error}.") from None
 
 
 def _wrong(alias: str, option: object, problem: str) -> Exception:

@@ -5,7 +5,8 @@ No payload, result, lane, key or label of a job becomes an attribute. In metrics
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ COUNT: Final = "messaging.batch.message_count"
 CLIENT: Final = "messaging.client.id"
 ERROR_TYPE: Final = "error.type"
 SERVER: Final = "server.address"
+OTHER_ERROR: Final = "_OTHER"  # of the conventions: a failure whose type has no name
 EXCEPTION_TYPE, EXCEPTION_MESSAGE, EXCEPTION_STACK = "exception.type", "exception.message", "exception.stacktrace"
 
 TASK: Final = "treadle.task"
@@ -44,6 +46,8 @@ STEP: Final = "treadle.step"
 STATE: Final = "treadle.state"
 
 Attributes = dict[str, str | int | float]
+
+_TYPE: Final = re.compile(r"[^\W\d][\w.:$]{0,99}")  # also Go's and Java's "main.Error", Rust's "mail::Error"
 
 
 def of_sending(name: str, kind: str, jobs: Sequence[NewJob], server: str | None) -> Attributes:
@@ -109,15 +113,15 @@ def error_type(error: BaseException) -> str:
 
 class Failure:
     """The texts of an exception, or of the error that another program reported, for a span. They are the texts that
-    Treadle stores: without its own frames."""
+    Treadle stores: without its own frames. `hide` replaces what people must not see."""
 
     __slots__ = ("kind", "line", "message", "text")
 
-    def __init__(self, error: BaseException | str) -> None:
-        self.text = visible(error if isinstance(error, str) else judge.text_of(error))
+    def __init__(self, error: BaseException | str, hide: Callable[[str], str] = str) -> None:
+        self.text = hide(visible(error if isinstance(error, str) else judge.text_of(error)))
         self.line = error_line(self.text)
         first, _, rest = self.line.partition(": ")
-        self.kind = first[:100] if isinstance(error, str) else error_type(error)
+        self.kind = _type_in(first) if isinstance(error, str) else error_type(error)
         self.message = rest if first.rpartition(".")[2] == self.kind.rpartition(".")[2] else self.line
 
     def add_to(self, span: Span, more: Mapping[str, str] | None = None) -> None:
@@ -130,6 +134,12 @@ class Failure:
         self.add_to(span)
         span.set_attribute(ERROR_TYPE, self.kind)
         span.set_status(Status(StatusCode.ERROR, self.line))
+
+
+def _type_in(text: str) -> str:
+    """The type of a failure that another program reported, "ValueError" of "ValueError: no". A sentence is none: it may
+    have ids, and each would be a series of its own."""
+    return text if _TYPE.fullmatch(text) else OTHER_ERROR
 
 
 def server_of(url: str | None) -> str | None:

@@ -1,6 +1,7 @@
 """The trace of a job in its headers: `traceparent`, `tracestate` and `baggage`, or those of the program's propagators.
 
-Headers that the caller gave stay. If the trace's would exceed the size that the app allows, its baggage is left out.
+Headers that the caller gave stay, and so do the members of its `baggage` that the trace does not have. If the headers
+would exceed the size that the app allows, the trace's baggage is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Pairs
 
 W3C: Final = TraceContextTextMapPropagator()
+BAGGAGE: Final = "baggage"
 MEMO: Final = "trace"  # the name of the text that a run stores for the next run of its job
 
 
@@ -30,11 +32,12 @@ def injected(context: Context) -> dict[str, str]:
 def sent_with(specs: Sequence[JobSpec[Any, Any]], context: Context, limit: int) -> list[JobSpec[Any, Any]]:
     """The specs with the trace of this context. A job has at most `limit` bytes of headers: beyond it first the
     baggage is left out, then the trace."""
-    whole = injected(context)
+    common = injected(context)
     slim: dict[str, str] | None = None
-    size = _size(whole.items())
     found = []
     for spec in specs:
+        whole = _with_members_of(spec.new, common)
+        size = _size(whole.items())
         own = max(_room(spec.new, whole), *(_room(new, whole) for new in spec.others), 0)
         if own + size <= limit:
             found.append(spec.with_headers(whole))
@@ -44,6 +47,19 @@ def sent_with(specs: Sequence[JobSpec[Any, Any]], context: Context, limit: int) 
             W3C.inject(slim, context)
         found.append(spec.with_headers(slim) if own + _size(slim.items()) <= limit else spec)
     return found
+
+
+def _with_members_of(new: NewJob, carrier: dict[str, str]) -> dict[str, str]:
+    """The carrier, whose baggage also has the members that only the headers of the job have, such as Sentry's."""
+    if BAGGAGE not in carrier or not new.headers or (given := dict(new.headers).get(BAGGAGE)) is None:
+        return carrier
+    names = {_name(each) for each in carrier[BAGGAGE].split(",")}
+    kept = [each.strip() for each in given.split(",") if _name(each) not in names and each.strip()]
+    return {**carrier, BAGGAGE: ",".join([carrier[BAGGAGE], *kept])}
+
+
+def _name(member: str) -> str:
+    return member.partition("=")[0].strip()
 
 
 def _room(new: NewJob, carrier: Mapping[str, str]) -> int:

@@ -51,7 +51,7 @@ class TreadleInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def instrument_app(app: App, **options: Any) -> None:
         """Add a Tracing to this app, as its outermost middleware, unless it has one. Options as for `Tracing`."""
         if not _has_tracing(app):
-            every_app.put_outermost(app, app._core.layers, AutomaticTracing(**options))
+            every_app.put_outermost(app, AutomaticTracing(**options))
 
 
 def _has_tracing(app: App) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal
 
 from opentelemetry import context as otel_context
@@ -110,13 +111,13 @@ def start_batch(tracer: Tracer, contexts: tuple[Context, ...], server: str | Non
     return RunSpan(span, within, (first.id, first.version), len(contexts))
 
 
-def end_run(run: RunSpan, outcome: RunOutcome, error: BaseException | None) -> None:
-    """End the span of a run whose outcome is known."""
+def end_run(run: RunSpan, outcome: RunOutcome, error: BaseException | None, hide: Callable[[str], str]) -> None:
+    """End the span of a run whose outcome is known; `hide` replaces what people must not see."""
     span = run.span
     if span.is_recording():
         set_outcome(span, outcome)
         if error is not None and outcome.name in FAILURES:
-            names.Failure(error).mark(span)
+            names.Failure(error, hide).mark(span)
         elif outcome.name == "lost":
             names.Failure(LEASE_LOST).mark(span)
     if outcome.name not in ("lost", "cancelled"):
@@ -124,11 +125,13 @@ def end_run(run: RunSpan, outcome: RunOutcome, error: BaseException | None) -> N
     run.judged()
 
 
-def end_item(run: RunSpan, context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
+def end_item(
+    run: RunSpan, context: Context, outcome: RunOutcome, error: BaseException | None, hide: Callable[[str], str]
+) -> None:
     """Note the outcome of one job of a batch; the last one ends the span of the call."""
     if run.span.is_recording() and error is not None and outcome.name in FAILURES:
         about = {names.MESSAGE: context.id, names.OUTCOME: outcome.name}
-        names.Failure(error).add_to(run.span, about)
+        names.Failure(error, hide).add_to(run.span, about)
     run.judged()
 
 

@@ -23,7 +23,7 @@ from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.otel import attributes as names
 from treadle.integrations.otel import headers, providers, spans
 from treadle.integrations.otel.instruments import Instruments, shared_instruments
-from treadle.integrations.otel.queue_gauges import QueueGauges
+from treadle.integrations.otel.queue_gauges import shared_gauges
 from treadle.integrations.otel.sending import Sending
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ class Tracing(Middleware):
         self._app: App | None = None
         self._tracers: tuple[object, Tracer | None] = (None, None)  # a provider and its tracer; None: it is the API's
         self._meters: tuple[object, Instruments | None] = (None, None)
-        self._gauges: QueueGauges | None = None
         self._batches: dict[tuple[str, int], spans.RunSpan] = {}  # of the runs whose outcome is not known yet
         self._url: tuple[str | None, str | None] = (None, None)  # the URL of the storage, and its host
         self._failed = False
@@ -94,6 +93,20 @@ class Tracing(Middleware):
         layers[:] = [layer for layer in layers if not isinstance(layer, AutomaticTracing)]
         if self._queue_metrics:
             self._instruments()  # a server may send and run nothing
+
+    def _hiding(self, *rows: Record) -> Callable[[str], str]:
+        """A function for the texts of errors: it replaces the secrets of these rows, as in logs and lists."""
+
+        if self._app is None:
+            return str
+        redactor = self._app._core.redactor
+
+        def hide(text: str) -> str:
+            for row in rows:
+                text = redactor.text(text, row)
+            return text
+
+        return hide
 
     @property
     def enabled(self) -> bool:
@@ -121,7 +134,7 @@ class Tracing(Middleware):
                 meter = provider.get_meter(names.SCOPE, schema_url=names.SCHEMA)
                 instruments = shared_instruments(provider, meter)
                 if self._queue_metrics and self._app is not None:
-                    self._gauges = QueueGauges(self._app, meter)
+                    shared_gauges(provider, meter).watch(self._app)
             self._meters = provider, instruments
         return instruments
 
@@ -213,7 +226,8 @@ class Tracing(Middleware):
                 yield
             except BaseException as error:
                 failure = error  # a closure cannot keep the name of an `except`
-                self._guarded("batch", lambda: names.Failure(failure).mark(run.span))
+                rows = [context.record for context in contexts]
+                self._guarded("batch", lambda: names.Failure(failure, self._hiding(*rows)).mark(run.span))
                 raise
             finally:
                 run.function_ended()
@@ -236,7 +250,7 @@ class Tracing(Middleware):
                 yield
             except Exception as error:
                 failure = error
-                self._guarded("step", lambda: names.Failure(failure).mark(span))
+                self._guarded("step", lambda: names.Failure(failure, self._hiding(context.record)).mark(span))
                 raise
             finally:
                 self._guarded("step", span.end)
@@ -261,9 +275,9 @@ class Tracing(Middleware):
             kind = names.error_type(error) if error is not None and outcome.name in spans.FAILURES else None
             self._guarded("metrics", lambda: instruments.ran(record, outcome.name, outcome.seconds, kind))
         if batch is not None:
-            self._guarded("batch", lambda: spans.end_item(batch, context, outcome, error))
+            self._guarded("batch", lambda: spans.end_item(batch, context, outcome, error, self._hiding(record)))
         elif run is not None and run.key == key:
-            self._guarded("run", lambda: spans.end_run(run, outcome, error))
+            self._guarded("run", lambda: spans.end_run(run, outcome, error, self._hiding(record)))
             _run_here.set(None)
             if not _in_event_loop():  # in a test of a Django project the run has no context variables of its own
                 otel_context.attach(run.before)
@@ -285,7 +299,7 @@ class Tracing(Middleware):
             name = "end"
         span = tracer.start_span(f"{name} {context.task}", parent, SpanKind.CONSUMER, about, links)
         spans.set_outcome(span, outcome)
-        names.Failure(error).mark(span)
+        names.Failure(error, self._hiding(record)).mark(span)
         span.end()
 
     def reported(self, record: Record, outcome: RunOutcome, error: str | None) -> None:
@@ -307,7 +321,7 @@ class Tracing(Middleware):
         span = tracer.start_span(name, parent, SpanKind.CONSUMER, about, links, start_time=start)
         spans.set_outcome(span, outcome)
         if error is not None:
-            names.Failure(error).mark(span)
+            names.Failure(error, self._hiding(record)).mark(span)
         span.end(spans.nanoseconds(end))
 
 

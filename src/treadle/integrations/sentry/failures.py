@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import sentry_sdk
 from sentry_sdk.utils import event_from_exception
 
+from treadle.core.redaction import HIDDEN
 from treadle.errors import RemoteFailure, error_line, users_part
 
 Level = Literal["error", "warning"]
@@ -50,6 +53,28 @@ def send_text(text: str, task: str) -> None:
     if "stacktrace" not in event["exception"]["values"][0]:
         event["fingerprint"] = ["treadle", task, name]
     _send(event, {}, "error")
+
+
+def hidden(event: Any, hide: Callable[[str], str], hides: Callable[[str], bool]) -> Any:
+    """The event without secrets. `hide` replaces them in a text; `hides` says whether a local variable or a key of this
+    name has one."""
+    for part in ("exception", "breadcrumbs", "message", "logentry"):
+        if part in event:
+            event[part] = _hidden(event[part], hide, hides)
+    return event
+
+
+def _hidden(tree: Any, hide: Callable[[str], str], hides: Callable[[str], bool], named: bool = False) -> Any:
+    if isinstance(tree, str):
+        return hide(tree)
+    if isinstance(tree, list | tuple | deque):
+        return [_hidden(each, hide, hides, named) for each in tree]
+    if isinstance(tree, dict):
+        return {
+            name: HIDDEN if named and hides(str(name)) else _hidden(each, hide, hides, named or name == "vars")
+            for name, each in tree.items()
+        }
+    return tree
 
 
 def _send(event: Any, hint: Any, level: Level) -> None:

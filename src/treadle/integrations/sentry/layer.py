@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Protocol
 
 import sentry_sdk
+from sentry_sdk import Scope
 
 from treadle.app import App
 from treadle.core.model import Record
@@ -15,6 +16,8 @@ from treadle.execution.middleware import Middleware, Run, Send, Specs
 from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.sentry import failures, scopes, traces
 from treadle.integrations.sentry.check_ins import CheckIns
+from treadle.integrations.sentry.harmless import Harmless
+from treadle.tasks.redactor import Redactor
 
 DEAD: Final = ("failed", "expired")
 
@@ -31,8 +34,8 @@ class SentryMiddleware(Middleware):
     """Does nothing while `active` returns None: then no client has the integration."""
 
     def __init__(self, active: Callable[[], Options | None]) -> None:
-        self._active, self._check_ins = active, CheckIns()
-        self._hide: Callable[[Record], Record] = lambda row: row
+        self._active, self._check_ins, self._harmless = active, CheckIns(), Harmless()
+        self._redactor: Redactor | None = None
 
     @property
     def enabled(self) -> bool:
@@ -42,13 +45,13 @@ class SentryMiddleware(Middleware):
     def added(self, app: App) -> None:
         """Called by Treadle."""
         self._check_ins.use(app)
-        self._hide = app._core.redactor.row
+        self._redactor = app._core.redactor
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
         """Adds the headers of the current trace."""
-        with traces.publishing(specs):
-            headers = traces.outgoing()
-            return await proceed([traces.with_trace(spec, headers) for spec in specs] if headers else specs)
+        with self._harmless.block("enqueue", lambda: traces.publishing(specs)):
+            traced = self._harmless.call("enqueue", lambda: traces.with_traces(specs))
+            return await proceed(specs if traced is None else traced)
 
     async def run(self, context: Context, proceed: Run) -> Any:
         """Gives the run a scope, a transaction, and for a schedule's job a check-in."""
@@ -56,12 +59,16 @@ class SentryMiddleware(Middleware):
         if integration is None:  # the client was closed since the worker started
             return await proceed()
         if integration.monitor_schedules:
-            await self._check_ins.begun(context)
-        with scopes.of_run(context, self._shown(integration)):
+            try:
+                await self._check_ins.begun(context)
+            except Exception:
+                self._harmless.failed("check-in")
+        block = self._harmless.block
+        with block("run", lambda: scopes.of_run(context, self._shown(integration))):
             if context.kind == "batch":  # its one call has the transaction
                 return await proceed()
-            with traces.running(context):
-                context.child_headers.update(traces.outgoing())
+            with block("run", lambda: traces.running(context)):
+                context.child_headers.update(self._harmless.call("run", traces.outgoing) or {})
                 return await proceed()
 
     def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
@@ -74,14 +81,25 @@ class SentryMiddleware(Middleware):
         if integration is None or contexts[0].kind not in ("batch", "process"):
             yield
             return
-        with scopes.of_call(contexts, self._shown(integration)), traces.running(*contexts):
+        block = self._harmless.block
+        with (
+            block("call", lambda: scopes.of_call(contexts, self._shown(integration))),
+            block("call", lambda: traces.running(*contexts)),
+        ):
             yield
 
     def _shown(self, integration: Options) -> scopes.Arguments:
         """Returns the arguments of a row for people to see; None if they are not to be sent."""
         if not integration.send_arguments:
             return None
-        return lambda row: self._hide(row).job.payload
+        return lambda row: (row if self._redactor is None else self._redactor.row(row)).job.payload
+
+    def _hide_in_events(self, scope: Scope, record: Record) -> None:
+        """Replace the secrets of this row in the events of the scope: in messages, local variables and breadcrumbs."""
+        redactor = self._redactor
+        if redactor is not None:
+            hide, hides = redactor.hiding(record), redactor.of(record.job.task).hides
+            scope.add_event_processor(lambda event, hint: failures.hidden(event, hide, hides))
 
     def close_process(self) -> None:
         """Sends what a process that ran functions has buffered."""
@@ -99,6 +117,7 @@ class SentryMiddleware(Middleware):
             return
         with scopes.after_run(context, self._shown(integration)) as scope:
             scope.set_context("treadle.outcome", _facts(outcome))
+            self._hide_in_events(scope, context.record)
             failures.send(error, context.task, outcome.reason, "warning" if every else "error")
 
     def reported(self, record: Record, outcome: RunOutcome, error: str | None) -> None:
@@ -108,6 +127,7 @@ class SentryMiddleware(Middleware):
             return
         with scopes.of_row(record, self._shown(integration)) as scope:
             scope.set_context("treadle.outcome", _facts(outcome))
+            self._hide_in_events(scope, record)
             failures.send_text(error or outcome.reason or outcome.name, record.job.task)
 
 

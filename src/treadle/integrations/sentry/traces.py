@@ -13,6 +13,7 @@ from typing import Any, Final
 import sentry_sdk
 
 from treadle.core.job import JobSpec
+from treadle.durable.steps import Suspend
 from treadle.execution.context import Context
 from treadle.execution.middleware import Specs
 from treadle.policy.retry import Defer
@@ -30,6 +31,12 @@ def outgoing() -> dict[str, str]:
         return {}
     found = {TRACE: sentry_sdk.get_traceparent(), BAGGAGE: sentry_sdk.get_baggage()}
     return {name: text for name, text in found.items() if text}
+
+
+def with_traces(specs: Specs) -> Specs:
+    """The specs with the headers of the current trace."""
+    headers = outgoing()
+    return [with_trace(spec, headers) for spec in specs] if headers else specs
 
 
 def with_trace(spec: JobSpec[Any], headers: Mapping[str, str]) -> JobSpec[Any]:
@@ -70,6 +77,7 @@ def running(*contexts: Context) -> Iterator[None]:
     transaction = sentry_sdk.continue_trace(
         _trace_of(contexts), op="queue.process", name=record.job.task, source="task", origin=ORIGIN
     )
+    raised: BaseException | None = None
     with sentry_sdk.start_transaction(transaction) as span:
         span.set_data("messaging.system", "treadle")
         span.set_data("messaging.destination.name", record.job.queue)
@@ -79,14 +87,14 @@ def running(*contexts: Context) -> Iterator[None]:
             span.set_data("messaging.message.receive.latency", _waited(contexts[0]) * 1_000)
         else:
             span.set_data("messaging.batch.message_count", len(contexts))
-        status = "ok"
         try:
             yield
         except BaseException as error:
-            status = _status(error)
-            raise
-        finally:
-            span.set_status(status)
+            raised = error
+        # The SDK marks each transaction that an exception leaves as an "internal_error", so it is raised outside.
+        span.set_status("ok" if raised is None else _status(raised))
+    if raised is not None:
+        raise raised
 
 
 def _trace_of(contexts: tuple[Context, ...]) -> dict[str, str]:
@@ -106,6 +114,6 @@ def _waited(context: Context) -> float:
 
 
 def _status(error: BaseException) -> str:
-    if isinstance(error, Defer):
+    if isinstance(error, Defer | Suspend):  # it runs again later, as it should
         return "ok"
     return "internal_error" if isinstance(error, Exception) else "cancelled"

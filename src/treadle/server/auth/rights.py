@@ -205,7 +205,9 @@ def workers_seen(token: Token, workers: Sequence[Presence]) -> tuple[Presence, .
     for each in workers:
         queues = tuple(queue for queue in each.queues if queue in token.queues)
         if queues and len(queues) < len(each.queues):
-            each = replace(each, queues=queues, host="", pid=0, tasks=(), gathering=(), draining="")
+            each = replace(
+                each, queues=queues, host="", pid=0, tasks=(), gathering=(), draining="", needs=(), reserved=""
+            )
         if queues:
             found.append(each)
     return tuple(found)

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from treadle.admin.known_names import near, used, without_rule
 from treadle.core import defaults
+from treadle.core.placement_words import lacking
 from treadle.core.words import lasts, plural
+from treadle.server.doctor import placement
 from treadle.worker.leader import TASK as LEADER
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ async def checks(core: AppCore, has_tasks: bool) -> AsyncIterator[Check]:
     else:
         yield await _clock(core)
     yield _workers(stats)
-    for check in (*_unserved(stats), *_untaken(stats), *_shut(core, stats)):
+    for check in (*_unserved(stats), *_unplaced(stats), *_untaken(stats), *_shut(core, stats)):
         yield check
     if has_tasks:
         for check in (*_strangers(core, stats), *(() if queues else _without_rule(core, stats))):
@@ -97,7 +99,7 @@ def _unserved(stats: Stats) -> Iterator[Check]:
         if count.state in ("ready", "running") and count.task not in ("", LEADER):
             jobs[count.queue] = jobs.get(count.queue, 0) + count.jobs
     for queue, number in sorted(jobs.items()):
-        if queue not in served:
+        if queue not in served and queue not in placement.queues(stats):
             guess = near(queue, served)
             yield warn(
                 "queues",
@@ -113,6 +115,12 @@ def _arguments_for(queue: str) -> str:
     return "module:app" if queue == defaults.SYSTEM_QUEUE else f"module:app --queues {shlex.quote(queue)}"
 
 
+def _unplaced(stats: Stats) -> Iterator[Check]:
+    for task, words, number in placement.unplaced(stats):
+        what, _, advice = words.partition(": ")
+        yield warn("workers", f"{plural(number, 'job')} of task {task!r}: {what}", advice)
+
+
 def _untaken(stats: Stats) -> Iterator[Check]:
     """Queued jobs in served queues whose task none of the queue's workers has."""
     jobs: dict[tuple[str, str], int] = {}
@@ -122,6 +130,8 @@ def _untaken(stats: Stats) -> Iterator[Check]:
         if not ours and count.state == "ready" and serving and not any(count.task in each.tasks for each in serving):
             jobs[count.queue, count.task] = jobs.get((count.queue, count.task), 0) + count.jobs
     for (queue, task), number in sorted(jobs.items()):
+        if lacking(stats.workers, task) is not None:
+            continue
         guess = near(task, [each for worker in stats.workers for each in worker.tasks])
         what = f"{plural(number, 'job')} of task {task!r} in queue {queue!r}, which none of its workers has{guess}"
         yield warn("tasks", what, "deploy a worker that has it, or cancel them: `treadle jobs cancel --task ...`")

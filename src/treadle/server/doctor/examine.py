@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from treadle.core.redaction import shown
 from treadle.errors import StorageError
-from treadle.server.doctor import common, counts, leftovers, outbox, sqlite
+from treadle.server.doctor import bounds, common, counts, leftovers, outbox, sqlite
 from treadle.server.doctor.common import Check
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import words
@@ -44,6 +44,8 @@ async def of_contents(core: AppCore, has_tasks: bool, repair: bool = False) -> A
             yield check
         yield await counts.kept_counts(core, repair)
     async for check in common.checks(core, has_tasks):
+        yield check
+    for check in bounds.checks(await core.queues.stats()):
         yield check
     async for check in of_outbox(core):
         yield check

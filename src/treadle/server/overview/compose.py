@@ -19,6 +19,7 @@ from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.overview.activity import PERIODS, Activity
 from treadle.server.overview.notices import Facts, notices
 from treadle.server.overview.views import Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
+from treadle.storage.bounds import Bounds, bound_of, bounds_in
 
 COUNTS: Final = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
 
@@ -54,9 +55,10 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
     pauses = paused_queues(limits)
     found = {each.name: each for each in glance.queues if _is_shown(each.name, token)}
     names = sorted({*found, *pauses, *(queue for queue in serving if _is_shown(queue, token))})
-    activity = look.activity
+    activity, bounds = look.activity, bounds_in(limits)
     queues = [
-        _queue(found.get(name) or QueueGlance(name=name), pauses.get(name), serving[name], activity) for name in names
+        _queue(found.get(name) or QueueGlance(name=name), pauses.get(name), serving[name], activity, bounds)
+        for name in names
     ]
     leader = look.leader if any(each.worker == look.leader for each in workers) else None
     facts = Facts(
@@ -94,14 +96,19 @@ def paused_queues(limits: Sequence[LimitUse]) -> dict[str, LimitUse]:
     }
 
 
-def _queue(glance: QueueGlance, pause: LimitUse | None, workers: int, activity: Activity | None) -> QueueOverview:
+def _queue(
+    glance: QueueGlance, pause: LimitUse | None, workers: int, activity: Activity | None, bounds: Bounds
+) -> QueueOverview:
     counts: Mapping[str, int] = {name: getattr(glance, name) for name in COUNTS}
+    bound = bound_of(bounds, glance.name)
     return QueueOverview(
         name=glance.name,
         paused=pause is not None,
         pauses=[PauseView(each.why, each.until) for each in pause.pauses] if pause is not None else (),
         queued_capped=glance.queued_capped,
         oldest=glance.oldest,
+        max_waiting=None if bound is None else bound.max_waiting,
+        when_full=None if bound is None else bound.when_full,
         workers=workers,
         ended_rate=None if activity is None else activity.ended_rate(glance.name),
         spark=[0.0] * PERIODS if activity is None else activity.spark(glance.name),

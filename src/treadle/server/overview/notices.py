@@ -63,6 +63,7 @@ def _queues(facts: Facts) -> Iterator[Notice]:
     for queue in facts.queues:
         jobs = f"{_count(queue.queued, 'queued job', queue.queued_capped)}"
         href = f"queues/{path_part(queue.name)}"
+        yield from _full(queue, href)
         if not queue.queued:
             continue
         if queue.paused:
@@ -81,6 +82,19 @@ def _queues(facts: Facts) -> Iterator[Notice]:
                 advice=f"Start one: treadle worker module:app --queues {shlex.quote(queue.name)}",
                 href=href,
             )
+
+
+def _full(queue: QueueOverview, href: str) -> Iterator[Notice]:
+    """A notice for a queue that has as many waiting jobs as its bound allows."""
+    most, waiting = queue.max_waiting, queue.queued + queue.scheduled + queue.blocked
+    if most is not None and waiting >= most:
+        does = "refuses new jobs" if queue.when_full == "refuse" else "cancels queued jobs for new ones"
+        yield Notice(
+            level="warning",
+            text=f"Queue {queue.name!r} is full with {_count(waiting, 'waiting job')} and {does}.",
+            advice="Add workers, or raise the bound of the queue.",
+            href=href,
+        )
 
 
 def _workers(facts: Facts) -> Iterator[Notice]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from treadle.core.limit_model import LimitUse, Why
+from treadle.core.limit_model import LimitUse, WhenFull, Why
 from treadle.core.model import Presence
 
 Level = Literal["error", "warning", "info"]
@@ -28,6 +28,8 @@ class QueueOverview(Struct, frozen=True, kw_only=True):
     scheduled      ready jobs that are not due yet
     blocked        ready jobs that a limit blocks
     waiting        jobs that wait for other jobs
+    max_waiting    how many queued, scheduled and blocked jobs it may have; null: any number
+    when_full      what becomes of a call that enqueues more
     workers        workers that serve the queue
     ended_rate     jobs that succeeded or failed per second in the last full minute; null: no metrics
     spark          jobs that succeeded or failed in each of the last 30 periods of 10 s, the oldest first
@@ -44,6 +46,8 @@ class QueueOverview(Struct, frozen=True, kw_only=True):
     blocked: int = 0
     waiting: int = 0
     failed: int = 0
+    max_waiting: int | None = None
+    when_full: WhenFull | None = None
     workers: int = 0
     ended_rate: float | None = None
     spark: Sequence[float] = ()

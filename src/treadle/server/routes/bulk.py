@@ -196,7 +196,8 @@ class BulkRoutes:
         query, text = query_of(filters), text_of(filters)
         if not query.state and query.ready is None:
             query = replace(query, state=STATES[asked.act])
-        search = None if text is None else Search(text, hidden_by(call.redaction), not call.redaction.shapes)
+        hide, shown = hidden_by(call.redaction), call.redaction.row
+        search = None if text is None else Search(text, hide, not call.redaction.shapes, shown)
         return replace(found, query=query, search=search)
 
     async def _signed(self, call: Call[OperationAsked, messages.Nothing], chosen: Selection) -> Selection:

@@ -61,7 +61,8 @@ class EstimateRoutes:
         if not rights.sees(call.token, row):
             raise UnknownJob(row.id)
         found = await self._in_turn(who(call), jobs.eta(row.id))
-        return replace(found, explanation=call.redaction.within(found.explanation, row.error))
+        text = call.redaction.about(row, call.redaction.within(found.explanation, row.error)) or ""
+        return replace(found, explanation=text)
 
     async def plan(self, call: Call[None, messages.Nothing]) -> QueuePlan:
         name = name_of(call.part("name"), "queue")

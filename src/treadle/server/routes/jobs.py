@@ -261,7 +261,9 @@ class JobRoutes:
         if scan is None and not asked.count:
             scan = self._core.storage.capabilities.scan
         with call.heard() as said:
-            page = await self._core.jobs.showing(hidden_by(call.redaction), not call.redaction.shapes).list(
+            page = await self._core.jobs.showing(
+                hidden_by(call.redaction), not call.redaction.shapes, call.redaction.row
+            ).list(
                 cursor=asked.cursor,
                 limit=asked.limit,
                 count=asked.count,

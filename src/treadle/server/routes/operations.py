@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
 
 from treadle.core.defaults import MAX_COUNT, SYSTEM_QUEUE
-from treadle.core.limit_model import Limit, LimitUse
+from treadle.core.limit_model import Limit, LimitUse, WhenFull
 from treadle.core.model import Presence, State
 from treadle.core.query_model import Count, Stats
 from treadle.server.auth import rights
@@ -16,6 +17,7 @@ from treadle.server.errors import Refused
 from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
 from treadle.storage import messages
+from treadle.storage.bounds import bound_of, bounds_in
 from treadle.tasks.options import name_of
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class QueueView(Struct, frozen=True, kw_only=True):
     queued   jobs that are due and wait for a worker; the other ready jobs are scheduled or blocked
     blocked  jobs that wait for a limit
     oldest   seconds that the oldest queued job has waited
+    max_waiting  how many ready jobs may wait; null: any number. when_full: what becomes of a call that enqueues more
     """
 
     name: str
@@ -41,6 +44,8 @@ class QueueView(Struct, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
     oldest: float | None = None
+    max_waiting: int | None = None
+    when_full: WhenFull | None = None
 
 
 class QueueViews(Struct, frozen=True):
@@ -58,7 +63,11 @@ class LimitViews(Struct, frozen=True):
 
 
 class LimitAsked(Struct, frozen=True, forbid_unknown_fields=True):
-    """The rule of a limit. `slots` or `rate` is required; `slots: 0` pauses the limit."""
+    """The rule of a limit. One of `slots`, `rate` and `max_waiting` is required; `slots: 0` pauses the limit.
+
+    max_waiting  only for a queue (`queue:NAME`): how many of its jobs may wait to be started
+    when_full    what becomes of a call that enqueues more: it is refused (429), or other jobs are cancelled
+    """
 
     slots: Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None = None
     rate: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
@@ -66,6 +75,8 @@ class LimitAsked(Struct, frozen=True, forbid_unknown_fields=True):
     how: Literal["window", "bucket"] = "window"
     burst: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
     hold: Literal["running", "ended"] = "running"
+    max_waiting: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
+    when_full: WhenFull = "refuse"
 
 
 class Noted(Struct, frozen=True, omit_defaults=True):
@@ -126,7 +137,7 @@ class OperatorRoutes:
                 path="/v1/limits/{name}",
                 run=self.set_limit,
                 audit="limit.set",
-                details=("slots", "rate", "per", "how", "burst", "hold"),
+                details=("slots", "rate", "per", "how", "burst", "hold", "max_waiting", "when_full"),
                 summary="Add or replace a limit",
                 tag="operate",
                 scope="operate",
@@ -189,6 +200,10 @@ class OperatorRoutes:
         found: dict[str, dict[str, Any]] = {name: {} for name in paused}
         for count in stats.counts:
             _add(found.setdefault(count.queue, {}), count)
+        bounds = bounds_in(stats.limits)
+        for name, parts in found.items():
+            if (rule := bound_of(bounds, name)) is not None:
+                parts |= {"max_waiting": rule.max_waiting, "when_full": rule.when_full}
         return QueueViews(
             [
                 QueueView(name=name, paused=name in paused, **parts)
@@ -216,9 +231,9 @@ class OperatorRoutes:
     async def set_limit(self, call: Call[LimitAsked, messages.Nothing]) -> Noted:
         for_everybody(call.token, "limits")
         asked = call.body
-        if asked.slots is None and asked.rate is None:
-            raise Refused(422, "wrong_shape", "expected slots, rate or both; DELETE removes a limit")
-        rule = Limit(call.part("name"), asked.slots, asked.rate, asked.per, asked.how, asked.burst, asked.hold)
+        rule = Limit(call.part("name"), **asdict(asked))
+        if rule.empty:
+            raise Refused(422, "wrong_shape", "expected slots, rate or max_waiting; DELETE removes a limit")
         with call.heard() as said:
             await self._core.limits.set(rule)
         return Noted(said.text)

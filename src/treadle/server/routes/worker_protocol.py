@@ -7,28 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.clock import Clock
-from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
+from treadle.core.model import Claimed, Outcome, Record, Settled
 from treadle.core.query_model import Glance, Page, Query, Stats
 from treadle.core.ranges import FAR, a_count, a_span, check_change, check_ids, check_metrics, check_query
 from treadle.errors import IdTaken, StorageError
-from treadle.policy import judge
-from treadle.policy.retry import Retry
 from treadle.producer.client import Client
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
-from treadle.server.claim_size import fitting
+from treadle.server.claim_placement import placed
 from treadle.server.errors import Refused
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
+from treadle.server.routes.runner_claims import Ending, RunnerClaims
 from treadle.server.routes.shown import one_queue
 from treadle.server.routes.verbs import verb
 from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
@@ -37,35 +36,20 @@ from treadle.server.settings import Settings
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
 from treadle.storage import messages
 from treadle.storage.capabilities import fused, whole
-from treadle.storage.contract import Storage
 from treadle.storage.move_marks import mark_of
 from treadle.storage.value_checks import among
-from treadle.tasks.options import Sizes
-from treadle.tasks.reducers import Reducer
-from treadle.workflow.finisher import WorkflowFinisher
 
-ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
 PART: Final = 1_000  # rows per call of the storage, where the rows of a request are independent
 MOST_COUNTED: Final = 100_000  # jobs of each kind that one glance counts
 
 
-class Keeper(Protocol):
+class Keeper(Ending, Protocol):
     """The part of an App that the protocol uses: storage, middleware, and the default retry policy."""
 
     @property
     def client(self) -> Client: ...
     @property
-    def storage(self) -> Storage: ...
-    @property
-    def retry(self) -> Retry: ...
-    @property
     def now(self) -> Clock: ...
-    @property
-    def tasks(self) -> Mapping[str, Any]: ...
-    @property
-    def reducers(self) -> Mapping[str, Reducer]: ...
-    @property
-    def sizes(self) -> Sizes: ...
     @property
     def chance(self) -> Callable[[], float]: ...
     @property
@@ -78,6 +62,7 @@ class WorkerProtocol:
     def __init__(self, app: Keeper, waiting: LongPoll, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
         self._gate, self._metrics = IncomingRows(lambda: app.storage), RunnerMetrics(app)
+        self._claims = RunnerClaims(app, waiting, settings, self._gate)
 
     def operations(self) -> list[Operation]:
         """One operation per method, with its scope and its request and response types."""
@@ -90,7 +75,9 @@ class WorkerProtocol:
                 "Check that this is a Treadle server and that it accepts the token",
             ),
             verb(self.enqueue, messages.Enqueue, messages.Records, "enqueue|work|operate", "Store jobs, all or none"),
-            verb(self.claim, messages.ClaimCall, Claimed, "work", "Claim jobs; with `wait`, wait for the first"),
+            verb(
+                self._claims.claim, messages.ClaimCall, Claimed, "work", "Claim jobs; with `wait`, wait for the first"
+            ),
             verb(
                 self.heartbeat,
                 messages.Beat,
@@ -151,7 +138,9 @@ class WorkerProtocol:
         with suppress(StorageError):  # clients may connect during an outage of the storage
             mark = await mark_of(self._app.storage)
         moving = None if mark is None else messages.Moving(mark.role, mark.other)
-        return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving)
+        able = self._app.storage.capabilities
+        texts = able.payloads or bool(able.keys) or able.reads_texts
+        return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving, texts)
 
     async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
         """Store all jobs or none. A worker's once-marks need the scope "work", entries of the audit log "operate", and
@@ -164,67 +153,6 @@ class WorkerProtocol:
             raise rights.told(token, error) from None
         pairs = zip(rows, asked, strict=True)
         return messages.Records(tuple(await in_turns(lambda pair: rights.shown(token, *pair), pairs)))
-
-    async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
-        """Lease jobs; with `wait`, wait for the first of them."""
-        asked, token = call.body, call.token
-        queues = [
-            name for name, _ in asked.queues if token.sees(name)
-        ]  # a claim by ids may name other queues, without effect
-        which = None if asked.tasks is None else frozenset(asked.tasks), asked.ids
-        ask, wait = rights.to_claim(token, asked.ask()), min(asked.wait, self._settings.max_wait)
-        self._gate.claim(ask)
-        a_span("wait", asked.wait)
-
-        async def look() -> tuple[Claimed, bool, float | None]:
-            found = await self._claim(token, ask, asked.max_lost, asked.most)
-            return found, bool(found.records), found.next_in
-
-        return await self._waiting.until_found(queues, wait, call.request, look, self._hand_back, which)
-
-    async def _hand_back(self, found: Claimed) -> None:
-        """Release claimed jobs whose client has disconnected: they keep their order and attempts."""
-        await self._app.storage.settle([judge.handed_back(row) for row in found.records])
-
-    async def _claim(self, token: Token, ask: Claim, max_lost: int | None, most: int | None) -> Claimed:
-        """Claim jobs. For a runner that leaves judging to the server, jobs that only need ending are ended here."""
-        for _ in range(ROUNDS):
-            found = await fitting(self._app.storage, await self._whole(await self._app.storage.claim(ask)), most)
-            if max_lost is None:
-                return await self._without_foreign(token, found)
-            if not any(row.lost or row.function_done for row in found.records):
-                return found
-            over = runner_reports.lost_too_often(
-                [row for row in found.records if not row.function_done], self._app.retry, max_lost
-            )
-            over += [await self._ender().end(row, max_lost) for row in found.records if row.function_done]
-            await self._app.storage.settle(over)
-            gone = {outcome.id for outcome in over}
-            left = tuple(row for row in found.records if row.id not in gone)
-            if left or not over or ask.ids:
-                break
-        return Claimed(left, found.next_in)
-
-    async def _without_foreign(self, token: Token, found: Claimed) -> Claimed:
-        """End jobs that waited for jobs of other queues, which the worker of a bound token cannot read."""
-        ran = [row for row in found.records if row.function_done and row.after] if token.queues else []
-        if not ran:
-            return found
-        ups = await self._app.storage.get(list(dict.fromkeys(up for row in ran for up in row.after)))
-        foreign = {row.id for row in ups if row is not None and not token.sees(row.job.queue)}
-        over = {row.id: row for row in ran if not foreign.isdisjoint(row.after)}
-        if not over:
-            return found
-        await self._app.storage.settle([await self._ender().end(row, defaults.MAX_LOST) for row in over.values()])
-        return Claimed(tuple(row for row in found.records if row.id not in over), found.next_in)
-
-    async def _whole(self, found: Claimed) -> Claimed:
-        """The claimed jobs with their large texts, if this server has the blob store."""
-        return replace(found, records=tuple([row for row in await whole(self._app.storage, found.records) if row]))
-
-    def _ender(self) -> WorkflowFinisher:
-        app = self._app
-        return WorkflowFinisher(app.storage, app.tasks, app.reducers, app.sizes.result)
 
     async def heartbeat(self, call: Call[messages.Beat, messages.Nothing]) -> messages.HeartbeatResult:
         asked, token = call.body, call.token
@@ -286,7 +214,7 @@ class WorkerProtocol:
 
     async def settle_claim(self, call: Call[messages.SettleClaim, messages.Nothing]) -> messages.SettledClaimed:
         asked, token = call.body, call.token
-        ask, storage = rights.to_claim(token, asked.claim.ask()), self._app.storage
+        ask, storage = rights.to_claim(token, placed(asked.claim, self._app.tasks)), self._app.storage
         self._gate.claim(ask)
         may, odd = await self._checked(token, asked.outcomes)
         *first, last = list(in_parts(may, PART, _rows)) or [()]
@@ -296,8 +224,8 @@ class WorkerProtocol:
         else:
             settled, claimed = await storage.settle(last), await storage.claim(ask)
         said = tuple(among(odd, [*before, *settled]))
-        claimed = await fitting(storage, await self._whole(claimed), asked.claim.most, messages.AllSettled(said))
-        return messages.SettledClaimed(said, await self._without_foreign(token, claimed))
+        told = await self._claims.readable(token, claimed, asked.claim.most, messages.AllSettled(said))
+        return messages.SettledClaimed(said, told)
 
     # --- reading
 

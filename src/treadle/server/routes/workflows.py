@@ -82,7 +82,7 @@ class WorkflowRoutes:
 
     async def graph(self, call: Call[None, GraphAsked]) -> Graph:
         found = await self._core.workflows.within(call.token.queues).graph(
-            call.part("id"), fold=call.query.fold, open=names_of(call.query.open)
+            call.part("id"), fold=call.query.fold, open=names_of(call.query.open), hide=call.redaction.row
         )
         nodes = [
             replace(

@@ -103,7 +103,7 @@ class HttpStorage:
         try:
             hello = await self._call("hello", b"{}", messages.Hello)
             self._most = hello.max_body
-            self.capabilities = replace(type(self).capabilities, queues=hello.queues)
+            self.capabilities = replace(type(self).capabilities, queues=hello.queues, reads_texts=hello.texts)
         except BaseException:
             await self.close()
             raise

@@ -6,12 +6,13 @@ or edges exist so that a storage can answer them with one statement.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage
+from treadle.storage.bounds import Bounds, Candidate
 
 T = TypeVar("T")
 
@@ -115,6 +116,17 @@ class Rows(QueueEnds, Protocol):
         """Which of these wait for the job `id`, directly or through others, or are that job."""
 
     # --- queues and limits
+
+    @property
+    def bounds(self) -> Bounds:
+        """The rules of bounded queues (`storage.bounds.bounds_of`)."""
+
+    def waiting(self, queue: str) -> int:
+        """How many jobs of a queue are ready, by the kept counts."""
+
+    def outermost(self, queue: str, last: bool) -> Iterator[Candidate]:
+        """The queued jobs of a queue by (position, id), of any rank; `last`: in queue order, the last one first. They
+        are read one by one, and no row is changed meanwhile."""
 
     @property
     def rules(self) -> Mapping[str, Limit]: ...

@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from typing import Final
 
 from treadle.core.model import NewJob, Record, State
+from treadle.storage.machine.bounds import make_room
 from treadle.storage.machine.endings import begin_wait, count_endings
 from treadle.storage.machine.keys import take_over
 from treadle.storage.machine.plan import Plan, plan
@@ -20,6 +21,8 @@ STEP: Final = 256  # jobs between two turns of the loop: 1 to 2 ms
 def enqueue(rows: Rows, jobs: Sequence[NewJob]) -> Steps[list[Record]]:
     """Store the jobs that are new; return the row of each."""
     found = plan(rows, jobs)
+    if rows.bounds:
+        yield from make_room(rows, found)
     yield from store_all(rows, found)
     rows.read(found.answers.values())
     return [rows.row(found.answers[new.id]) for new in jobs]

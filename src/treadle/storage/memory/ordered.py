@@ -6,8 +6,9 @@ take time proportional to the square of their number.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 
 WIDTH = 512  # entries of a new part; a part with more than twice as many is split
@@ -65,6 +66,21 @@ class Ordered:
             return None
         part = self._parts[at]
         return part[bisect_left(part, spot)]
+
+    def alike(self, first: float) -> Iterator[Spot]:
+        """The entries with this first value, in order. Nothing may be added or removed meanwhile."""
+        start = (first, -math.inf, "")
+        at = self._part_of(start)
+        for part in self._parts[at:]:
+            for spot in part[bisect_left(part, start) :]:
+                if spot[0] != first:
+                    return
+                yield spot
+
+    def backwards(self) -> Iterator[Spot]:
+        """All entries, the last one first. Nothing may be added or removed meanwhile."""
+        for part in reversed(self._parts):
+            yield from reversed(part)
 
     def _part_of(self, spot: Spot) -> int:
         return bisect_left(self._parts, spot, key=_last)

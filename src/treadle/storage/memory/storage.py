@@ -33,6 +33,7 @@ from treadle.storage.admission import rate_use, rule_for, take_back
 from treadle.storage.contract import Capabilities
 from treadle.storage.limit_facts import folded
 from treadle.storage.machine import store
+from treadle.storage.machine.bounds import to_shed
 from treadle.storage.machine.due import act
 from treadle.storage.machine.leasing import in_order, next_start
 from treadle.storage.machine.limits import call_in
@@ -104,7 +105,10 @@ class MemoryStorage:
     def answers(self, jobs: Sequence[NewJob]) -> dict[str, str]:
         """The row that `enqueue` would return for each job. Raises what it would raise."""
         self._begin()
-        return plan(self._tables, jobs).answers
+        found = plan(self._tables, jobs)
+        if self._tables.bounds:
+            to_shed(self._tables, found)
+        return found.answers
 
     def _advance_due(self) -> None:
         tables, now, due = self._tables, self._tables.now, []

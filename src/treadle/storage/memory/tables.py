@@ -17,6 +17,7 @@ from treadle.core.limit_model import Limit, LimitFacts
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Kind
 from treadle.storage.admission import Asker, Usage, is_over, rule_for
+from treadle.storage.bounds import WAITING, Candidate, bounds_of, may_shed
 from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.machine.limits import keeps_slots
 from treadle.storage.machine.rows import Dependent
@@ -54,6 +55,7 @@ class Tables:
         self.due: list[tuple[float, str]] = []  # a heap; entries may be out of date
         self.facts: dict[str, LimitFacts] = {}  # limit -> its stored facts
         self.rules: dict[str, Limit] = {}  # limit -> its acting rule
+        self.bounds: dict[str, Limit] = {}  # limit -> the rule that bounds queues, pauses aside
         self.rates: dict[str, Usage] = {}  # limit -> its starts or tokens
         self.opens: dict[str, float] = {}  # limit -> when its rate admits the next blocked job
         self.down: dict[str, dict[str, Edge]] = defaultdict(dict)  # upstream -> the jobs that wait for it
@@ -134,10 +136,9 @@ class Tables:
         """The first position of each queue, of any priority."""
         found = dict[str, float]()
         for queue, line in self.line.items():
-            spot = line[0] if line else None
-            while spot is not None:  # once for each priority
-                found[queue] = min(found.get(queue, spot[1]), spot[1])
-                spot = line.first_from((spot[0] + 1, -math.inf, ""))
+            for first in self._ranks(line):
+                position = next(line.alike(first))[1]
+                found[queue] = min(found.get(queue, position), position)
         return found
 
     def take_out(self, row: Record) -> None:
@@ -277,6 +278,27 @@ class Tables:
             self.rules[name] = rule
         else:
             self.rules.pop(name, None)
+        if name.partition(":")[0] == "queue":
+            self.bounds = bounds_of(self.facts)
+
+    def waiting(self, queue: str) -> int:
+        return sum(jobs for (of, _, kind), jobs in self.kept.items() if of == queue and kind in WAITING)
+
+    def outermost(self, queue: str, last: bool) -> Iterator[Candidate]:
+        line = self.line[queue]
+        spots = (
+            line.backwards() if last else heapq.merge(*map(line.alike, self._ranks(line)), key=lambda spot: spot[1:])
+        )
+        for spot in spots:
+            row = self.jobs[spot[2]]
+            yield row.job.id, rank(row.job), may_shed(row)
+
+    def _ranks(self, line: Ordered) -> Iterator[float]:
+        """The first value of the positions in a queue, once for each priority."""
+        spot = line[0] if line else None
+        while spot is not None:
+            yield spot[0]
+            spot = line.first_from((spot[0] + 1, -math.inf, ""))
 
     def used(self, key: str) -> Usage:
         """Slots are counted from the rows, never stored: a counter can leak."""

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from treadle.storage.payloads.settings import Wrapping
+from treadle.storage.payloads.survey import AGES, PLAIN, UNREAD, AgeGroup, KeyUse, Missing, by_age, key_use, missing
 from treadle.storage.payloads.wrapper import IDENTITY, IDENTITY_TASK, PayloadStorage
 
-__all__ = ["IDENTITY", "IDENTITY_TASK", "PayloadStorage", "Wrapping"]
+__all__ = [
+    "AGES",
+    "IDENTITY",
+    "IDENTITY_TASK",
+    "PLAIN",
+    "UNREAD",
+    "AgeGroup",
+    "KeyUse",
+    "Missing",
+    "PayloadStorage",
+    "Wrapping",
+    "by_age",
+    "key_use",
+    "missing",
+]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from treadle.core.model import NewJob, Outcome, Record, Settled
-from treadle.storage.contract import Bound, Transaction
+from treadle.storage.optional_parts import Bound, Transaction
 from treadle.storage.payloads.texts import Texts
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ from treadle.blobs.objects import FolderObjects, Objects
 from treadle.core import defaults
 from treadle.errors import BadOption
 from treadle.serialization.encryption import Keys
-from treadle.storage.contract import Bound, Storage
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Bound
 from treadle.storage.payloads.bound import PayloadBound, PayloadHome
 from treadle.storage.payloads.texts import OFFLOAD, Texts
 from treadle.storage.payloads.wrapper import PayloadStorage

@@ -6,6 +6,7 @@ a row, which the collector deletes.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -18,17 +19,8 @@ from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import Page, Query
 from treadle.errors import BadOption, StorageError, StorageUnavailable
-from treadle.storage.contract import (
-    Bound,
-    Capabilities,
-    Collected,
-    Fused,
-    HandOffs,
-    Post,
-    Storage,
-    Transaction,
-    Transactional,
-)
+from treadle.storage.contract import Capabilities, Storage
+from treadle.storage.optional_parts import Bound, Collected, Fused, HandOffs, Post, Transaction, Transactional
 from treadle.storage.payloads.bound import PayloadBound, PayloadHome, PayloadTransaction
 from treadle.storage.payloads.collector import collect
 from treadle.storage.payloads.texts import Texts, identity
@@ -38,6 +30,7 @@ log = logging.getLogger("treadle")
 
 IDENTITY: Final = "treadle:blobs"  # of the row with the identity of this storage
 IDENTITY_TASK: Final = "treadle.blobs"
+PATIENCE: Final = 0.2  # of a lease for large steps in a heartbeat: two more heartbeats follow before the lease expires
 OWNER: Final = "owner"  # the object with the identity of the storage whose texts these are
 
 
@@ -108,14 +101,24 @@ class PayloadStorage(StorageProxy):
         return self._claimed(await super().claim(ask))
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        return await super().settle([await self.texts.outcome(out) for out in outcomes])
+        return await super().settle([await self._stored(out) for out in outcomes])
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        stored = [await self.texts.outcome(out) for out in outcomes]
+        stored = [await self._stored(out) for out in outcomes]
         settled, claimed = await self.around(
             "settle_claim", lambda storage: cast("Fused", storage).settle_claim(stored, ask)
         )
         return settled, self._claimed(claimed)
+
+    async def _stored(self, out: Outcome) -> Outcome:
+        """The outcome with its large texts stored. A refusal of the blob store, such as one of expired credentials, is
+        none of the outcome: the worker must keep it and try again, as while the store is away."""
+        try:
+            return await self.texts.outcome(out)
+        except StorageUnavailable:
+            raise
+        except StorageError as error:
+            raise StorageUnavailable(f"a large text of job {out.id} cannot be stored: {error}") from error
 
     def _claimed(self, claimed: Claimed) -> Claimed:
         if self.texts.keys is None:
@@ -123,15 +126,21 @@ class PayloadStorage(StorageProxy):
         return replace(claimed, records=tuple([self.texts.opened(row) for row in claimed.records]))
 
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
-        """Renew leases. If the blob store is away, the leases are renewed, and the checkpoints count as unsaved."""
-        stored, unsaved = list[LeaseRenewal](), set[str]()
-        for renewal in renewals:
+        """Renew leases. If the blob store is away, full, slow or refuses, the leases are renewed all the same, and the
+        checkpoints count as unsaved."""
+        unsaved = set[str]()
+
+        async def one(renewal: LeaseRenewal) -> LeaseRenewal:
             try:
-                stored.append(await self.texts.renewal(renewal))
-            except StorageUnavailable as error:
-                log.warning("the steps of job %s cannot be stored now: %s", renewal.id, error)
+                async with asyncio.timeout(lease * PATIENCE):
+                    return await self.texts.renewal(renewal)
+            except (StorageError, TimeoutError) as error:
+                why = str(error) or "the blob store does not answer"
+                log.warning("the steps of job %s cannot be stored now: %s", renewal.id, why)
                 unsaved.add(renewal.id)
-                stored.append(replace(renewal, checkpoints=(), note=None))
+                return replace(renewal, checkpoints=(), note=None)
+
+        stored = await asyncio.gather(*map(one, renewals))
         found = await super().heartbeat(worker, stored, lease)
         return replace(found, unsaved=found.unsaved | (unsaved - found.lost)) if unsaved else found
 
@@ -147,15 +156,29 @@ class PayloadStorage(StorageProxy):
         return replace(page, records=tuple([self.texts.opened(row) for row in page.records]))
 
     async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
-        """See `treadle.storage.contract.Payloads`."""
+        """See `treadle.storage.optional_parts.Payloads`."""
         return await self.texts.whole(rows, fields)
 
-    async def collect(self, age: float, dry: bool = False) -> Collected:
-        """See `treadle.storage.contract.Payloads`."""
+    async def collect(
+        self, age: float, dry: bool = False, told: Callable[[Collected], None] | None = None
+    ) -> Collected:
+        """See `treadle.storage.optional_parts.Payloads`."""
         if self.texts.objects is None:
             return Collected()
+        self.check_sees_all()
         await self.check_owner()
-        return await collect(self.storage, self.texts.objects, age, dry)
+        return await collect(self.storage, self.texts.objects, age, dry, told)
+
+    def check_sees_all(self) -> None:
+        """Raise BadOption if the rows do not show all references to the blob store."""
+        able = self.storage.capabilities
+        if able.reads_texts or able.queues:
+            why = f"a token that is bound to {', '.join(able.queues)}" if able.queues else "a server that reads them"
+            raise BadOption(
+                "blobs",
+                f"the references to {self.texts.objects} cannot be seen through {why}; use an app with the URL of the "
+                "storage itself, and the same blobs= and keys=",
+            )
 
     # --- hand-off and transactions
 

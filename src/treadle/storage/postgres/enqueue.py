@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from treadle.core.model import NewJob, Record
-from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
+from treadle.errors import IdTaken, KeyHeld, QueueFull, UnknownUpstream
 from treadle.storage.postgres.connection import Row
 from treadle.storage.postgres.rows import (
     from_json,
@@ -54,7 +54,7 @@ WITHIN: Final = Forms(*(text.replace("(%s::float8", "_within(%s::float8", 1) for
 
 
 async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms: Forms = OWN) -> list[Record]:
-    """Raises UnknownUpstream, KeyHeld, IdTaken; then nothing is stored."""
+    """Raises UnknownUpstream, KeyHeld, IdTaken, QueueFull; then nothing is stored."""
     wanted = to_store(jobs)
     once = {job.id: job for job in wanted}
     if len(once) == len(wanted) and all(map(is_plain, wanted)):
@@ -99,7 +99,7 @@ def _answers(jobs: Sequence[NewJob], once: dict[str, NewJob], moment: float, kno
     return [rows[job.id] for job in jobs]
 
 
-def refusal(words: str) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait:
+def refusal(words: str) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait | QueueFull:
     """A refusal of the functions as the library's error."""
     kind, *names = from_json(words)
     first, second, *more = (heard(name) if name is not None else "" for name in names)
@@ -107,6 +107,8 @@ def refusal(words: str) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait:
         return IdTaken(first, second, more[0], bool(more[1]))
     if kind == "circle":
         return CircularWait(first, second, more[0])
+    if kind == "full":
+        return QueueFull(first, int(second), int(more[0]), int(more[1]))
     if kind == "beyond":
         return IdTaken(first, None, second, False)
     return KeyHeld(first, second) if kind == "held" else UnknownUpstream(first, second)

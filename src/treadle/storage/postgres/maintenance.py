@@ -46,7 +46,7 @@ async def set_limits(run: Caller, changes: Sequence[LimitChange], now: float | N
 def _words(change: LimitChange) -> dict[str, Any]:
     match change:
         case Limit():
-            return {"do": "remove" if change.slots is None and change.rate is None else "set", **asdict(change)}
+            return {"do": "remove" if change.empty else "set", **asdict(change)}
         case Declare(rule):
             return {"do": "declare", **asdict(rule)}
         case Pause():

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.limit_model import Limit, LimitFacts, LimitUse
+from treadle.core.limit_model import Limit, LimitFacts, LimitUse, WhenFull
 from treadle.core.model import Presence, Record
 from treadle.core.query_model import CountDrift, Glance, Stats
 from treadle.storage import queries
@@ -27,7 +27,9 @@ from treadle.storage.postgres.rows import heard, record, text
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
 BY_IDS: Final = f"SELECT * FROM {{schema}}.rows_of({IDS})"
 
-FACTS: Final = "SELECT name, kind, slots, rate, per, how, burst, hold, until FROM {schema}.limit_fact"
+FACTS: Final = (
+    "SELECT name, kind, slots, rate, per, how, burst, hold, max_waiting, when_full, until FROM {schema}.limit_fact"
+)
 LOOK: Final = "SELECT {schema}.look(%s::float8)::text"
 RECOUNT: Final = "SELECT queue, task, kind, kept, counted FROM {schema}.recount(%s::boolean)"
 
@@ -35,7 +37,19 @@ _presence = msgspec.json.Decoder(Presence).decode
 
 
 # A row of FACTS, with numbers that JSON may write as integers.
-Fact = tuple[str, str, int | None, int | None, float | None, str | None, int | None, str | None, float | None]
+Fact = tuple[
+    str,
+    str,
+    int | None,
+    int | None,
+    float | None,
+    str | None,
+    int | None,
+    str | None,
+    int | None,
+    str | None,
+    float | None,
+]
 
 
 class _Look(Struct, array_like=True):
@@ -136,6 +150,14 @@ async def limit_facts(run: Runner) -> dict[str, LimitFacts]:
 
 def _facts(found: Iterable[tuple[Any, ...]]) -> dict[str, LimitFacts]:
     return gathered(
-        (heard(name), kind, Limit(heard(name), *rule) if rule[2] is not None else None, until)
+        (heard(name), kind, _rule(heard(name), rule), until)
         for name, kind, *rule, until in ((name, heard(kind), *others) for name, kind, *others in found)
     )
+
+
+def _rule(name: str, columns: Sequence[Any]) -> Limit | None:
+    """A rule from its columns; None for the row of a pause."""
+    slots, rate, per, how, burst, hold, most, when_full = columns
+    if per is None:
+        return None
+    return Limit(name, slots, rate, per, how, burst, hold, most, cast("WhenFull", heard(when_full)))

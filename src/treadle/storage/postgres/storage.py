@@ -135,6 +135,10 @@ class PostgresStorage(Verbs):
         """A transaction for one run, on a connection of its own. Raises StorageUnavailable."""
         return await begin(self._home, sync)
 
+    async def oldest_open(self) -> float:
+        [[found]] = await self._runner.run(transfer.OLDEST_OPEN, [])
+        return float(found)
+
     async def read_mark(self) -> MoveState | None:
         return await transfer.read_mark(self._runner)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
 from treadle.core.model import APPLIED, Claim, Claimed, NewJob, Outcome, Record, Settled, State
-from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
+from treadle.errors import IdTaken, KeyHeld, QueueFull, UnknownUpstream
 from treadle.storage.redis.outcomes import outcome_bytes
 from treadle.storage.redis.rows import (
     encode,
@@ -26,9 +26,8 @@ GROUP: Final = 1_000  # the most plain jobs of one queue and priority in a group
 
 def change_words(change: LimitChange) -> tuple[Any, ...]:
     match change:
-        case Limit(name, slots, rate):
-            removes = slots is None and rate is None
-            return "remove" if removes else "set", name, encode(change), "", ""
+        case Limit(name):
+            return "remove" if change.empty else "set", name, encode(change), "", ""
         case Declare(rule):
             return "declare", rule.name, encode(rule), "", ""
         case Pause(name, why, until):
@@ -83,12 +82,14 @@ def settled_of(answer: list[Any], count: int) -> list[Settled]:
     return settled
 
 
-def refusal_of(kind: bytes, one: bytes, other: bytes) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait:
+def refusal_of(kind: bytes, one: bytes, other: bytes) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait | QueueFull:
     if kind == b"circle":
         return CircularWait(one.decode(), *other.decode().split("\0"))
     if kind == b"taken":
         task, asked, differ = other.decode().split("\0")
         return IdTaken(one.decode(), task, asked, bool(differ))
+    if kind == b"full":
+        return QueueFull(one.decode(), *map(int, other.split(b"\0")))
     if kind == b"beyond":
         return IdTaken(one.decode(), None, other.decode(), False)
     made = KeyHeld if kind == b"held" else UnknownUpstream

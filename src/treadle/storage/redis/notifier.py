@@ -170,7 +170,7 @@ class Notifier:
 
 
 class Mailbox:
-    """The channel of one worker's mailbox; see `treadle.storage.contract.Post`."""
+    """The channel of one worker's mailbox; see `treadle.storage.optional_parts.Post`."""
 
     def __init__(self, address: str, left: Callable[[str], None]) -> None:
         self.address, self._left = address, left

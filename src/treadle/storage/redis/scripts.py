@@ -60,8 +60,8 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `slowly()` defin
 FUSED: Final = {"settle_claim": ("settle", "claim")}
 HANDS: Final = ("enqueue",)  # verbs with hand-off, which contain the claim and its pieces
 BEFORE: Final[dict[str, tuple[str, ...]]] = {  # the files in front of the verb's own
-    "enqueue": ("part",),
-    "store": ("part",),
+    "enqueue": ("part", "bounded"),
+    "store": ("part", "bounded", "shed"),
     "walk": ("spot",),
     "recount": ("spot",),
     "glance": ("overview",),

@@ -326,7 +326,7 @@ class ShardedRedis:
 
     def _check(self, rules: Iterable[object]) -> None:
         for rule in rules:
-            if isinstance(rule, Limit) and is_of_queues(rule.name) and (rule.slots or rule.rate):
+            if isinstance(rule, Limit) and is_of_queues(rule.name) and (rule.slots or rule.rate or rule.max_waiting):
                 raise Unsupported(
                     f"{self._home.where} with shards={len(self._shards)}",
                     f"the limit {rule.name!r} of a whole queue, whose jobs are in several shards",

@@ -48,6 +48,7 @@ from treadle.storage.value_checks import (
 )
 
 HOME, LATE = b"\1", b"\2"  # a shard stored nothing: the jobs belong to the first shard, or the call came too late
+SHEDS = b"\3"  # nothing was stored: a bounded queue must shed jobs, which only the per-row path can
 TIDIED: Final = 500  # entries of each kind that one prune checks
 RECOUNTED: Final = 10_000  # the most rows from which slots are counted: some 15 ms of the server's time
 HOUR: Final = 3_600.0  # seconds between two such counts
@@ -208,7 +209,10 @@ class RedisStorage:
             answer = await self.open_call("enqueue", *part, *call_words.groups(jobs))
             if self._belongs_home(answer):
                 return None
-            return stored(jobs, *answer)
+            if not answer[0]:
+                raise call_words.refusal_of(*answer[1:])
+            if answer[0] != SHEDS:
+                return stored(jobs, *answer)
         words: list[Any] = [*part]
         for job in jobs:
             words += (job.id, job_bytes(job, is_plain(job)))

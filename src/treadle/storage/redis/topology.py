@@ -48,7 +48,7 @@ Address = tuple[str, int]
 
 @functools.cache
 def _introduction() -> dict[str, Any]:
-    """What `CLIENT LIST` shows as the library of our connections. Without it the driver reads its own version from its
+    """The name of the library of our connections in `CLIENT LIST`. By default the driver reads its own version from its
     metadata for each connection: 0.5 ms."""
     try:
         from redis.driver_info import DriverInfo

@@ -8,7 +8,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, Final
 
-from treadle.storage.count_groups import BY_STATE, KeptCounts
+from treadle.storage.bounds import WAITING
+from treadle.storage.count_groups import BY_STATE, LETTERS, KeptCounts
 from treadle.storage.sqlite.rows import from_json
 from treadle.storage.sqlite.statements import load
 
@@ -30,6 +31,10 @@ class Changes:
         if was != became:
             self.add(queue, task, was, -jobs)
             self.add(queue, task, became, jobs)
+
+    def waiting(self, queue: str) -> int:
+        """The change of the number of jobs that the bound of a queue counts."""
+        return sum(jobs for (of, _, kind), jobs in self._jobs.items() if of == queue and LETTERS[kind[0]] in WAITING)
 
     def drop_ended(self, execute: Callable[..., Any], seqs: str) -> None:
         """These ended rows, a JSON array of numbers, are about to be deleted."""

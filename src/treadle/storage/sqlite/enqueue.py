@@ -6,14 +6,17 @@ stays open.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import Any
 
 from treadle.core import defaults
 from treadle.core.model import NewJob, Record, State
-from treadle.errors import StorageError
+from treadle.errors import StorageError, TreadleError
+from treadle.storage.bounds import bound_of
 from treadle.storage.count_groups import QUEUED
 from treadle.storage.machine import store
+from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite.inserts import ADD_BODY, SQL, insert, waited_for
 from treadle.storage.sqlite.rows import DOWN, LIMITS, encode, text
 from treadle.storage.sqlite.statements import BulkInsert
@@ -29,13 +32,61 @@ Kind = tuple[str, str, int, float | None, float | None]  # queue, task, flags, k
 
 
 def add_plain(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
-    """Insert plain jobs (rows.is_plain). Jobs of the same kind share one statement and bind their common values once.
-    If fewer rows go in than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3 looks
-    for an adapter, 0.7 us."""
-    now, answers = unit.now, list[Record]()
-    top, edges, mark = unit.ex(SQL["glance"]).fetchone()
+    """Store plain jobs (rows.is_plain)."""
+    top, edges = _glance(unit)
+    if unit.bounds and _may_be_full(unit, jobs):
+        return (yield from store.enqueue(unit, jobs))
+    return (yield from _insert(unit, jobs, top, edges))
+
+
+def add_merged(
+    unit: UnitOfWork, calls: Sequence[Sequence[NewJob]]
+) -> Generator[None, None, list[list[Record] | TreadleError]]:
+    """Store the plain jobs of several callers with one insert. Return the rows for each caller, or its refusal."""
+    top, edges = _glance(unit)
+    jobs = [job for jobs in calls for job in jobs]
+    if unit.bounds and _may_be_full(unit, jobs):
+        return (yield from _one_by_one(unit, calls))
+    rows = iter((yield from _insert(unit, jobs, top, edges)))
+    return [[next(rows) for _ in jobs] for jobs in calls]
+
+
+def _glance(unit: UnitOfWork) -> tuple[int, bool]:
+    """The greatest number of a row, and whether any job waits for another."""
+    top, edges, mark, bounds = unit.ex(SQL["glance"]).fetchone()
     unit.saw(mark)
+    unit.saw_bounds(bounds)
     unit.refuse()
+    return top, edges
+
+
+def _may_be_full(unit: UnitOfWork, jobs: Sequence[NewJob]) -> bool:
+    """Whether a bounded queue has no room for all of these jobs. Some of them may be known, and need none."""
+    for queue, count in Counter(job.queue for job in jobs).items():
+        rule = bound_of(unit.bounds, queue)
+        if rule is not None and rule.max_waiting is not None and unit.waiting(queue) + count > rule.max_waiting:
+            return True
+    return False
+
+
+def _one_by_one(
+    unit: UnitOfWork, calls: Sequence[Sequence[NewJob]]
+) -> Generator[None, None, list[list[Record] | TreadleError]]:
+    answers: list[list[Record] | TreadleError] = []
+    for jobs in calls:
+        unit = unit.again()
+        try:
+            answers.append((yield from store.enqueue(unit, jobs)))
+        except REFUSALS as refused:  # raised before anything was written
+            answers.append(refused)
+    return answers
+
+
+def _insert(unit: UnitOfWork, jobs: Sequence[NewJob], top: int, edges: bool) -> Generator[None, None, list[Record]]:
+    """Insert plain jobs. Jobs of the same kind share one statement and bind their common values once. If fewer rows go
+    in than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3 looks for an adapter,
+    0.7 us."""
+    now, answers = unit.now, list[Record]()
     unit.topics.update({f"queue:{job.queue}" for job in jobs})
     for at in range(0, len(jobs), STEP):
         if at:

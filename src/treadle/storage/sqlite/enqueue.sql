@@ -14,7 +14,8 @@ SELECT EXISTS (SELECT 1 FROM edge);
 
 -- name: glance
 SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0)),
-    EXISTS (SELECT 1 FROM edge), (SELECT value FROM meta WHERE name = 'move');
+    EXISTS (SELECT 1 FROM edge), (SELECT value FROM meta WHERE name = 'move'),
+    (SELECT value FROM meta WHERE name = 'bounds');
 
 -- name: waited_for
 SELECT DISTINCT up FROM edge WHERE up IN (SELECT value FROM json_each(?));

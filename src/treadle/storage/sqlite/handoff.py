@@ -35,8 +35,8 @@ Take = Callable[[str, Record], None]
 
 
 class Mailbox:
-    """An address of this storage object; see `treadle.storage.contract.Post`. `asks`: a claim of it may be noted as
-    open."""
+    """An address of this storage object; see `treadle.storage.optional_parts.Post`. `asks`: a claim of it may be noted
+    as open."""
 
     def __init__(self, address: str, take: Take, left: Callable[[Mailbox], None]) -> None:
         self.address, self.take, self._left = address, take, left

@@ -8,9 +8,10 @@ from typing import Any
 
 from treadle.core.limit_model import LimitChange, LimitFacts
 from treadle.storage.admission import rule_for
+from treadle.storage.bounds import bounds_of
 from treadle.storage.limit_facts import acting, folded, gathered, named, rows
 from treadle.storage.machine.limits import call_in_all
-from treadle.storage.sqlite.rows import decode_rule, encode, text
+from treadle.storage.sqlite.rows import decode_rule, encode, text, to_json
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
@@ -54,7 +55,9 @@ def read(found: Iterable[Any]) -> dict[str, LimitFacts]:
 
 def write(unit: UnitOfWork, facts: Iterable[LimitFacts]) -> None:
     """Replace the stored facts of these limits, and derive the acting rule of each from them."""
+    of_queues = False
     for each in facts:
+        of_queues = of_queues or _queue(each.name) is not None
         unit.ex(SQL["drop_facts"], (each.name,))
         found = [(name, kind, rule and encode(rule), until) for name, kind, rule, until in rows(each)]
         unit.many(SQL["add_fact"], found)
@@ -63,3 +66,8 @@ def write(unit: UnitOfWork, facts: Iterable[LimitFacts]) -> None:
             unit.ex(SQL["remove"], (each.name,))
         else:
             unit.ex(SQL["set"], (each.name, encode(rule)))
+    if of_queues:
+        unit.ex(SQL["drop_bounds"])
+        bounds = bounds_of(read(unit.ex(SQL["queue_facts"])))
+        if bounds:
+            unit.ex(SQL["set_bounds"], (to_json(bounds).decode(),))

@@ -16,6 +16,17 @@ INSERT OR REPLACE INTO rule (name, rule) VALUES (?, ?);
 -- name: remove
 DELETE FROM rule WHERE name = ?;
 
+-- The bounds of queues once more, in one row that an enqueue reads; there is none while no queue has a bound.
+
+-- name: drop_bounds
+DELETE FROM meta WHERE name = 'bounds';
+
+-- name: set_bounds
+INSERT INTO meta (name, value) VALUES ('bounds', ?);
+
+-- name: queue_facts
+SELECT name, kind, rule, until FROM limit_fact WHERE name >= 'queue' AND name < 'queue;';
+
 -- Slots of a queue are stored only while a rule limits it: counted from the rows when the rule comes, deleted when it
 -- goes.
 

@@ -37,6 +37,7 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(NewJob).decode
 _decode_many = msgspec.msgpack.Decoder(list[NewJob]).decode
 decode_rule = msgspec.msgpack.Decoder(Limit).decode
+decode_bounds = msgspec.json.Decoder(dict[str, Limit]).decode
 decode_presence = msgspec.msgpack.Decoder(Presence).decode
 
 FULL: Final = (

@@ -18,7 +18,7 @@ from treadle.errors import BadUrl
 from treadle.storage.contract import Capabilities
 from treadle.storage.sqlite import looks, metrics, queries, recounts, transfer
 from treadle.storage.sqlite.connection import OpenFile
-from treadle.storage.sqlite.enqueue import add_plain, enqueue
+from treadle.storage.sqlite.enqueue import add_merged, add_plain, enqueue
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.handoff import Mailbox, Mailboxes
 from treadle.storage.sqlite.limits import set_limits
@@ -75,7 +75,7 @@ class SqliteStorage:
         self._turn = asyncio.Lock()  # held by the one run that has a transaction of its own here
         self._waiters = TopicWaiters()
         self._file = OpenFile(path, now, synchronous, shared)
-        self._calls = SharedTransactions(self._file, _merged, self._committed)
+        self._calls = SharedTransactions(self._file, add_merged, self._committed)
         self._known = Known(self._file.path, shared)
         self._limit = ""  # the key of the last limit that prune checked
         self._notifier = Notifier(self._file.path, self._waiters, self._calls.foreign_version)
@@ -272,15 +272,14 @@ class SqliteStorage:
         await own.begin()
         return own
 
+    async def oldest_open(self) -> float:
+        """Wait until the transactions are over that are open now: each holds the write lock of the file."""
+        await self._calls.submit(_nothing)
+        return 0.0
+
     def _joined(self, topics: set[str]) -> None:
         self._file.count_commit()
         self._committed(topics)
-
-
-def _merged(unit: UnitOfWork, calls: Sequence[Sequence[NewJob]]) -> Generator[None, None, list[list[Record]]]:
-    """Store the plain jobs of several callers with one insert. Return the rows for each caller."""
-    rows = iter((yield from add_plain(unit, [job for jobs in calls for job in jobs])))
-    return [[next(rows) for _ in jobs] for jobs in calls]
 
 
 def _settle_claim(
@@ -293,6 +292,10 @@ def _settle_claim(
     if outcomes and unit.shut():
         return settled, Claimed()
     return settled, (yield from posts.claim(unit, ask))
+
+
+def _nothing(unit: UnitOfWork) -> Generator[None, None, None]:
+    yield from ()
 
 
 async def _turn() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.admission import Asker, Usage, rule_for
+from treadle.storage.bounds import Bounds, Candidate
 from treadle.storage.count_groups import letter_of
 from treadle.storage.machine.limits import keeps_slots
 from treadle.storage.machine.rows import Dependent
@@ -30,11 +31,13 @@ from treadle.storage.sqlite.rows import (
     MORE,
     SLOT,
     decode,
+    decode_bounds,
     decode_rule,
     more,
     record,
     text,
 )
+from treadle.storage.sqlite.shedding import first_queued, last_queued
 from treadle.storage.sqlite.statements import load
 from treadle.storage.transfer import MoveState, decode_mark, refusal, shut
 
@@ -73,12 +76,14 @@ class UnitOfWork:
         self._rules: dict[str, Limit] | None = None
         self._rates: dict[str, Usage] = {}
         self._move: MoveState | None = None
+        self._bounds: Bounds | None = None  # of queues; None: not read yet
         self._looked = False  # whether the mark of a move was read: once a call, 1.5 us
 
     def again(self) -> UnitOfWork:
         """An empty unit of work in the same transaction, after this one was synced."""
         unit = UnitOfWork(self._db, self.now, self.topics, self.counts, self.leases)
         unit._rules, unit._looked, unit._move = self._rules, self._looked, self._move
+        unit._bounds = self._bounds
         return unit
 
     def quiet(self) -> UnitOfWork:
@@ -91,8 +96,9 @@ class UnitOfWork:
     def shut(self, *but: str) -> MoveState | None:
         """The mark of a move that stops a method; under the roles `but` the method works as always."""
         if not self._looked:
-            found = self.ex(SQL["mark"]).fetchone()
-            self.saw(None if found is None else found[0])
+            mark, bounds = self.ex(SQL["mark_and_bounds"]).fetchone()
+            self.saw(mark)
+            self.saw_bounds(bounds)
         return shut(self._move, *but)
 
     def saw(self, mark: bytes | None) -> None:
@@ -297,7 +303,26 @@ class UnitOfWork:
         return self._rules
 
     def rules_changed(self) -> None:
-        self._rules = None
+        self._rules = self._bounds = None
+
+    @property
+    def bounds(self) -> Bounds:
+        if self._bounds is None:
+            self.saw_bounds(self.ex(SQL["mark_and_bounds"]).fetchone()[1])
+        return self._bounds or {}
+
+    def saw_bounds(self, stored: bytes | None) -> None:
+        """Note the stored bounds, which were read together with other data; None: no queue has one."""
+        self._bounds = {} if stored is None else decode_bounds(stored)
+
+    def waiting(self, queue: str) -> int:
+        self.sync()
+        stored: int = self.ex(SQL["waiting"], (queue,)).fetchone()[0]
+        return stored + self.counts.waiting(queue)
+
+    def outermost(self, queue: str, last: bool) -> Iterator[Candidate]:
+        self.sync()
+        return last_queued(self.ex, queue) if last else first_queued(self.ex, queue)
 
     def _write_slots(self, row: Record, flags: int) -> int:
         """Store the slots that follow from a row: held from the first claim to the ending, live while it runs."""

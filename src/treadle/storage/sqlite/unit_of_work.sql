@@ -27,6 +27,26 @@ SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e
 -- name: lane_last
 SELECT max(queue_position) FROM job WHERE queue = ? AND rank = ? AND lane = ? AND lane IS NOT NULL AND queue_position IS NOT NULL;
 
+-- Of the kinds, those that a bound counts: queued, scheduled and blocked.
+
+-- name: waiting
+SELECT coalesce(sum(jobs), 0) FROM job_count WHERE queue = ? AND substr(kind, 1, 1) IN ('q', 's', 'b');
+
+-- A queue's jobs in the order of shedding, read row by row as far as needed.
+
+-- name: last_queued
+SELECT id, rank, started_at IS NULL AND function_done = 0 AND substr(task, 1, 8) <> 'treadle.' FROM job INDEXED BY job_line
+WHERE queue = ? AND queue_position IS NOT NULL ORDER BY rank, queue_position DESC, id DESC;
+
+-- name: first_queued
+SELECT queue_position, id, rank, started_at IS NULL AND function_done = 0 AND substr(task, 1, 8) <> 'treadle.'
+FROM job INDEXED BY job_line
+WHERE queue = ? AND rank = ? AND queue_position IS NOT NULL ORDER BY queue_position, id;
+
+-- name: next_rank
+SELECT rank FROM job INDEXED BY job_line
+WHERE queue = ? AND queue_position IS NOT NULL AND rank < ? ORDER BY rank DESC LIMIT 1;
+
 -- name: queue_head
 SELECT queue_position FROM job INDEXED BY job_line
 WHERE queue = ? AND rank = ? AND queue_position IS NOT NULL ORDER BY queue_position LIMIT 1;
@@ -129,6 +149,9 @@ INSERT OR REPLACE INTO opening (key, at) VALUES (?, ?);
 
 -- name: drop_opening
 DELETE FROM opening WHERE key = ?;
+
+-- name: mark_and_bounds
+SELECT (SELECT value FROM meta WHERE name = 'move'), (SELECT value FROM meta WHERE name = 'bounds');
 
 -- name: mark
 SELECT value FROM meta WHERE name = 'move';

@@ -60,6 +60,8 @@ LAWS = (
     "rates",
     "held_slots",
     "limit_changes",
+    "bounds",
+    "shedding",
     "rules",
     "prune",
     "queries",

@@ -12,7 +12,8 @@ from treadle.core.model import Record
 from treadle.core.query_model import CountDrift, Kind, Query
 from treadle.errors import KeyHeld, UnknownUpstream
 from treadle.storage import queries
-from treadle.storage.contract import Storage, Transactional
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Transactional
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (
     CANCELLED,

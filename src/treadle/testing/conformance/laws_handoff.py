@@ -14,7 +14,8 @@ import pytest
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Record
 from treadle.storage.capabilities import hand_offs
-from treadle.storage.contract import Post, Storage
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Post
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (
     READY,

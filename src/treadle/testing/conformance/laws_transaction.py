@@ -13,7 +13,8 @@ import pytest
 
 from treadle.core.limit_model import Limit
 from treadle.errors import BadSession, IdTaken, KeyHeld, UnknownUpstream
-from treadle.storage.contract import Storage, Transaction, Transactional
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Transaction, Transactional
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (
     RUNNING,

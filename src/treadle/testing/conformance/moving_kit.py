@@ -8,7 +8,8 @@ import pytest
 
 from treadle.core.limit_model import Limit
 from treadle.storage import capabilities
-from treadle.storage.contract import Movable, Storage
+from treadle.storage.contract import Storage
+from treadle.storage.optional_parts import Movable
 from treadle.storage.transfer import Carried, MoveState, Role
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (

@@ -23,7 +23,7 @@ import msgspec
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled, State
 from treadle.core.query_model import MetricsRow, Order, Query
-from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
+from treadle.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUpstream
 from treadle.storage import queries
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
@@ -265,6 +265,8 @@ async def _answer(storage: Storage, verb: str, words: tuple[Any, ...]) -> Any:
         answer = await getattr(storage, verb)(*words)
     except (UnknownUpstream, KeyHeld, IdTaken) as error:
         return {"raised": type(error).__name__, "id": error.id}
+    except QueueFull as error:
+        return {"raised": "QueueFull", "queue": error.queue, "waiting": error.waiting, "asked": error.asked}
     except TreadleError as error:
         return {"raised": type(error).__name__}
     if isinstance(answer, Claimed):

@@ -106,7 +106,14 @@ def _rules() -> Any:
     from hypothesis import strategies as st
 
     maybe = st.sampled_from
-    return st.builds(
+    bounds = st.builds(
+        Limit,
+        name=maybe(["queue", "queue:q"]),
+        slots=maybe([None, None, 1]),
+        max_waiting=st.integers(1, 4),
+        when_full=maybe(["drop_oldest", "drop_lowest", "refuse"]),
+    )
+    limits = st.builds(
         Limit,
         name=maybe(["x", "x:1", "y", "queue", "queue:q"]),
         slots=maybe([None, 0, 1, 2, 3]),
@@ -116,6 +123,7 @@ def _rules() -> Any:
         burst=maybe([None, 3]),
         hold=maybe(["running", "ended"]),
     )
+    return st.one_of(limits, bounds)
 
 
 def _asked() -> Any:

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, cast
 
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Outcome, Presence, Settled
 from treadle.errors import StorageUnavailable
-from treadle.storage.contract import Capabilities, Fused, Storage
+from treadle.storage.contract import Capabilities, Storage
+from treadle.storage.optional_parts import Fused
 from treadle.storage.proxy import StorageProxy
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 

@@ -91,6 +91,10 @@ class Batches:
         """Whether items wait for others."""
         return bool(self._open)
 
+    def calls(self, task: BatchCore) -> int:
+        """How many calls of this task are gathered now."""
+        return sum(name == task.name for name, _ in self._open)
+
     def waits(self, run: JobRun) -> bool:
         """Whether this item waits for others, so that its call has not begun."""
         return any(seat.run is run for each in self._open.values() for seat in each.seats)
@@ -181,7 +185,11 @@ class Batches:
         enter_batch(contexts)
         results: list[Any]
         process_tag = forks.tag
+        capacity, needs, entered = self._state.capacity, task.needs, False
         try:
+            if capacity is not None and needs is not None:
+                await capacity.enter(needs.uses)
+                entered = True
             if gathering.left == len(seats):
                 raise asyncio.CancelledError
             answer = await self._run(gathering, contexts)
@@ -197,6 +205,8 @@ class Batches:
             for seat, result in zip(seats, results, strict=True):
                 seat.future.set_result((None, result) if isinstance(result, Exception) else (result, None))
         finally:
+            if entered and capacity is not None and needs is not None:
+                capacity.release(needs.uses)
             self._state.slots.release()
             self._state.wake.set()
 

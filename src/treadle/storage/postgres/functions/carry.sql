@@ -77,6 +77,20 @@ BEGIN
         ORDER BY a.xact_start LIMIT 1), 'an open transaction');
 END $$;
 
+-- Seconds since the oldest transaction began that holds the lock of `enter`, or 0. Infinity if that cannot be seen: a
+-- prepared transaction has no process, and a role without pg_read_all_stats cannot see the times of other roles.
+CREATE FUNCTION oldest_open() RETURNS float8 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    lock constant bigint := hashtextextended(current_schema() || ' move', 0);
+BEGIN
+    RETURN coalesce((
+        SELECT max(coalesce(extract(epoch FROM clock_timestamp() - a.xact_start)::float8, 'infinity'))
+        FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.pid IS DISTINCT FROM pg_backend_pid()
+            AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND ((l.classid::bigint << 32) | l.objid::bigint) = lock), 0);
+END $$;
+
 -- `replaces` of storage/transfer.py.
 CREATE FUNCTION mark_replaces(stored json, mark json) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
@@ -101,6 +115,7 @@ BEGIN
     DELETE FROM limit_fact f USING json_to_recordset(rules) AS x (name text) WHERE f.name = x.name;
     INSERT INTO limit_fact SELECT * FROM json_populate_recordset(NULL::limit_fact, rules);
     PERFORM derive_rule(x.name) FROM (SELECT DISTINCT name FROM json_to_recordset(rules) AS r (name text)) AS x;
+    PERFORM derive_bounds();
     INSERT INTO start (key, at, cost)
     SELECT x.key, (s.value ->> 0)::float8 AS at, sum((s.value ->> 1)::int)
     FROM json_to_recordset(rates) AS x (key text, starts json), json_array_elements(x.starts) AS s

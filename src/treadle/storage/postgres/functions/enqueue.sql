@@ -20,11 +20,18 @@ SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     general boolean := false;
+    bounds text;                -- of queues; NULL: none has one
     fresh text[] := ids;
     stored text[];              -- known before this call
     over text[];                -- those of them that have ended
 BEGIN
     PERFORM enter(NULL);
+    SELECT value INTO bounds FROM meta WHERE name = 'bounds';
+    IF bounds IS NOT NULL AND NOT have_room(bounds::json, queues) THEN
+        RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
+            NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, 'general'::text;
+        RETURN;
+    END IF;
     -- nearly always all ids are new; ON CONFLICT would check each first and record which row stayed: 1.3 us a job
     BEGIN
         WITH put AS (
@@ -89,12 +96,21 @@ DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     p record;
     refusal text;
+    bounds text;
+    gone text[] := '{}';        -- jobs that were shed
 BEGIN
     PERFORM enter(NULL);
+    SELECT value INTO bounds FROM meta WHERE name = 'bounds';
     BEGIN
+        IF bounds IS NOT NULL THEN
+            PERFORM lock_bounds(bounds::json, ARRAY(SELECT y.queue FROM json_to_recordset(jobs) AS y (queue text)));
+        END IF;
         PERFORM lock_ahead(jobs, '{}', NULL);
         SELECT * INTO p FROM prepare(jobs, t, NULL, NULL, NULL);
-        PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, '{}', '{}');
+        IF bounds IS NOT NULL THEN
+            gone := make_room(bounds::json, jobs, t, p.asked, p.answers, p.fresh);
+        END IF;
+        PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, gone, array_fill(5, ARRAY[cardinality(gone)]));
         PERFORM call_in_freed('{}', t);
     EXCEPTION WHEN SQLSTATE 'TR001' THEN
         GET STACKED DIAGNOSTICS refusal = PG_EXCEPTION_DETAIL;

@@ -24,8 +24,15 @@ DECLARE
     losers text[];
     holders text[];             -- for each of them: the row that is returned for it
     general boolean := false;
+    bounds text;                -- of queues; NULL: none has one
 BEGIN
     PERFORM enter(NULL);
+    SELECT value INTO bounds FROM meta WHERE name = 'bounds';
+    IF bounds IS NOT NULL AND NOT have_room(bounds::json, queues) THEN
+        RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
+            NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, 'general'::text;
+        RETURN;
+    END IF;
     BEGIN
         -- as in lock_keys, in the same order; a new key gets its holder at once. ON CONFLICT costs half as much again,
         -- so many keys of which none is known are inserted without it; a key that comes meanwhile raises

@@ -13,7 +13,8 @@ BEGIN
         (SELECT coalesce(json_agg(json_build_array(c.queue, c.task, c.kind, c.jobs)), '[]') FROM kept_counts() AS c),
         heads(),
         (SELECT coalesce(json_agg(json_build_array(w.presence, w.seen) ORDER BY w.num), '[]') FROM worker w),
-        (SELECT coalesce(json_agg(json_build_array(f.name, f.kind, f.slots, f.rate, f.per, f.how, f.burst, f.hold, f.until)), '[]')
+        (SELECT coalesce(json_agg(json_build_array(f.name, f.kind, f.slots, f.rate, f.per, f.how, f.burst, f.hold,
+                f.max_waiting, f.when_full, f.until)), '[]')
             FROM limit_fact f),
         used_by_limit(),
         (SELECT coalesce(json_agg(json_build_array(r.key, r.left_now, r.next_start)), '[]')

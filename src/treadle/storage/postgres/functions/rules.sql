@@ -25,6 +25,7 @@ BEGIN
     END IF;
     -- waits for claims that count by the old rules: they would block jobs by a rule that is gone
     PERFORM pg_advisory_xact_lock(rules_lock());
+    PERFORM derive_bounds();
     PERFORM call_in_everybody(t);
     LOOP
         SELECT queue INTO line FROM job WHERE queue_position IS NOT NULL AND queue > coalesce(line, '')
@@ -49,13 +50,19 @@ BEGIN
         DELETE FROM limit_fact f WHERE f.name = c.name AND f.kind = paused AND (c.until IS NULL OR f.until <= c.until);
         GET DIAGNOSTICS more = ROW_COUNT;
         IF paused = 'paused' THEN
-            DELETE FROM limit_fact f WHERE f.name = c.name AND f.kind IN ('set', 'declared') AND f.slots = 0;
+            DELETE FROM limit_fact f
+            WHERE f.name = c.name AND f.kind IN ('set', 'declared') AND f.slots = 0 AND f.max_waiting IS NULL;
+            GET DIAGNOSTICS count_ = ROW_COUNT;
+            more := more + count_;
+            UPDATE limit_fact f SET slots = NULL, rate = NULL, per = 1, how = 'window', burst = NULL, hold = 'running'
+            WHERE f.name = c.name AND f.kind IN ('set', 'declared') AND f.slots = 0;
         END IF;
     ELSE
         c.kind := CASE change ->> 'do' WHEN 'pause' THEN paused WHEN 'declare' THEN 'declared' ELSE 'set' END;
         INSERT INTO limit_fact AS f SELECT c.*
         ON CONFLICT (name, kind) DO UPDATE SET slots = excluded.slots, rate = excluded.rate, per = excluded.per,
-            how = excluded.how, burst = excluded.burst, hold = excluded.hold, until = excluded.until
+            how = excluded.how, burst = excluded.burst, hold = excluded.hold, max_waiting = excluded.max_waiting,
+            when_full = excluded.when_full, until = excluded.until
         WHERE f IS DISTINCT FROM excluded;
     END CASE;
     GET DIAGNOSTICS count_ = ROW_COUNT;

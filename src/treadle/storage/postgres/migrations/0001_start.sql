@@ -208,6 +208,8 @@ CREATE TABLE limit_fact (
     how text,
     burst int,
     hold text,
+    max_waiting int,                            -- only of a queue; NULL: any number
+    when_full text,
     until float8,
     PRIMARY KEY (name, kind)
 );

@@ -1,7 +1,8 @@
 -- The bulk path of enqueue. ARGV: now, call, until (part.lua), then groups: queue, rank, n, number of their tasks, each
 -- task with the number of its jobs, n times id body. All jobs are plain, and no id occurs twice.
 -- Returns { now, the positions of the new jobs with a lane, 8 bytes each, then number in the call, body, row of each
--- job that was stored before }.
+-- job that was stored before }; or { '', what is wrong, ... } and stores nothing; or { '\3' } if jobs must be shed, which
+-- only the per-row path does.
 local NOW, NO_HEAD = num(now), '\0\0\0\0'
 
 local function line_of(queue, rank)
@@ -58,6 +59,28 @@ if asks then
     end
   end
   if has_left(ids) then return { '\1' } end
+end
+if bounded then
+  local queues, asked, from = {}, {}, 4
+  while from < width do
+    local queue, n = ARGV[from], tonumber(ARGV[from + 2])
+    from = from + 2 + 2 * ARGV[from + 3]
+    if bound_of(queue) then
+      local ids = {}
+      for k = 1, n do ids[k] = ARGV[from + 2 * k] end
+      if not asked[queue] then queues[#queues + 1], asked[queue] = queue, 0 end
+      for _, body in ipairs(fetch(JOB, ids)) do
+        if not body then asked[queue] = asked[queue] + 1 end
+      end
+    end
+    from = from + 2 + 2 * n
+  end
+  for _, queue in ipairs(queues) do
+    local rule, waiting = bound_of(queue), waiting_in(queue)
+    if excess(rule, waiting, asked[queue]) > 0 then
+      return rule.when_full == 'refuse' and full(queue, rule, waiting, asked[queue]) or { '\3' }
+    end
+  end
 end
 local watch = recount()
 while at < width do

@@ -3,6 +3,7 @@
 F = {}
 local FACTS = ns .. ':facts'
 local KINDS = { 'set', 'declared', 'paused', 'held' }
+local BOUNDED = ns .. ':bounded'         -- the names of the limits that bound queues; missing if no queue has a bound
 
 local function fact(kind, name) return call('HGET', FACTS, kind .. ':' .. name) end
 
@@ -13,13 +14,19 @@ local function put(kind, name, value)
   return true
 end
 
+-- -> whether a rule has 0 slots, and the rule without them: only a bound stays
 local function without_slots(raw)
-  return raw and cmsgpack.unpack(raw).slots == 0
+  local rule = raw and cmsgpack.unpack(raw)
+  if not rule or rule.slots ~= 0 then return false end
+  if not rule.max_waiting then return true end
+  return true, cmsgpack.pack({ name = rule.name, per = 1, max_waiting = rule.max_waiting, when_full = rule.when_full })
 end
 
 -- Store the acting rule: the operator's, otherwise the declared one; with 0 slots while there is a reason to pause it.
 function F.derive(name)
   local raw = fact('set', name) or fact('declared', name)
+  local bounds = raw and cmsgpack.unpack(raw).max_waiting
+  call(bounds and 'SADD' or 'SREM', BOUNDED, name)
   if fact('paused', name) or fact('held', name) then
     local rule = raw and cmsgpack.unpack(raw) or { name = name }
     rule.slots = 0
@@ -44,7 +51,8 @@ function F.apply(what, name, rule, why, till)
     if lasts and (till == '' or (lasts ~= '' and tonumber(lasts) <= tonumber(till))) then anew = put(why, name) end
     if why == 'paused' then
       for _, kind in ipairs({ 'set', 'declared' }) do
-        if without_slots(fact(kind, name)) then anew = put(kind, name) or anew end
+        local had, left = without_slots(fact(kind, name))
+        if had then anew = put(kind, name, left) or anew end
       end
     end
   end

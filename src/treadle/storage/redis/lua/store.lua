@@ -20,6 +20,8 @@ elseif asks then
 end
 local answers, wrong, one, other = E.answers(jobs)
 if not answers then return { '', wrong, one, other } end
+local refusal = bounded and make_room(jobs, answers)
+if refusal then return refusal end
 local born, rows = E.store_all(jobs, answers), {}
 if ARGV[2] ~= '' then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
 B.finish()

@@ -1,6 +1,8 @@
 """Settings that are wrong: `manage.py check`, and errors that name the setting."""
 
 from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from django.core.exceptions import ImproperlyConfigured
@@ -8,7 +10,8 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.test import SimpleTestCase, override_settings
 
-from treadle.integrations.django import app_of, checks, options, schedules
+from treadle import Keys
+from treadle.integrations.django import app_of, checks, job_store, options, schedules
 
 BACKEND = "treadle.integrations.django.TreadleBackend"
 
@@ -72,6 +75,10 @@ class Settings(SimpleTestCase):
             ({"url": ""}, "expected a storage URL or None, found ''"),
             ({5: 5}, "TASKS['default']['OPTIONS'][5]: unknown option"),
             (None, "TASKS['default']['OPTIONS']: expected a dict, found None."),
+            ({"offload": "64k"}, "expected a number of bytes or None, found '64k'"),
+            ({"redact": "iban"}, "expected a list of names of arguments and fields"),
+            ({"keys": 5}, "expected Keys(...) or a list of keys, found a int"),
+            ({"keys": "old:c2VjcmV0"}, "the key 'old': expected ID:BASE64"),
         ):
             with self.subTest(given), self.assertRaisesMessage(ImproperlyConfigured, text):
                 options.read("default", given)
@@ -98,6 +105,36 @@ class Settings(SimpleTestCase):
                 with self.assertRaisesMessage(ImproperlyConfigured, text):
                     schedules.read()
                 self.assertEqual([each.id for each in checks.of_schedules()], ["treadle.E005"])
+
+    def test_texts(self):
+        self.assertEqual(found({"blobs": "texts", "offload": 5_000, "keys": Keys.make("a"), "redact": ["iban"]}), [])
+        self.assertEqual(found({"blobs": "ftp://x"}), ["treadle.E007"])
+        self.assertEqual(found({"offload": 5_000}), ["treadle.E007"])
+        both = options.read("default", {"url": "memory://texts", "keys": f"{Keys.make('b')}, {Keys.make('a')}"})
+        self.assertEqual(both.keys.names, ("b", "a"))
+        self.assertIs(job_store.store_for(both), job_store.store_for(both))
+        with self.assertRaisesMessage(ImproperlyConfigured, "differ in 'blobs', 'offload', 'keys' or 'redact'"):
+            job_store.store_for(options.read("other", {"url": "memory://texts"}))
+
+    def test_an_app_stores_and_shows_texts_as_the_options_say(self):
+        with TemporaryDirectory() as folder:
+            given = {
+                "url": f"sqlite:///{folder}/jobs.db",
+                "blobs": f"{folder}/texts",
+                "offload": 2_000,
+                "keys": [Keys.make("2026")],
+                "redact": ["iban"],
+            }
+            store = job_store.JobStore(options.read("default", given))
+            with store.opened() as app:
+                task = app.task(lambda iban, text: None, name="pay")
+                job = app.sync.enqueue(task.job("DE02120300000000202051", "x" * 5_000))
+                row = app.sync.jobs.whole(job)
+            self.assertIn("2026", app.storage.capabilities.keys)
+            self.assertIn("DE02120300000000202051", row.job.payload)
+            self.assertNotIn("DE02120300000000202051", app._core.redactor.row(row).job.payload)
+            [kept] = list(Path(folder, "texts").glob("??/*/*"))
+            self.assertIn(b'"sealed"', kept.read_bytes()[:40])
 
     def test_backends_that_share_their_jobs(self):
         from treadle.integrations.django.job_store import JobStore

@@ -1,0 +1,28 @@
+"""Explains jobs that the storage does not have, because the relay of the outbox has not delivered them yet."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from treadle.admin.explain import Facts, explain
+from treadle.admin.explain.wording import command
+from treadle.admin.job_filters import id_of
+from treadle.errors import UnknownJob
+from treadle.producer.client import Outboxes
+from treadle.tasks.when import HasId
+
+
+async def explained(facts: Callable[[HasId | str], Awaitable[Facts]], job: HasId | str, outbox: Outboxes | None) -> str:
+    """The sentence about a job. Raises UnknownJob if it is not in the storage and not in the outbox."""
+    try:
+        return explain(await facts(job))
+    except UnknownJob:
+        found = None if outbox is None else await outbox.find(id_of(job))
+        if found is None:
+            return explain(await facts(job))  # it may have been delivered between the two reads
+    if found.became is not None:
+        return f"The storage returned job {found.became} for it. {explain(await facts(found.became))}"
+    failed = f" (failed deliveries: {found.tries:,}; the last error: {found.error})" if found.error else ""
+    relays, lists = command("relay", "MODULE:APP"), command("relay", "list", options=["--app", "MODULE:APP"])
+    delivered = f"A worker or {relays} delivers it; {lists} shows such jobs"
+    return f"It is in the outbox and not delivered to the storage yet{failed}. {delivered}."

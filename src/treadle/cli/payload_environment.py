@@ -1,0 +1,43 @@
+"""The app of a command that names none: its storage URL, and how texts are stored, from the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from treadle.errors import BadOption
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+BLOBS: Final = "TREADLE_BLOBS"
+OFFLOAD: Final = "TREADLE_OFFLOAD"
+KEYS: Final = "TREADLE_KEYS"
+REDACT: Final = "TREADLE_REDACT"
+
+
+def app_at(url: str | None) -> App:
+    """An app without tasks on this storage; None: on the default one. Raises BadOption and BadUrl."""
+    from treadle.app import App
+
+    return App(url, **payload_options())
+
+
+def payload_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The arguments `blobs`, `offload`, `keys` and `redact` of an App that the environment gives. Raises BadOption."""
+    found: dict[str, Any] = {}
+    if blobs := environment.get(BLOBS, "").strip():
+        found["blobs"] = blobs
+    if offload := environment.get(OFFLOAD, "").strip():
+        if not (offload.isascii() and offload.isdigit()):
+            raise BadOption(OFFLOAD, f"expected a number of bytes, found {offload[:40]!r}")
+        found["offload"] = int(offload[:20])
+    if environment.get(KEYS, "").strip():
+        from treadle.serialization.encryption import Keys
+
+        found["keys"] = Keys.from_environment(KEYS)
+    if names := [name for name in re.split(r"[\s,]+", environment.get(REDACT, "")) if name]:
+        found["redact"] = names
+    return found

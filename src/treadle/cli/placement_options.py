@@ -1,0 +1,57 @@
+"""The options of the commands that run workers, for their labels and resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from treadle.core.placement import amounts, labels_of
+from treadle.errors import BadOption
+
+
+def _labels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """Parse `gpu=a100` and `ssd` -> {"gpu": "a100", "ssd": ""}."""
+    try:
+        return labels_of(texts)
+    except BadOption as error:
+        raise click.BadParameter(error.problem) from None
+
+
+def _resources(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
+    """Parse `memory_mb=8192` -> {"memory_mb": 8192}."""
+    found: dict[str, int] = {}
+    for each in texts:
+        name, _, amount = each.partition("=")
+        if not amount.isascii() or not amount.isdecimal() or name in found:
+            raise click.BadParameter(f"expected each resource once, as in memory_mb=8192; found {each!r:.80}")
+        found[name] = int(amount[:20])
+    try:
+        return amounts(found, "resources")
+    except BadOption as error:
+        raise click.BadParameter(error.problem) from None
+
+
+def placed(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --label and --resource to a command."""
+    labels = click.option(
+        "--label",
+        "labels",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        envvar="TREADLE_LABELS",
+        callback=_labels,
+        help="Label of the workers, such as gpu=a100; they run the tasks whose `requires` it meets. Can be repeated.",
+    )
+    resources = click.option(
+        "--resource",
+        "resources",
+        multiple=True,
+        metavar="NAME=AMOUNT",
+        envvar="TREADLE_RESOURCES",
+        callback=_resources,
+        help="Resource of each worker process, such as memory_mb=8192; jobs use it as their tasks say (`uses`). Can "
+        "be repeated.",
+    )
+    return labels(resources(command))

@@ -1,0 +1,51 @@
+"""Limits a runner's claim to the tasks whose needs its labels and free resources meet.
+
+Treadle's own workers plan their claims themselves. A runner sends what it has, and this server does the same for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from treadle.core.model import Claim
+from treadle.core.placement import Needs, amounts, fitting_runs, labels_of, needs_of
+from treadle.errors import BadOption
+from treadle.storage import messages
+
+
+def placed(asked: messages.ClaimCall, tasks: Mapping[str, Any]) -> Claim:
+    """The claim of a request, of which any jobs fit together. Raises BadOption.
+
+    tasks  those of the server's app, which may declare needs; those in the request come first
+    """
+    ask = asked.ask()
+    if asked.labels is None and asked.resources is None and not asked.needs:
+        return ask
+    labels, free = labels_of(asked.labels or {}), amounts(asked.resources or {}, "resources")
+    if ask.tasks is None:
+        raise BadOption("tasks", "labels, resources and needs are of the tasks that a claim names; name them")
+    own = {name: _needs(name, each) for name, each in asked.needs.items()}
+    able: dict[str, tuple[int | None, float | None]] = {}
+    largest: dict[str, int] = {}
+    for name, room in ask.tasks.items():
+        needs: Needs | None = own[name] if name in own else getattr(tasks.get(name), "needs", None)
+        if needs is None:
+            able[name] = room
+        elif needs.unmet(labels) is None and needs.excess(free) is None:
+            able[name] = room
+            for resource, amount in needs.uses:
+                largest[resource] = max(amount, largest.get(resource, 0))
+    return replace(ask, tasks=able, limit=min(ask.limit, fitting_runs(tuple(largest.items()), free)))
+
+
+def _needs(task: str, sent: messages.TaskNeeds) -> Needs | None:
+    """The needs that a request names, checked."""
+    named = {name: values for name, values in sent.requires.items() if values}
+    found = needs_of(task, named, sent.uses)
+    anything = needs_of(task, [name for name, values in sent.requires.items() if not values], None)
+    if anything is None:
+        return found
+    return anything if found is None else Needs(task, anything.requires + found.requires, found.uses)

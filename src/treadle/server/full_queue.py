@@ -1,0 +1,63 @@
+"""Answers a call that a full queue refused: 429, with Retry-After if it is known when the queue can have room.
+
+A queue gets room when its jobs start. The earliest moment is known in two cases only: a job has paused the queue until
+a certain time, or the rate of the queue is used up. In all others the response names no time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from treadle.core.limit_model import LimitUse
+from treadle.errors import QueueFull, StorageError
+from treadle.server.kept_answer import KeptAnswers
+from treadle.server.refused import Refused
+from treadle.storage import messages
+
+if TYPE_CHECKING:
+    from treadle.app_core import AppCore
+
+LOOK: Final = 1.0  # s for which one look at the limits serves all refused calls
+
+
+class FullQueues:
+    """The refusals of one server."""
+
+    def __init__(self, core: AppCore) -> None:
+        self._core = core
+        self._limits = KeptAnswers[Sequence[LimitUse]](LOOK)
+
+    async def refused(self, error: QueueFull) -> Refused:
+        """The response to this error."""
+        try:
+            limits = await self._limits.get("", self._core.storage.limits)
+        except StorageError:
+            limits = ()
+        error.retry_after = wait_for_room(error, limits, self._core.now())
+        status, problem = messages.problem_of(error)
+        headers = None if error.retry_after is None else {"Retry-After": str(math.ceil(error.retry_after))}
+        return Refused(status, problem.error, problem.message, headers, **problem.details)
+
+
+def wait_for_room(error: QueueFull, limits: Sequence[LimitUse], now: float) -> float | None:
+    """Seconds before which the queue has no room unless jobs are cancelled; None: unknown, or it never has so much."""
+    if error.asked > error.max_waiting:
+        return None
+    named = {use.key: use for use in limits}
+    use = named.get(f"queue:{error.queue}") or named.get("queue")
+    if use is None:
+        return None
+    moments = []
+    if use.pauses:
+        ends = [pause.until for pause in use.pauses]
+        if None in ends:
+            return None
+        moments = [end for end in ends if end is not None]
+    elif use.next_start is not None and use.rule.rate:
+        leave = error.waiting + error.asked - error.max_waiting
+        rounds = (leave - 1) // use.rule.rate if use.rule.how == "window" else (leave - 1) / use.rule.rate
+        moments = [use.next_start + rounds * use.rule.per]
+    wait = max(moments, default=now) - now
+    return wait if wait > 0 else None

@@ -1,0 +1,36 @@
+"""Opens the app of a server, or serves without its storage until that answers.
+
+A storage that is away is no reason to end a server, as it is none to end a worker: its probes say so, each request that
+needs the storage is answered with 503, and the first one after the outage opens it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from treadle.errors import StorageFull, StorageUnavailable
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+Away = StorageUnavailable | StorageFull
+
+
+@asynccontextmanager
+async def open_if_there(app: App) -> AsyncIterator[Away | None]:
+    """An app that is open, and None; or one that a request will open, and the error. Errors that waiting cannot cure,
+    such as a wrong password, are raised."""
+    away: Away | None = None
+    try:
+        await app._core.open()
+    except (StorageUnavailable, StorageFull) as error:
+        away = error
+    try:
+        yield away
+    finally:
+        if away is None:
+            await app._core.leave(even_if_lazily=True)
+        else:
+            await app._core.close()  # a request may have opened it

@@ -1,0 +1,124 @@
+"""The claims of the worker protocol: leases jobs for runners, and ends those that only need ending."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
+
+from treadle.core import defaults
+from treadle.core.model import Claim, Claimed
+from treadle.core.ranges import a_span
+from treadle.policy import judge
+from treadle.policy.retry import Retry
+from treadle.server import runner_reports
+from treadle.server.auth import rights
+from treadle.server.auth.tokens import Token
+from treadle.server.claim_placement import placed
+from treadle.server.claim_size import fitting
+from treadle.server.incoming_rows import IncomingRows
+from treadle.server.longpoll import LongPoll
+from treadle.server.operation import Call
+from treadle.server.settings import Settings
+from treadle.storage import messages
+from treadle.storage.capabilities import whole
+from treadle.storage.contract import Storage
+from treadle.tasks.options import Sizes
+from treadle.tasks.reducers import Reducer
+from treadle.workflow.finisher import WorkflowFinisher
+
+ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
+
+
+class Ending(Protocol):
+    """The part of an App with which jobs are ended."""
+
+    @property
+    def storage(self) -> Storage: ...
+    @property
+    def retry(self) -> Retry: ...
+    @property
+    def tasks(self) -> Mapping[str, Any]: ...
+    @property
+    def reducers(self) -> Mapping[str, Reducer]: ...
+    @property
+    def sizes(self) -> Sizes: ...
+
+
+class RunnerClaims:
+    """The claims of runners over the storage of one app."""
+
+    def __init__(self, app: Ending, waiting: LongPoll, settings: Settings, gate: IncomingRows) -> None:
+        self._app, self._waiting, self._settings, self._gate = app, waiting, settings, gate
+
+    async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
+        """Lease jobs; with `wait`, wait for the first of them."""
+        asked, token = call.body, call.token
+        queues = [
+            name for name, _ in asked.queues if token.sees(name)
+        ]  # a claim by ids may name other queues, without effect
+        mine = placed(asked, self._app.tasks)
+        which = None if mine.tasks is None else frozenset(mine.tasks), asked.ids
+        ask, wait = rights.to_claim(token, mine), min(asked.wait, self._settings.max_wait)
+        self._gate.claim(ask)
+        a_span("wait", asked.wait)
+
+        async def look() -> tuple[Claimed, bool, float | None]:
+            found = await self._claim(token, ask, asked.max_lost, asked.most)
+            return found, bool(found.records), found.next_in
+
+        return await self._waiting.until_found(queues, wait, call.request, look, self._hand_back, which)
+
+    async def _hand_back(self, found: Claimed) -> None:
+        """Release claimed jobs whose client has disconnected: they keep their order and attempts."""
+        await self._app.storage.settle([judge.handed_back(row) for row in found.records])
+
+    async def _claim(self, token: Token, ask: Claim, max_lost: int | None, most: int | None) -> Claimed:
+        """Claim jobs. For a runner that leaves judging to the server, jobs that only need ending are ended here."""
+        for _ in range(ROUNDS):
+            found = await self._app.storage.claim(ask)
+            if max_lost is None:
+                return await self.readable(token, found, most)
+            found = await fitting(self._app.storage, await self._whole(found), most)
+            if not any(row.lost or row.function_done for row in found.records):
+                return found
+            over = runner_reports.lost_too_often(
+                [row for row in found.records if not row.function_done], self._app.retry, max_lost
+            )
+            over += [await self._ender().end(row, max_lost) for row in found.records if row.function_done]
+            await self._app.storage.settle(over)
+            gone = {outcome.id for outcome in over}
+            left = tuple(row for row in found.records if row.id not in gone)
+            if left or not over or ask.ids:
+                break
+        return Claimed(left, found.next_in)
+
+    async def readable(
+        self, token: Token, found: Claimed, most: int | None, beside: messages.AllSettled | None = None
+    ) -> Claimed:
+        """The claimed jobs with their large texts, as many as fit into the response, without those that only this
+        server may end. `beside`: the rest of the response."""
+        whole = await self._whole(found)
+        return await self._without_foreign(token, await fitting(self._app.storage, whole, most, beside))
+
+    async def _without_foreign(self, token: Token, found: Claimed) -> Claimed:
+        """End jobs that waited for jobs of other queues, which the worker of a bound token cannot read."""
+        ran = [row for row in found.records if row.function_done and row.after] if token.queues else []
+        if not ran:
+            return found
+        ups = await self._app.storage.get(list(dict.fromkeys(up for row in ran for up in row.after)))
+        foreign = {row.id for row in ups if row is not None and not token.sees(row.job.queue)}
+        over = {row.id: row for row in ran if not foreign.isdisjoint(row.after)}
+        if not over:
+            return found
+        await self._app.storage.settle([await self._ender().end(row, defaults.MAX_LOST) for row in over.values()])
+        return Claimed(tuple(row for row in found.records if row.id not in over), found.next_in)
+
+    async def _whole(self, found: Claimed) -> Claimed:
+        """The claimed jobs with their large texts, if this server has the blob store."""
+        return replace(found, records=tuple([row for row in await whole(self._app.storage, found.records) if row]))
+
+    def _ender(self) -> WorkflowFinisher:
+        app = self._app
+        return WorkflowFinisher(app.storage, app.tasks, app.reducers, app.sizes.result)

@@ -1,0 +1,91 @@
+"""Claims jobs by their ids and starts them: the inline jobs of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from treadle.core.model import Claim, Record
+from treadle.errors import StorageError
+from treadle.worker.capacity import Rooms
+from treadle.worker.executor import Executor
+from treadle.worker.parts import WorkerParts
+
+log = logging.getLogger("treadle")
+
+
+class ClaimsById:
+    """One for each start of a worker.
+
+    claimable  the tasks this worker claims now
+    loops      what the worker waits for at its stop; each claim under way is one of them
+    """
+
+    def __init__(
+        self,
+        parts: WorkerParts,
+        claimable: Callable[[], Rooms],
+        executor: Executor,
+        loops: list[asyncio.Task[None]],
+    ) -> None:
+        self._state, self._storage, self._outage = parts.state, parts.storage, parts.outage
+        self._lease, self._claimable, self._executor, self._loops = parts.config.lease, claimable, executor, loops
+
+    async def run(self, ids: Sequence[str]) -> None:
+        """Claim these jobs, as far as slots are free, and start them; returns after the first try. If its answer is
+        lost, the jobs may be leased to this worker, so the claim is repeated in the background."""
+        state = self._state
+        slots = min(state.slots.free, len(ids))
+        if slots <= 0 or state.stopping:
+            return
+        state.slots.take(slots)
+        state.claims_by_id += 1
+        first_try: asyncio.Future[None] = state.loop.create_future()
+        task = asyncio.Task(self._claim(tuple(ids), slots, first_try))
+        self._loops.append(task)
+        task.add_done_callback(self._loops.remove)
+        await first_try
+
+    def _light(self) -> Rooms:
+        """The claimable tasks that use no resources: room for the others is planned by dispatcher 0 alone."""
+        capacity = self._state.capacity
+        heavy = () if capacity is None else capacity.heavy
+        return {name: room for name, room in self._claimable().items() if name not in heavy}
+
+    async def _claim(self, ids: tuple[str, ...], slots: int, first_try: asyncio.Future[None]) -> None:
+        state = self._state
+        claim = Claim(
+            worker=state.claim_id(),
+            limit=slots,
+            ids=ids,
+            lease=self._lease,
+            tasks=self._light(),
+            running=tuple(state.running),
+        )
+        records: Sequence[Record] | None = None
+        try:
+            while records is None:
+                try:
+                    records = (await self._storage.claim(claim)).records
+                except StorageError as error:
+                    _done(first_try)
+                    await self._outage.failed("inline", error)
+        except Exception as error:
+            if first_try.done():
+                log.exception("could not claim inline jobs; any worker may run them")
+            else:
+                first_try.set_exception(error)
+        finally:
+            self._outage.answered("inline")  # or given up: this caller reports nothing further
+            state.claims_by_id -= 1
+            state.slots.release(slots - len(records or ()))
+            if records:
+                self._executor.start_all(records)
+            state.wake.set()
+            _done(first_try)
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,358 @@
+"""Labels and resources of workers: which tasks a worker claims, and how many of their jobs run at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.waiting import Signal
+from treadle import App, BadOption, Worker, current
+from treadle.core.model import Record
+from treadle.testing import drain
+from treadle.testing.shows import shows
+from treadle.worker.capacity import TURN, Capacity
+from treadle.worker.session import WorkerSession
+from treadle.worker.turns import Turns
+
+
+class Load:
+    """Runs of tasks that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.changed, self.running, self.ran = Signal(), list[str](), list[str]()
+        self._ends: dict[str, list[asyncio.Event]] = {}
+
+    async def run(self, name: str) -> None:
+        end = asyncio.Event()
+        self._ends.setdefault(name, []).append(end)
+        self.running.append(name)
+        self.ran.append(name)
+        self.changed.send()
+        try:
+            await end.wait()
+        finally:
+            self.running.remove(name)
+            self.changed.send()
+
+    def end(self, name: str) -> None:
+        """End the run of this name that has run longest."""
+        self._ends[name].pop(0).set()
+
+    async def until(self, *names: str) -> None:
+        await self.changed.until(lambda: sorted(self.running) == sorted(names), f"these runs: {names}")
+
+    def task(self, app: App, name: str, **options: Any) -> Any:
+        async def function() -> None:
+            await self.run(name)
+
+        return app.task(name=name, **options)(function)
+
+
+@pytest.fixture
+def load() -> Load:
+    return Load()
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check at each start that the sum of what runs does not exceed what the worker has."""
+    take = Capacity.take
+
+    def checked(self: Capacity, uses: tuple[tuple[str, int], ...]) -> None:
+        take(self, uses)
+        assert all(self.used[name] <= self.has[name] for name in self.has), self.used
+
+    monkeypatch.setattr(Capacity, "take", checked)
+
+
+def session_of(worker: Worker) -> WorkerSession:
+    session = worker._core.session
+    assert session is not None
+    return session
+
+
+def capacity_of(worker: Worker) -> Capacity:
+    capacity = session_of(worker).state.capacity
+    assert capacity is not None
+    return capacity
+
+
+async def claims(worker: Worker, times: int = 4) -> None:
+    """Wait until the worker has claimed so often."""
+    session, storage = session_of(worker), session_of(worker).storage
+    claimed = Signal()
+    with pytest.MonkeyPatch.context() as patch:
+        claimed.after(patch, Capacity, "answered")
+        for _ in range(times):
+            session.state.demand.notify()
+            await claimed.again("a claim")
+    assert storage is session.storage
+
+
+# --- labels
+
+
+@shows("a worker claims only the tasks whose required labels it has")
+async def test_labels(app: App, load: Load) -> None:
+    for name, requires in {
+        "anywhere": (),
+        "gpu": ["gpu"],
+        "a100": {"gpu": "a100"},
+        "europe": {"zone": ("eu", "de")},
+        "both": ["gpu=a100", "zone=us"],
+    }.items():
+        await load.task(app, name, requires=requires).enqueue()
+    async with Worker(app, labels={"gpu": "t4", "zone": "de"}, grace=0) as worker:
+        await load.until("anywhere", "gpu", "europe")
+        assert session_of(worker).heartbeat.presence().labels == (("gpu", "t4"), ("zone", "de"))
+        async with Worker(app, labels=["gpu=a100", "zone=us", "ssd"], grace=0):
+            await load.until("anywhere", "gpu", "europe", "a100", "both")
+
+
+async def test_no_queue_of_tasks_that_it_cannot_run(app: App, load: Load) -> None:
+    load.task(app, "render", queue="gpu", requires=["gpu"])
+    load.task(app, "mail", queue="mail")
+    assert Worker(app)._core.queues() == {"mail": 1}
+    assert Worker(app, labels=["gpu"])._core.queues() == {"gpu": 1, "mail": 1}
+
+
+@shows("the worker of tests runs every task, whatever it requires and uses")
+async def test_drain_needs_no_labels(app: App) -> None:
+    ran: list[str] = []
+
+    @app.task(requires=["gpu"], uses={"memory_mb": 10**9})
+    async def render() -> None:
+        ran.append("render")
+
+    await render.enqueue()
+    assert await drain(app) == 1
+    assert ran == ["render"]
+
+
+# --- resources
+
+
+@shows("the sum of what runs never exceeds the resources of a worker", "a claim takes no job that has no room")
+async def test_the_sum(app: App, load: Load, fits: None) -> None:
+    small, large = (load.task(app, name, uses={"mb": mb}) for name, mb in (("small", 1000), ("large", 3000)))
+    for each in (large, small, small, small, large, load.task(app, "light")):
+        await each.enqueue()
+    async with Worker(app, concurrency=10, resources={"mb": 5000}, grace=0) as worker:
+        await load.until("large", "small", "small", "light")
+        assert session_of(worker).heartbeat.presence().resources == (("mb", 5000, 5000),)
+        load.end("large")
+        await load.until("small", "small", "small", "light")
+        load.end("small")
+        await load.until("small", "small", "large", "light")
+        for row in await app.storage.get([each.record.job.id for each in session_of(worker).state.running.values()]):
+            assert row is not None
+            assert row.version == 1, "claimed once: no job was given back"
+
+
+async def test_one_gpu_for_several_tasks(app: App, load: Load, fits: None) -> None:
+    tasks = [load.task(app, name, uses={"gpu": 1}) for name in ("one", "two", "three")]
+    for each in tasks:
+        await each.enqueue()
+    async with Worker(app, concurrency=10, resources={"gpu": 1}, grace=0):
+        for name in ("one", "two", "three"):
+            await load.until(name)
+            load.end(name)
+        await load.until()
+
+
+@shows("a task that uses more than a worker has is never claimed by it")
+async def test_too_large(app: App, load: Load) -> None:
+    for name, uses in {"large": {"gpu": 2}, "other": {"gpu": 1, "disk": 1}, "fits": {"gpu": 1}}.items():
+        await load.task(app, name, uses=uses).enqueue()
+    async with Worker(app, resources={"gpu": 1}, grace=0) as worker:
+        await load.until("fits")
+        assert {"large", "fits", "other"} & set(session_of(worker).tasks()) == {"fits"}
+        load.end("fits")
+        await claims(worker)
+    assert load.ran == ["fits"]
+    assert {"large", "fits", "other"} & set(Worker(app)._core.tasks()) == set()
+
+
+@shows("a job that uses much is not starved: after 5 s the worker keeps resources free for it")
+async def test_turns(app: App, load: Load, fits: None) -> None:
+    large, small = load.task(app, "large", uses={"mb": 4}), load.task(app, "small", uses={"mb": 1})
+    for _ in range(4):
+        await small.enqueue()
+    async with Worker(app, concurrency=10, resources={"mb": 4}, grace=0) as worker:
+        await load.until(*["small"] * 4)
+        capacity, now = capacity_of(worker), [0.0]
+        capacity.waits.clear()
+        capacity._clock = lambda: now[0]
+        turns = Turns(capacity, session_of(worker).storage, ["default"])
+        await large.enqueue()
+        for _ in range(4):
+            await small.enqueue()
+        load.end("small")
+        await load.changed.until(lambda: load.ran.count("small") == 5, "a small one takes its place")
+        await claims(worker, 1)
+        now[0] = TURN - 0.1
+        await turns.look()
+        assert not capacity.reserved
+        now[0] = TURN
+        await turns.look()
+        assert capacity.reserved == session_of(worker).heartbeat.presence().reserved == "large"
+        for left in (3, 2, 1):
+            load.end("small")
+            await load.until(*["small"] * left)
+            await claims(worker, 1)
+        load.end("small")
+        await load.until("large")
+        assert not capacity.reserved
+        load.end("large")
+        await load.until(*["small"] * 3)
+
+
+async def test_no_turn_for_a_task_without_queued_jobs_or_behind_others(app: App, load: Load) -> None:
+    large, small = load.task(app, "large", uses={"mb": 2}), load.task(app, "small", uses={"mb": 1})
+    await small.enqueue()
+    async with Worker(app, resources={"mb": 2}, concurrency=1, grace=0) as worker:
+        await load.until("small")
+        capacity = capacity_of(worker)
+        turns = Turns(capacity, session_of(worker).storage, ["default"])
+        capacity.waits["large"] = float("-inf")
+        await turns.look()
+        assert not capacity.reserved
+        assert not capacity.waits
+        await large.enqueue()
+        await small.options(priority=1).enqueue()
+        capacity.waits["large"] = float("-inf")
+        await turns.look()
+        assert not capacity.reserved
+        assert list(capacity.waits) == ["large"]
+
+
+@shows("the resources of a lost job are free when its function has ended, not when its lease has")
+async def test_lost_jobs_use_their_resources(app: App, fits: None) -> None:
+    ends, begun = threading.Event(), Signal()
+
+    @app.task(uses={"gpu": 1})
+    def render() -> None:
+        begun.send()
+        ends.wait(30)
+
+    job = await render.enqueue()
+    async with Worker(app, resources={"gpu": 1}, grace=0) as worker:
+        capacity, session = capacity_of(worker), session_of(worker)
+        await begun.until(lambda: begun.sent == 1, "the run")
+        session.heartbeat.lose(session.state.running[job.id])
+        await render.enqueue()
+        await claims(worker, 2)
+        assert capacity.used == {"gpu": 1}
+        assert begun.sent == 1
+        ends.set()
+        await begun.until(lambda: begun.sent == 2, "the next run")
+
+
+@shows("a durable sleep frees the resources of its job")
+async def test_sleeps(app: App, load: Load, fits: None) -> None:
+    @app.task(uses={"gpu": 1})
+    async def nap() -> None:
+        load.ran.append("nap")
+        load.changed.send()
+        await current().sleep("nap", timedelta(hours=1))
+
+    await nap.enqueue()
+    await load.task(app, "other", uses={"gpu": 1}).enqueue()
+    async with Worker(app, resources={"gpu": 1}, grace=0):
+        await load.until("other")
+        assert load.ran == ["nap", "other"]
+
+
+@shows("a call of a batch uses the resources of its task once, however many items it has")
+@pytest.mark.parametrize("by", [None, lambda item: item % 2], ids=["together", "by key"])
+async def test_batches(app: App, load: Load, fits: None, by: Callable[[int], int] | None) -> None:
+    items: list[list[int]] = []
+
+    @app.batch(size=4, max_wait=0.05, by=by, uses={"gpu": 1})
+    async def embed(numbers: list[int]) -> list[int]:
+        items.append(numbers)
+        await load.run("call")
+        return numbers
+
+    for number in range(4):
+        await embed.enqueue(number)
+    async with Worker(app, concurrency=8, resources={"gpu": 1}, grace=0) as worker:
+        await load.until("call")
+        assert capacity_of(worker).used == {"gpu": 1}
+        if by is None:
+            assert items == [[0, 1, 2, 3]]
+            return
+        while sum(map(len, items)) < 4:  # an item may open the call of another key, which would need its own room
+            calls = len(items)
+            load.end("call")
+            await load.changed.until(lambda calls=calls: len(items) > calls, "the next call")
+        assert sorted(number for each in items for number in each) == [0, 1, 2, 3]
+
+
+async def test_inline_jobs_need_a_worker_with_labels(app: App, load: Load) -> None:
+    """The inline worker has no labels and no resources."""
+    inline = load.task(app, "inline", inline=True)
+    job = await load.task(app, "render", inline=True, requires=["gpu"]).enqueue()
+    await inline.enqueue()
+    await load.until("inline")
+    [row] = await app.storage.get([job.id])
+    assert isinstance(row, Record)
+    assert row.version == 0
+    load.end("inline")
+    await load.until()
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"requires": "gpu"}, "expected labels such as"),
+        ({"requires": {"gpu": None}}, 'requires=["gpu"]'),
+        ({"requires": {"gpu": []}}, "expected a value or a list of values"),
+        ({"requires": [""]}, "expected a name of 1-63"),
+        ({"requires": ["gpu="]}, "expected a value of 1-255"),
+        ({"requires": ["gpu=t4", "gpu=a100"]}, "named twice"),
+        ({"requires": {f"l{n}": "x" for n in range(65)}}, "at most 64"),
+        ({"uses": {"cpu": 0.5}}, "smaller unit"),
+        ({"uses": {"gpu": 0}}, "expected 1 to"),
+        ({"uses": {"gpu": True}}, "expected 1 to"),
+        ({"uses": ["gpu"]}, "amounts by resource"),
+        ({"use": {"gpu": 1}}, "did you mean uses="),
+        ({"require": ["gpu"]}, "did you mean requires="),
+        ({"num_gpus": 1}, 'uses={"gpu"'),
+    ],
+)
+async def test_refused_declarations(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        App("memory://").task(name="t", **options)(lambda: None)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"labels": "gpu"}, "expected labels such as"),
+        ({"labels": {"gpu": ["a", "b"]}}, "expected one value"),
+        ({"labels": ["gpu=a", "gpu=b"]}, "one value of a label"),
+        ({"resources": {"mb": -1}}, "expected 0 to"),
+        ({"resources": {"mb": 1.5}}, "smaller unit"),
+        ({"resource": {"mb": 1}}, "did you mean"),
+    ],
+)
+async def test_refused_settings(options: dict[str, Any], words: str) -> None:
+    app = App("memory://")
+    with pytest.raises(BadOption) as caught:
+        Worker(app, **options)
+    assert words in str(caught.value)
+
+
+async def test_a_job_cannot_require(app: App, load: Load) -> None:
+    with pytest.raises(BadOption, match=r"requires= of @app\.task"):
+        load.task(app, "t").options(requires=["gpu"])
