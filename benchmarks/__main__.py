@@ -16,6 +16,7 @@ lateness        how late delayed jobs are picked up
 plans           how PostgreSQL finds the next jobs
 churn           whether a database that was busy for an hour is slower than a new one
 eta             how far the estimates of starts are off, in simulated fleets
+codemod         the cost of `treadle from celery` for 2,000 modules, and whether all that it writes is valid
 fleet-limits    the cost of limits in a fleet of workers
 fleet-lines     the effect of other tasks' jobs and of batch tasks
 acts            the time to cancel or retry many jobs
@@ -69,6 +70,7 @@ SMALLER = {
     "otel": "otel",
     "dashboard": "dashboard.run",
     "eta": "eta",
+    "codemod": "codemod",
     "fleet": "fleet.run",
 }
 

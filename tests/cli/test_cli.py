@@ -206,9 +206,14 @@ def test_an_error_of_ours_shows_its_traceback_only_when_asked(cli: Run, monkeypa
         ("jobs:add", "not a treadle.App"),
         ("nowhere.py:app", "no file 'nowhere.py'"),
         (":app", "module:app"),
+        ("jobs.app", "did you mean 'jobs:app'?"),
+        ("{here}.jobs:app", "this directory is a package"),
     ],
 )
-def test_an_app_that_is_not_there(cli: Run, tasks: str, named: str, said: str) -> None:
+def test_an_app_that_is_not_there(cli: Run, tasks: str, here: Path, named: str, said: str) -> None:
+    if named.startswith("{here}"):
+        (here / "__init__.py").touch()
+        named = named.format(here=here.name)
     code, _, err = cli("enqueue", "--app", named, "add", "1")
     assert code == 2
     assert said in err

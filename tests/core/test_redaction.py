@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from treadle.core.redaction import in_json, in_line, origin, shown, visible
+from treadle.core.payload_redaction import Redaction
+from treadle.core.redaction import in_json, in_line, origin, shown, visible, without_secrets
 
 SECRET = "hunter2secret"
 
@@ -44,6 +45,24 @@ URLS = {
 def test_a_url_is_shown_without_its_secrets(url: str) -> None:
     assert SECRET not in shown(url)
     assert shown(url) == URLS[url]
+
+
+TEXTS = {
+    "mysql --password hunter2 -h db": "mysql --password *** -h db",
+    "mysql -p 'hunter2 x' db": "mysql -p *** db",
+    "['mysql', '--db-password', 'hunter2', '-p', 'hunter2']": "['mysql', '--db-password', ***, '-p', ***]",
+    "postgres://app:hunter2@db/x, https://hunter2@h/x": "postgres://app:***@db/x, https://***@h/x",
+    "amqp://:p@hunter2@h, redis://u:p/hunter2@h:1/0": "amqp://:***@h, redis://u:***@h:1/0",
+    "sent Basic aHVudGVyMjpodW50ZXIy to h": "sent Basic *** to h",
+    # No secrets.
+    (plain := "Basic authentication of https://h:1/@user, top-p 0.9, a@b.org"): plain,
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_secrets_without_a_key_are_hidden_in_texts_and_in_values(text: str) -> None:
+    assert without_secrets(text) == TEXTS[text]
+    assert json.loads(bytes(Redaction().json({"said": [text]}))) == {"said": [TEXTS[text]]}
 
 
 def test_control_characters_are_made_visible() -> None:

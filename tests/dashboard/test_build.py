@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,19 @@ def test_the_types_of_the_api_are_those_of_its_document() -> None:
 
 def test_the_build_belongs_to_the_sources() -> None:
     ui.check_hash()
+
+
+def test_the_first_page_loads_less_than_45_kb_of_scripts() -> None:
+    """The entry and what it imports at once, compressed; other pages and the dialogs follow when it rests."""
+    assets, found = ui.STATIC / "assets", set[str]()
+    left = [path.name for path in assets.glob("app-*.js")]
+    while left:
+        name = left.pop()
+        found.add(name)
+        imported = re.findall(r'(?:from|import)"\./([\w-]+\.js)"', (assets / name).read_text())
+        left += [each for each in imported if each not in found]
+    assert len(found) > 1
+    assert sum((assets / f"{name}.gz").stat().st_size for name in found) < 45_000
 
 
 @pytest.fixture

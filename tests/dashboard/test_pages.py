@@ -10,6 +10,7 @@ from playwright.async_api import Page, expect
 
 from tests.dashboard.shop import Shop
 from tests.dashboard.visits import DESK, Visit
+from tests.waiting import until
 
 # Address (with the name of one of the shop's jobs in braces) -> its heading, and a text that shows that it has loaded.
 PAGES: Final = {
@@ -119,6 +120,32 @@ async def test_back_and_reload_keep_the_page(visit: Visit, shop: Shop) -> None:
 async def test_a_job_says_why_it_is_where_it_is(visit: Visit, shop: Shop, name: str, words: str) -> None:
     page = await visit.open(f"jobs/{shop.ids[name]}")
     await expect(page.get_by_test_id("why")).to_have_text(re.compile(words))
+
+
+async def test_an_estimate_is_made_when_a_reader_asks(visit: Visit, shop: Shop) -> None:
+    page = await visit.open(f"jobs/{shop.ids['queued']}")
+    await page.get_by_role("button", name="Estimate the start").click()
+    await expect(page.get_by_test_id("estimate")).to_contain_text("does not start by itself")  # there is no worker
+
+
+async def test_links_lead_to_names_of_any_characters(visit: Visit, shop: Shop) -> None:
+    for name in ("a/b 50 %?x#é", ".."):
+        job = await shop.send("print_letter", "Ada", 99, queue=name)
+        page = await visit.open("queues")
+        await page.get_by_role("link", name=name, exact=True).click()
+        for _ in range(2):
+            await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+            await expect(page.locator("main")).to_contain_text("shop.print_letter")
+            await page.reload()
+        await shop.app.queues.pause(name)
+        await page.get_by_role("button", name="Resume").first.click()
+        await until(lambda name=name: _is_open(shop, name), f"{name} is resumed")
+        await shop.app.jobs.cancel(job)
+        await shop.app.jobs.delete(job)
+
+
+async def _is_open(shop: Shop, name: str) -> bool:
+    return not [each for each in await shop.app.limits.list() if each.key == f"queue:{name}"]
 
 
 async def test_the_fonts_and_scripts_come_from_the_server_and_nothing_else_is_loaded(visit: Visit, shop: Shop) -> None:

@@ -242,6 +242,15 @@ def test_sync_code_on_an_event_loop_keeps_its_tasks(make: Make) -> None:
     assert "runs on the event loop of shop.base.view, where enqueue_sync() refuses to block" in reasons(found)
 
 
+def test_a_module_without_tasks_starts_a_chain(make: Make) -> None:
+    found = make(
+        TASK,
+        web="from celery import chain\nfrom shop.base import send\n\n\n"
+        "def f():\n    chain(send.s(1), send.s()).delay()\n",
+    )
+    assert "    chain(send.job(1), send.late()).enqueue_sync()\n" in text(found, "web")
+
+
 def test_a_chain_keeps_all_of_its_tasks_together(make: Make) -> None:
     other = "@c.task(base=Base)\ndef other(x): ...\n\n\n@c.task\ndef third(x): ...\n\n\n"
     found = make(f"{TASK}{other}def f():\n    chain(send.s(1), other.s())()\n    group(send.s(1), third.s(2))()\n")

@@ -471,7 +471,19 @@ async def test_generators_that_yield_never_or_twice_fail_the_attempt(plain: App,
     def forgotten() -> Any:
         return asyncio.sleep(0)
 
-    for provider, words in ((never, "ended without a yield"), (twice, "a second time"), (forgotten, "a coroutine")):
+    async def stubborn() -> AsyncIterator[int]:
+        yield 1
+        try:
+            yield 2
+        except GeneratorExit:
+            yield 3
+
+    for provider, words in (
+        (never, "ended without a yield"),
+        (twice, "a second time"),
+        (stubborn, "a second time"),
+        (forgotten, "a coroutine"),
+    ):
         asked: Any = depends(provider)
 
         async def use(one: int = asked) -> None: ...

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from tests.kit import Told, nothing_left
 from treadle import App, BadOption, LifespanFailed, Retry, State, Worker, current, current_batch
@@ -335,6 +337,9 @@ async def test_context_managers_and_redefinitions(plain: App) -> None:
     wrong(coroutine, "it has no `yield`")
     wrong(generator, "write it as `async def`")
     wrong(print, "expected an async generator function")
+    words = r"a FastAPI; .* FastAPI\(lifespan=lifespan\(app\)\)"
+    with pytest.raises(BadOption, match=words), TestClient(FastAPI(lifespan=plain.lifespan)):  # type: ignore[arg-type]
+        pass
 
     @plain.lifespan
     @asynccontextmanager

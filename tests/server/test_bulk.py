@@ -272,7 +272,7 @@ async def test_an_outage_fails_an_operation_with_the_reason(site: Site, caplog: 
     assert "the disk is gone" in entry["error"]
 
 
-async def test_so_many_operations_run_at_once_and_no_more(site: Site) -> None:
+async def test_one_token_cannot_take_the_places_of_all_operations(site: Site) -> None:
     operations: Any = site.app._core.operations
     gate = asyncio.Event()
     audit = operations._audit
@@ -287,11 +287,14 @@ async def test_so_many_operations_run_at_once_and_no_more(site: Site) -> None:
         return await begin(act)
 
     audit.begin = slow
-    waiting = [asyncio.ensure_future(post(site, {"act": "retry", "ids": ["a"]})) for _ in range(AT_ONCE)]
+    waiting = [asyncio.ensure_future(post(site, {"act": "retry", "ids": ["a"]}, "mail")) for _ in range(AT_ONCE)]
     for _ in waiting:
         await begun.acquire()
-    status, answer = await post(site, {"act": "retry", "ids": ["a"]})
+    status, answer = await post(site, {"act": "retry", "ids": ["a"]}, "mail")
     assert (status, answer["error"]) == (429, "too_many")
+    waiting.append(asyncio.ensure_future(post(site, {"act": "retry", "ids": ["a"]}, "ops")))  # its first one
+    await begun.acquire()
+    assert (await post(site, {"act": "retry", "ids": ["a"]}, "ops"))[0] == 429
     site.run(_set(gate))
     assert {status for status, _ in await asyncio.gather(*waiting)} == {202}
     del audit.begin

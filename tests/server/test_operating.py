@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +13,7 @@ import aiohttp
 import pytest
 
 from tests.served import host
+from tests.server.raw import ask
 from tests.server.test_api import Client, session
 from tests.server.test_crossing import token
 from treadle import App
@@ -20,6 +23,7 @@ from treadle.metrics import Cell, encode
 from treadle.metrics.histogram import bucket_of
 from treadle.server import Settings
 from treadle.server.auth.tokens import SCOPES
+from treadle.server.path_parts import path_part
 from treadle.storage.memory import MemoryStorage
 
 __all__ = ["session"]
@@ -121,6 +125,34 @@ async def test_a_limit_is_paused_and_resumed(site: Site) -> None:
     assert (use["rule"]["slots"], use["pauses"]) == (3, [])
     _, answer = await site.call("POST", "/v1/limits/smpt/pause", None, "all")
     assert "smtp" in answer["warning"]
+
+
+@pytest.mark.parametrize("name", ["a/b/pause", "/ 50 % ?x=#é\\", "..", "."])
+async def test_names_of_any_characters_are_reachable(site: Site, name: str) -> None:
+    part = path_part(name)
+
+    async def call(method: str, path: str, body: Any = None) -> Any:
+        text = None if body is None else json.dumps(body).encode()
+        kind = None if body is None else "application/json"
+        url = site.call.url
+        answer = await asyncio.to_thread(ask, url, method, path, text, authorization="Bearer all", content_type=kind)
+        assert answer.status in (200, 201, 204), (method, path, answer)
+        return answer.body
+
+    await call("PUT", f"/v1/limits/{part}", {"slots": 2})
+    await call("POST", f"/v1/limits/{part}/pause")
+    assert [each["key"] for each in (await call("GET", "/v1/limits"))["limits"]] == [name]
+    await call("DELETE", f"/v1/limits/{part}")
+    assert (await call("GET", f"/v1/queues/{part}/plan"))["queue"] == name
+    await call("POST", f"/v1/queues/{part}/pause")
+    if name.strip("."):  # schedules have simpler names; their ticks have ids with a colon
+        return
+    await call("PUT", f"/v1/schedules/{part}", {"job": {"task": "mail.send", "args": ["anna"]}, "every": 3600})
+    assert (await call("GET", f"/v1/schedules/{part}"))["name"] == name
+    job = await call("POST", f"/v1/schedules/{part}/trigger")
+    assert "attempts" in await call("GET", f"/v1/jobs/{path_part(job['id'])}/history")
+    assert (await call("GET", f"/v1/jobs/{path_part(job['id'])}"))["id"] == job["id"]
+    await call("DELETE", f"/v1/schedules/{part}")
 
 
 async def test_a_schedule_says_when_in_words_and_what_ran(site: Site) -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.served import memory_url
-from tests.server.raw import Answer, ask
+from tests.server.raw import Answer, ask, connected, head
 from tests.server.test_api import token
 from treadle import App
 from treadle.core.clock import wall
 from treadle.server import Settings, Token
 from treadle.server.auth import session
+from treadle.server.auth.live_tokens import LiveTokens
+from treadle.server.auth.token_file import as_toml
 from treadle.server.auth.tokens import SCOPES, digest
 from treadle.server.middleware import Rate
 from treadle.server.routes.session import WRONG_BURST, SessionRoutes
@@ -206,6 +211,39 @@ def test_a_session_does_not_outlast_its_token() -> None:
     found = session.holder_of(f"treadle={value}", [brief], wall())
     assert found is not None
     assert found.expires == int(ends)
+
+
+@shows("an edit of the token file holds at once: a removed token, its sessions and its open streams end")
+async def test_a_token_that_is_removed_from_its_file_ends_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(as_toml(ALL))
+    site = Site(tokens=(), token_file=LiveTokens(file))
+    cookie = pair(await site.sign_in())
+    with connected(site.url) as stream:
+        path = f"{site.url.removeprefix(site.origin)}/v1/overview/events"
+        stream.sendall(head("GET", path, {"Host": urlsplit(site.url).netloc, "Cookie": cookie}))
+        assert b"event: overview" in await asyncio.to_thread(_until, stream, b"event: overview")
+        file.write_text(as_toml(BOUND) + "[[token]]")
+        assert (await site("GET", "/v1/me", cookie=cookie)).status == 200  # an unreadable edit: nothing has changed
+        file.write_text(as_toml(BOUND))
+        for headers in ({"cookie": cookie}, {"authorization": "Bearer all"}):
+            assert (await site("GET", "/v1/me", **headers)).status == 401
+        left = await asyncio.to_thread(_until, stream, b"0\r\n\r\n")  # the stream ends, without another look
+        assert b"overview" not in left
+    assert (await site("GET", "/v1/me", authorization="Bearer bound")).body["name"] == "bound"
+    file.write_text("")
+    assert (await site("GET", "/v1/me")).status == 401  # no token is left, and nobody has access
+    file.unlink()
+    assert (await site("GET", "/v1/me", authorization="Bearer bound")).status == 401
+
+
+def _until(stream: socket.socket, end: bytes) -> bytes:
+    found = b""
+    while end not in found:
+        piece = stream.recv(65_536)
+        assert piece, found
+        found += piece
+    return found
 
 
 def test_removing_or_replacing_a_token_ends_its_sessions() -> None:

@@ -18,6 +18,7 @@ export type Checked = [
   Fits<Answers["GET /v1/jobs"], used.Page>,
   Fits<Answers["GET /v1/jobs/{id}"], used.Job>,
   Fits<Answers["GET /v1/jobs/{id}/explain"], used.Explanation>,
+  Fits<Answers["GET /v1/jobs/{id}/eta"], used.Estimate>,
   Fits<Answers["GET /v1/jobs/{id}/history"], used.History>,
   Fits<Answers["GET /v1/workflows"], used.Workflows>,
   Fits<Answers["GET /v1/workflows/{id}/graph"], used.Graph>,

@@ -213,6 +213,18 @@ export interface Explanation {
   position: number | null;
 }
 
+export interface Range {
+  low: number;
+  median: number;
+  high: number;
+}
+
+/** When a job starts; null: it has begun or ended, or does not begin by itself. */
+export interface Estimate {
+  at: number;
+  start: Range | null;
+}
+
 export interface LogLine {
   at: number;
   level: string;

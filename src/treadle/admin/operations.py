@@ -28,7 +28,8 @@ from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")
 
-AT_ONCE: Final = 4  # operations that run at the same time in one process
+AT_ONCE: Final = 4  # operations of one process that run at once; beyond that only each caller's first one
+MOST: Final = 32  # with those
 KEPT: Final = 3_600.0  # s for which an ended operation is listed
 LISTED: Final = 200  # ended operations that are listed
 STOPPING: Final = 5.0  # s that operations get to stop when the process ends
@@ -74,7 +75,7 @@ class Operation(Struct, frozen=True, kw_only=True):
 
 
 class TooManyOperations(Exception):
-    """As many operations run as this process runs at once."""
+    """This process runs as many operations at once as it may, or this caller runs its share of them."""
 
 
 class _Run:
@@ -122,7 +123,8 @@ class Operations:
         """Begin an operation. `tree`: a cancellation includes the children. Raises TooManyOperations and StorageError;
         nothing is changed then."""
         self._forget()
-        if sum(run.shown.state == "running" for run in self._runs.values()) >= AT_ONCE:
+        running = [run.shown.by for run in self._runs.values() if run.shown.state == "running"]
+        if len(running) >= (AT_ONCE if by in running else MOST):  # one caller cannot take the places of all others
             raise TooManyOperations
         id = self._new_id()
         shown = Operation(

@@ -150,6 +150,11 @@ def _import(module: str, named: str) -> ModuleType:
 
 
 def _like(module: str) -> str:
+    *above, last = module.split(".")
+    if above and Path(*above).with_suffix(".py").is_file():
+        return f"; did you mean '{'.'.join(above)}:{last}'?"
+    if above and above[0] == Path.cwd().name and Path("__init__.py").is_file():
+        return INSIDE
     file = Path(*module.split(".")).with_suffix(".py")
     others = sorted(path.stem for path in Path.cwd().glob("*.py") if path.stem.isidentifier())
     if file.is_file() or not others:

@@ -159,7 +159,7 @@ def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
     is_open = options["open_"] or not options.get("api", True)  # clients of the protocols alone may know no tokens
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise Stop(USAGE, "give --tls-cert and --tls-key together")
-    if not settings.tokens and not is_open and not _is_loopback(options["host"]):
+    if not settings.has_tokens and not is_open and not _is_loopback(options["host"]):
         words = "give --tokens FILE (`treadle token` makes it), or --open to let everybody there do anything"
         raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {words}")
     _log(options["quiet"])
@@ -168,20 +168,20 @@ def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    from treadle.cli.tokens import read_tokens
+    from treadle.cli.tokens import live_tokens
     from treadle.server import Settings
 
     numbers = ("rate", "requests", "max_body", "timeout")
     given = {name: options[name] for name in numbers if options[name] is not None}
-    tokens = read_tokens(options["tokens"]) if options["tokens"] is not None else ()
-    if options["tokens"] is not None and not tokens:
+    tokens = live_tokens(options["tokens"]) if options["tokens"] is not None else None
+    if tokens is not None and not tokens():
         raise Stop(USAGE, f"{options['tokens']} contains no tokens; make one: `treadle token NAME`")
     hosts = tuple(each.lower() for each in options["hosts"])
     if not _is_address(options["host"]):
         hosts += (options["host"].lower(),)  # accept requests for the name that it listens on
     given |= {name: options[name] for name in ("link", "app") if options.get(name) is not None}
     return Settings(
-        tokens=tokens,
+        token_file=tokens,
         hosts=hosts,
         origins=options["origins"],
         proxies=options["proxies"],
@@ -261,8 +261,8 @@ def _who(settings: Settings, serving: Serving) -> str:
     """The access to the server, for its first output: the tokens, or who can connect without one."""
     from treadle.server.auth.tokens import in_short
 
-    if settings.tokens:
-        return "tokens: " + "; ".join(map(in_short, settings.tokens))
+    if settings.has_tokens:
+        return "tokens: " + "; ".join(map(in_short, settings.current()))
     if _is_loopback(serving.host):
         return "no tokens: every program on this machine has access"
     return f"no tokens: every program that can reach {serving.host} port {serving.port} has access"

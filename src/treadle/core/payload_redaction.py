@@ -25,6 +25,8 @@ ESCAPED: Final = re.compile(rb"\\u00[4-7]")  # an escaped letter, which no encod
 AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
 PLAIN_KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,63}", re.ASCII)
 AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
+# Secrets without a name, see in_text(): an option -p, and the credentials of a URL or of basic authentication.
+VALUE: Final = re.compile(rb"""(?<![\w-])-p[ \t"'\\=]|\bbasic[\s\\]|://(?:(?!://)[^\s"'<>@]){0,256}+@""")
 SHOWN: Final = 10  # items of a list in a shape
 
 _decode = msgspec.json.Decoder().decode
@@ -150,6 +152,9 @@ class Redaction:
         if self._foreign and not text.isascii():
             folded = text.decode(errors="replace").casefold().encode()
         found = [word for word in self._words if word in folded]
+        may_be = b"-p" in folded or b"basic" in folded or (b"@" in folded and b"://" in folded)
+        if may_be and VALUE.search(folded) is not None:
+            return True
         if self._foreign and b"\\u" in text:
             return True
         return bool(found) and (len(text) <= LARGEST or _as_key(found, folded))

@@ -5,6 +5,7 @@ All code that prints a URL or a text of a sender must use these functions.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -63,6 +64,10 @@ QUOTED: Final = "|".join(
     for name, sign in (("two", '"'), ("one", "'"))
 )
 BARE: Final = r"(?:(?:Bearer|Basic|Digest|Token|ApiKey)\s{1,9})?[^\s\"',;&)}\]]+"
+
+# The authority of a URL up to its last `@`; passwords may have one, and "/". "://" ends it, so no part is read twice.
+CREDENTIALS: Final = r"""://(?P<who>(?:(?:(?!://)[^\s"'<>@]){0,256}+@)+)"""
+BASIC: Final = r"\bBasic\s{1,9}(?P<pair>[A-Za-z0-9+/_-]{4,2000}+={0,2})"
 
 # Control characters, characters that change the direction of text, and lone surrogates; not line ends and tabs.
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
@@ -157,22 +162,53 @@ def without(text: str, *secrets: str | None) -> str:
 
 
 def in_text(words: Sequence[str]) -> re.Pattern[str]:
-    """Matches `password=...`, `"api_key": "..."`, `Authorization: Bearer ...`, in time proportional to the text.
+    """Matches what `masked` hides in a text, in time proportional to it.
 
-    A value in quotes ends at a quote with as many backslashes as the first one, so JSON within JSON texts is covered.
+    That is `password=...`, `"api_key": "..."`, `Authorization: Bearer ...`; options of a command line such as
+    `--password X`, `-p X` and `'--token', 'X'`; the credentials of a URL; and those after the word `Basic`. A value in
+    quotes ends at a quote with as many backslashes as the first one, so JSON within JSON texts is covered.
     """
+    names = "|".join(map(re.escape, words))
+    flag = rf"(?P<flag>(?<![\w-])(?:-p(?![\w-])|--?(?:[\w-]{{0,40}}?)(?:{names})))"
     return re.compile(
-        rf"(?P<key>(?:(?P<header>authorization|cookie)|{'|'.join(map(re.escape, words))})[\w-]{{0,40}}"
-        rf"(?P<quoted>\\{{0,16}}[\"'])?)(?P<sign>\s{{0,9}}(?::=|=>|=|(?P<colon>:))\s{{0,9}})"
+        rf"(?P<key>(?:{flag}|(?P<header>authorization|cookie)|{names})[\w-]{{0,40}}"
+        rf"(?P<quoted>\\{{0,16}}[\"'])?)"
+        rf"(?P<sign>\s{{0,9}}(?::=|=>|=|(?P<colon>:))\s{{0,9}}|(?(flag),?[ \t]{{1,9}}|(?!)))"
         rf"(?:{QUOTED}|\[[^\]\n]*\]?|\{{[^}}\n]*\}}?|\([^)\n]*\)?"
-        rf"|(?(quoted){BARE}|(?(header)(?(colon)[^\n]+|{BARE})|{BARE})))",
+        rf"|(?(quoted){BARE}|(?(header)(?(colon)[^\n]+|{BARE})|{BARE})))"
+        rf"|{CREDENTIALS}|{BASIC}",
         re.IGNORECASE,
     )
 
 
 def masked(found: re.Match[str]) -> str:
     """The replacement for a match of `in_text`."""
+    if (who := found["who"]) is not None:
+        return _without_user(found, who)
+    if (pair := found["pair"]) is not None:
+        return f"{found[0][: -len(pair)]}{HIDDEN}" if _is_pair(pair) else found[0]
     return f"{found['key']}{found['sign']}{HIDDEN}"
+
+
+def _without_user(found: re.Match[str], who: str) -> str:
+    """The part of a URL up to the last `@`, without a password. An `@` of the path is no sign of a user."""
+    authority = re.split(r"[/?#]", who, maxsplit=1)[0]
+    if "@" not in authority and HOSTS.fullmatch(authority):
+        return found[0]
+    before = found.string[max(0, found.start() - 31) : found.start()]
+    scheme = re.search(r"[A-Za-z0-9+.-]*\Z", before)
+    return f"://{_user(scheme[0] if scheme else '', who[:-1])}@"
+
+
+def _is_pair(text: str) -> bool:
+    """Whether this is a user and a password in base64, and no word such as in `Basic authentication`."""
+    try:
+        plain = base64.b64decode(
+            text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), "-_" if "-" in text or "_" in text else None
+        )
+        return ":" in (words := plain.decode()) and words.isprintable()
+    except ValueError:
+        return False
 
 
 _SECRETS: Final = in_text(WORDS)

@@ -11,7 +11,7 @@ import inspect
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 from starlette.requests import Request
@@ -24,6 +24,7 @@ from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
 from treadle.dashboard.who import Who
 from treadle.errors import BadOption
 from treadle.server import Settings, Token, make_site
+from treadle.server.auth.live_tokens import LiveTokens
 from treadle.server.errors import Refused, refusal
 from treadle.server.middleware import path_of
 from treadle.server.origins import ANY, is_loopback
@@ -42,7 +43,11 @@ ALONE: Final = "without auth= and tokens=, only programs of this machine may use
 
 
 def asgi(
-    app: App, *, auth: Auth | None = None, tokens: Sequence[Token] = (), frame_ancestors: Sequence[str] = ()
+    app: App,
+    *,
+    auth: Auth | None = None,
+    tokens: Sequence[Token] | LiveTokens = (),
+    frame_ancestors: Sequence[str] = (),
 ) -> ASGIApp:
     """The dashboard and its API as an ASGI application, to mount under any path: `host.mount("/ops/jobs", asgi(app))`.
 
@@ -60,9 +65,13 @@ def asgi(
         raise BadOption("tokens", "give only one of auth= and tokens=")
     caller = None if auth is None else _caller(auth)
     is_open = caller is None and not tokens
-    settings = Settings() if is_open else Settings(auth=caller, tokens=tuple(tokens), hosts=(ANY,))
+    settings = Settings() if is_open else Settings(auth=caller, hosts=(ANY,), **_given(tokens))
     site = make_site(app, settings, [dashboard_routes(frame_ancestors)], open_paths=OPEN_PATHS)
     return Mounted(site, caller, site.state.waiting.send_home, alone=is_open)
+
+
+def _given(tokens: Sequence[Token] | LiveTokens) -> dict[str, Any]:
+    return {"token_file": tokens} if isinstance(tokens, LiveTokens) else {"tokens": tuple(tokens)}
 
 
 def _caller(auth: Auth) -> Callable[[Request], Awaitable[Token | None]]:

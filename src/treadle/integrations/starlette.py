@@ -16,6 +16,7 @@ from treadle.errors import BadOption
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
 from treadle.server import Token
 from treadle.server.auth import token_file
+from treadle.server.auth.live_tokens import LiveTokens
 
 State = Mapping[str, Any] | None
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
@@ -88,12 +89,12 @@ async def _entered(own: Lifespan | None, host: Any) -> AsyncIterator[State]:
         yield state
 
 
-def _read(file: str | Path) -> tuple[Token, ...]:
+def _read(file: str | Path) -> LiveTokens:
     """The tokens of a file. Raises BadOption, also for a file without any."""
     try:
-        tokens = token_file.read(Path(file).read_text())
+        tokens = LiveTokens(Path(file))
     except (OSError, ValueError, token_file.BadTokens) as error:
         raise BadOption("tokens", f"{file}: {error}") from None
-    if not tokens:
+    if not tokens():
         raise BadOption("tokens", f"{file} contains no tokens; make one: `treadle token NAME --file {file}`")
     return tokens

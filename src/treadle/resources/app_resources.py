@@ -28,6 +28,13 @@ class AppResources:
     def declare(self, function: Callable[..., Any], app: object) -> Lifespan[Any]:
         """Make a function the lifespan of this app. A function of the same name in the same module replaces it, as in a
         notebook. Raises BadOption for any other second one."""
+        if callable(getattr(function, "add_route", None)):  # `FastAPI(lifespan=app.lifespan)` calls it with the host
+            raise BadOption(
+                "lifespan",
+                f"app.lifespan declares what workers open, and was called with a {type(function).__name__}; for the "
+                "lifespan of a web application: from treadle.integrations.starlette import lifespan, and "
+                "FastAPI(lifespan=lifespan(app))",
+            )
         new: Lifespan[Any] = Lifespan(function, app)
         old = self.lifespan
         if old is not None and (old.name != new.name or "<" in new.name):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import suppress
 from typing import Any
 
 Problem = Callable[[str], Exception]
@@ -37,7 +38,8 @@ async def end(generator: AsyncGenerator[Any, None], error: BaseException | None,
         if _is_the_same(raised, error):
             return
         raise
-    await generator.aclose()
+    with suppress(RuntimeError):  # it ignores GeneratorExit, and yields again
+        await generator.aclose()
     raise problem(TWICE)
 
 
@@ -62,7 +64,8 @@ def end_here(generator: Generator[Any, None, Any], error: BaseException | None, 
         if _is_the_same(raised, error):
             return
         raise
-    generator.close()
+    with suppress(RuntimeError):
+        generator.close()
     raise problem(TWICE)
 
 

@@ -126,7 +126,7 @@ def make_site(
             core.audit,
         )
         if settings.docs:
-            routes += description(operations, bool(settings.tokens))
+            routes += description(operations, settings.has_tokens)
     for protocol in protocols:  # last, because one of them answers every other path
         routes += protocol(core, settings, waiting)
     layers = [Middleware(RequestGuard, settings=settings, open_paths=open_paths), Middleware(OpensApp, core=core)]

@@ -1,4 +1,7 @@
-"""A response of server-sent events that ends with its client, and closes its source at once in any case."""
+"""A response of server-sent events that ends with its client, and closes its source at once in any case.
+
+It sends nothing more to a caller whose token was removed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ class EventStream(Response):
         async with aclosing(self._events) as events:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             if scope["method"] != "HEAD":
+                still = scope.get("treadle.still", lambda: True)
                 async for text in events:
+                    if not still():
+                        break
                     await send({"type": "http.response.body", "body": text, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 

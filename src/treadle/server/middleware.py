@@ -81,7 +81,8 @@ class RequestGuard:
         self._open_folders = tuple(path for path in open_paths if path.endswith("/"))
         self._limit = settings.timeout + settings.max_wait
         self._border = OriginCheck(settings.hosts, settings.origins)
-        self._callers = Callers(settings.accepted, settings.auth, self._border)
+        is_open = not settings.has_tokens and settings.link is None
+        self._callers = Callers(None if is_open else settings.accepted, settings.auth, self._border)
         self._bodies = Bodies(settings.max_body)
         self._under_way: dict[str, int] = {}  # requests in progress by caller
         self._rate: Rate | None = None
@@ -172,7 +173,8 @@ class RequestGuard:
         client = scope.get("client")
         caller = network_of(client[0]) if client else ""
         if path != SESSION:
-            scope["treadle.token"], scope["treadle.auth"] = token, how = await self._callers.of(scope, heads)
+            scope["treadle.token"], scope["treadle.auth"] = token, how = found = await self._callers.of(scope, heads)
+            scope["treadle.still"] = lambda: self._callers.still(found)
             caller = caller if how == "none" else token.name
         scope["treadle.caller"] = caller
         if self._settings.rate is not None:

@@ -107,13 +107,17 @@ Old = Callable[[], Awaitable[str | None]]
 
 
 def routes(operations: Sequence[Operation], most: int, old: Old, redaction: Redaction, audit: Audit) -> list[Route]:
-    """Starlette's routes, one per path, so that a wrong method returns 405 and not 404."""
+    """Starlette's routes, one per path, so that a wrong method returns 405 and not 404.
+
+    Servers decode a path before it is matched, so names and ids may contain slashes. Paths with more behind the name
+    are matched first: `GET /v1/jobs/a/b/history` is the history of `a/b`.
+    """
     paths: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = operation
     return [
-        Route(path, Endpoint(methods, most, old, redaction, audit), methods=list(methods))
-        for path, methods in paths.items()
+        Route(path.replace("}", ":path}"), Endpoint(methods, most, old, redaction, audit), methods=list(methods))
+        for path, methods in sorted(paths.items(), key=lambda each: each[0].endswith("}"))
     ]
 
 
@@ -129,6 +133,11 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        for name, text in scope["path_params"].items():
+            # No name begins with a space: clients send "%20.." for "..", which a URL cannot have as a part.
+            scope["path_params"][name] = text.strip()
+            if not text.strip():
+                raise Refused(404, "not_found", f"unknown path {request.url.path}: a {name} is missing")
         operation = self._methods["GET" if request.method == "HEAD" else request.method]
         token = caller(request, operation.scope, operation.bare)
         query = _query(request, operation.query)

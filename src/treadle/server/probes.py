@@ -37,7 +37,7 @@ class ProbeRoutes:
 
     def __init__(self, core: AppCore, settings: Settings) -> None:
         self._core = core
-        self._hides = bool(settings.tokens)  # these paths need no token, so host names and paths go to the log only
+        self._hides = settings.has_tokens  # these paths need no token, so host names and paths go to the log only
         self.verdict: Callable[[], Verdict] = lambda: ALONE
 
     def routes(self) -> Sequence[BaseRoute]:

@@ -7,6 +7,7 @@ from typing import Final
 from treadle.core.argument_names import Spelled
 from treadle.server.auth.callers import Auth
 from treadle.server.auth.link import Link
+from treadle.server.auth.live_tokens import LiveTokens
 from treadle.server.auth.tokens import Token
 from treadle.server.origins import check_hosts, check_origins
 from treadle.server.proxies import networks
@@ -24,6 +25,7 @@ class Settings(Spelled, frozen=True, kw_only=True):
     """The settings of a server.
 
     tokens     the tokens that give access; none: every caller may do everything
+    token_file a file of tokens besides `tokens`, each edit of which holds at once; without any, nobody has access
     max_body   bytes of one request body
     max_wait   seconds that a long poll may last
     timeout    seconds for one response, beyond the time that the request asks to wait; then 503
@@ -42,6 +44,7 @@ class Settings(Spelled, frozen=True, kw_only=True):
     """
 
     tokens: tuple[Token, ...] = ()
+    token_file: LiveTokens | None = None
     max_body: int = BODY
     max_wait: float = WAIT
     timeout: float = ANSWER
@@ -58,12 +61,20 @@ class Settings(Spelled, frozen=True, kw_only=True):
     app: str | None = None
 
     def __post_init__(self) -> None:
-        is_open = not self.tokens and self.auth is None
+        is_open = not self.has_tokens and self.auth is None
         check_hosts(self.hosts, is_open)
         check_origins(self.origins, is_open)
         networks(self.proxies)
 
     @property
+    def has_tokens(self) -> bool:
+        """Whether only tokens give access, even if no token is left."""
+        return bool(self.tokens) or self.token_file is not None
+
+    def current(self) -> tuple[Token, ...]:
+        """The tokens that are valid now."""
+        return self.tokens if self.token_file is None else (*self.tokens, *self.token_file())
+
     def accepted(self) -> tuple[Token, ...]:
-        """The tokens whose sessions are valid: those of the file, and that of the link."""
-        return self.tokens if self.link is None else (*self.tokens, self.link.token)
+        """The tokens whose sessions are valid now: those, and that of the link."""
+        return self.current() if self.link is None else (*self.current(), self.link.token)

@@ -36,8 +36,11 @@ export function withQuery(path: string, params: Params): string {
   return text ? `${path}?${text}` : path;
 }
 
-/** One segment of a path: names may contain slashes and spaces. */
-export const part = encodeURIComponent;
+/** One segment of a path: names may contain any character. The server and `segments` remove a space in front, because
+ * no URL has "." or ".." as a segment, in whatever encoding. */
+export function part(name: string): string {
+  return name === "." || name === ".." ? `%20${name}` : encodeURIComponent(name);
+}
 
 export function urlOf(path: string): string {
   return new URL(path, apiRoot).href;

@@ -1,7 +1,7 @@
 /** The address is the state of the page, so a link shows another reader the same. */
 import { signal } from "@preact/signals";
 import type { Params } from "./http";
-import { withQuery } from "./http";
+import { part, withQuery } from "./http";
 
 const base = new URL(".", document.baseURI);
 
@@ -28,7 +28,7 @@ export function segments(path: string): string[] {
     .filter(Boolean)
     .map((each) => {
       try {
-        return decodeURIComponent(each);
+        return decodeURIComponent(each).trim();
       } catch {
         return each;
       }
@@ -37,7 +37,7 @@ export function segments(path: string): string[] {
 
 /** The address of a page of the dashboard, relative to its base. */
 export function href(parts: string[], params: Params = {}): string {
-  return withQuery(parts.map(encodeURIComponent).join("/") || ".", params);
+  return withQuery(parts.map(part).join("/") || ".", params);
 }
 
 export function go(to: string, how: { replace?: boolean } = {}): void {

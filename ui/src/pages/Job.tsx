@@ -1,6 +1,7 @@
 /** One job: why it is where it is, its attempts, what went in and what came out, and what can be done with it. */
+import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Explanation, History, Job as Row } from "../api";
+import type { Estimate, Explanation, History, Job as Row } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button, Copy } from "../design/Button";
 import { Bar } from "../design/Chart";
@@ -9,8 +10,8 @@ import { Json } from "../design/Json";
 import { Prose } from "../design/Prose";
 import { Facts, Panel } from "../design/Table";
 import { Trace } from "../design/Trace";
-import { duration, plural, shortId, shortName } from "../lib/format";
-import { part } from "../lib/http";
+import { duration, moment, plural, shortId, shortName } from "../lib/format";
+import { get, part } from "../lib/http";
 import { useKeys } from "../lib/keys";
 import { useLoad } from "../lib/load";
 import { go, href } from "../lib/route";
@@ -190,8 +191,36 @@ function Why({ job }: { job: Row }): JSX.Element {
         <Prose text={load.data?.text ?? load.error?.message ?? "…"} />
       </p>
       {open && load.data?.position != null && <span class="quiet nowrap">position {load.data.position}</span>}
+      {(job.state === "ready" || job.state === "waiting") && <Start id={job.id} />}
     </div>
   );
+}
+
+/** An estimate takes up to a second of the server, so it is made when somebody asks, and not again by itself. */
+function Start({ id }: { id: string }): JSX.Element {
+  const found = useSignal<Estimate | null>(null);
+  if (found.value) {
+    return (
+      <span class="quiet" data-testid="estimate">
+        {startIn(found.value)}
+      </span>
+    );
+  }
+  return (
+    <Button
+      slim
+      kind="plain"
+      onClick={async () => void (found.value = await get<Estimate>(`jobs/${part(id)}/eta`))}
+    >
+      Estimate the start
+    </Button>
+  );
+}
+
+function startIn({ at, start }: Estimate): string {
+  if (!start) return "It does not start by itself, as far as the estimate can tell.";
+  const [low, median, high] = [start.low, start.median, start.high].map((each) => duration(Math.max(0, each - at)));
+  return `Estimated at ${moment(at)}: it starts in ${median} (${low} to ${high}).`;
 }
 
 function Progress({ job }: { job: Row }): JSX.Element {

@@ -78,7 +78,7 @@ class Canvas:
         def build(updated: Any, module: Module) -> cst.CSTNode:
             func, waits = updated.func, module.is_async(call)
             inner = func.value if isinstance(call.func, cst.Attribute) and self.kind(call.func) is None else func
-            app = module.wanted["app"]
+            app = module.wanted.get("app")  # a chain needs none
             if kind == "group":
                 made = module.text(
                     inner.with_changes(func=module.parse(f"{app}.enqueue" if waits else f"{app}.sync.enqueue"))

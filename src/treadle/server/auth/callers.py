@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.types import Scope
 
@@ -14,6 +15,7 @@ from treadle.server.auth.tokens import ANYBODY, Token, holder
 from treadle.server.errors import Refused
 from treadle.server.origins import Heads, OriginCheck
 
+Tokens = Callable[[], Sequence[Token]]
 Auth = Callable[[Request], Awaitable[Token | None]]
 """Returns the rights of a request as a Token, whose digest is ignored; None: the request has none."""
 
@@ -29,9 +31,12 @@ class Caller(NamedTuple):
 
 
 class Callers:
-    """The callers of one server: those of the host application if there is `auth`, otherwise the holders of tokens."""
+    """The callers of one server: those of the host application if there is `auth`, otherwise the holders of tokens.
 
-    def __init__(self, tokens: Sequence[Token], auth: Auth | None, origins: OriginCheck) -> None:
+    tokens  returns the tokens that are valid now; None: the server has none, and everybody may do everything
+    """
+
+    def __init__(self, tokens: Tokens | None, auth: Auth | None, origins: OriginCheck) -> None:
         self._tokens, self._auth, self._origins = tokens, auth, origins
 
     async def of(self, scope: Scope, heads: Heads) -> Caller:
@@ -42,11 +47,11 @@ class Callers:
             if token is None:
                 raise _unauthorized("sign in to the application that this dashboard is part of")
             return Caller(token, "host")
-        if not self._tokens:
+        if self._tokens is None:
             return Caller(ANYBODY, "none")
         if b"authorization" in heads:
-            return Caller(self._by_token(heads[b"authorization"]), "token")
-        token = session.holder_of(heads.get(b"cookie", ""), self._tokens, wall())
+            return Caller(self._by_token(heads[b"authorization"], self._tokens()), "token")
+        token = session.holder_of(heads.get(b"cookie", ""), self._tokens(), wall())
         if token is None:
             raise _unauthorized("send a token: Authorization: Bearer ...")
         if token.ended(wall()):
@@ -55,9 +60,18 @@ class Callers:
             raise Refused(403, "cross_site", "a session is valid for pages of this server only: send a token")
         return Caller(token, "session")
 
-    def _by_token(self, header: str) -> Token:
+    def still(self, caller: Caller) -> bool:
+        """Whether a request that was admitted would be admitted again, for answers that last: its token may have ended,
+        been removed or got other rights."""
+        token = caller.token
+        if caller.how in ("none", "host") or self._tokens is None:
+            return not token.ended(wall())
+        same = (replace(each, expires=token.expires) == token for each in self._tokens() if not each.ended(wall()))
+        return any(same) and not token.ended(wall())
+
+    def _by_token(self, header: str, tokens: Sequence[Token]) -> Token:
         kind, _, secret = header.partition(" ")
-        token = holder(secret.strip(), self._tokens) if kind.lower() == "bearer" else None
+        token = holder(secret.strip(), tokens) if kind.lower() == "bearer" else None
         if token is None:
             raise _unauthorized("unknown token")
         if token.ended(wall()):

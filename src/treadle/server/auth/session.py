@@ -1,7 +1,7 @@
 """Sessions of a browser: a signed cookie in place of the token, so that no page has to keep the token itself.
 
-Nothing is stored. The key of the signature is made of the digest of the token, so removing or replacing the token in
-its file ends all of its sessions.
+Nothing is stored. The key of the signature is made of the digest of the token, so removing or replacing the token ends
+all of its sessions.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
-from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -13,6 +12,7 @@ from treadle.admin.known_names import near
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence
 from treadle.server.overview.views import Notice, QueueOverview
+from treadle.server.path_parts import path_part
 
 MOST: Final = 50  # notices; a screen does not show more
 SLOW: Final = 1.0  # s of a look from which on the storage is slow
@@ -62,7 +62,7 @@ def _queues(facts: Facts) -> Iterator[Notice]:
     served = [queue for worker in facts.workers for queue in worker.queues]
     for queue in facts.queues:
         jobs = f"{_count(queue.queued, 'queued job', queue.queued_capped)}"
-        href = f"queues/{quote(queue.name, safe='')}"
+        href = f"queues/{path_part(queue.name)}"
         yield from _full(queue, href)
         if not queue.queued:
             continue
@@ -104,7 +104,7 @@ def _workers(facts: Facts) -> Iterator[Notice]:
                 level="warning",
                 text=f"Worker {worker.worker!r} sent its last heartbeat {_lasts(worker.age)} ago.",
                 advice="If it is gone, its jobs start again when their leases have expired.",
-                href=f"workers/{quote(worker.worker, safe='')}",
+                href=f"workers/{path_part(worker.worker)}",
             )
 
 
@@ -128,7 +128,7 @@ def _schedules(facts: Facts) -> Iterator[Notice]:
             level="error",
             text=f"Schedule {name!r} could not enqueue its last job.",
             advice="Its page has the error.",
-            href=f"schedules/{quote(name, safe='')}",
+            href=f"schedules/{path_part(name)}",
         )
 
 

@@ -154,7 +154,7 @@ class BulkRoutes:
                 call.body.act, chosen, tree=call.body.tree, by=who(call), source=source_of(call)
             )
         except TooManyOperations:
-            words = f"{AT_ONCE} operations run already: wait for one to end, or stop one"
+            words = f"{AT_ONCE} or more operations run already, also one of yours: wait for one to end, or stop one"
             raise Refused(429, "too_many", words, {"Retry-After": "5"}) from None
 
     async def list(self, call: Call[None, messages.Nothing]) -> ProgressList:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from treadle.admin import Estimate, QueuePlan
 from treadle.errors import UnknownJob
+from treadle.server.audited import who
 from treadle.server.auth import rights
 from treadle.server.errors import Refused
 from treadle.server.operation import Call, Operation
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ASKING: Final = 8  # estimates under way or waiting; each takes up to a second
+ASKING: Final = 8  # estimates under way or waiting, each up to a second; beyond that only each caller's first one
+MOST: Final = 32  # with those
 
 
 class EstimateRoutes:
     """The estimates of one server."""
 
     def __init__(self, core: AppCore) -> None:
-        self._core, self._asking = core, 0
+        self._core, self._asking = core, list[str]()
 
     def operations(self) -> list[Operation]:
         return [
@@ -58,7 +60,7 @@ class EstimateRoutes:
         row = await jobs.get(call.part("id"))
         if not rights.sees(call.token, row):
             raise UnknownJob(row.id)
-        found = await self._in_turn(jobs.eta(row.id))
+        found = await self._in_turn(who(call), jobs.eta(row.id))
         text = call.redaction.about(row, call.redaction.within(found.explanation, row.error)) or ""
         return replace(found, explanation=text)
 
@@ -66,19 +68,19 @@ class EstimateRoutes:
         name = name_of(call.part("name"), "queue")
         call.allowed([name])
         with call.heard():  # a queue that nothing uses is an empty one
-            return await self._in_turn(self._core.queues.plan(name, call.token.queues))
+            return await self._in_turn(who(call), self._core.queues.plan(name, call.token.queues))
 
-    async def _in_turn(self, asked: Awaitable[T]) -> T:
-        """Raises Refused (503) if many estimates are waiting already."""
-        if self._asking >= ASKING:
+    async def _in_turn(self, caller: str, asked: Awaitable[T]) -> T:
+        """Raises Refused (503) if many estimates are waiting already, also one of this caller."""
+        if len(self._asking) >= (ASKING if caller in self._asking else MOST):
             _close(asked)
             words = f"{ASKING} estimates are being made already: ask again in some seconds"
             raise Refused(503, "too_many", words, {"Retry-After": "5"})
-        self._asking += 1
+        self._asking.append(caller)
         try:
             return await asked
         finally:
-            self._asking -= 1
+            self._asking.remove(caller)
 
 
 def _close(call: Any) -> None:

@@ -20,6 +20,7 @@ from treadle.server.incoming_rows import users_row
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed
 from treadle.server.operation import Call, Operation
+from treadle.server.path_parts import path_part
 from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience, SignalAsked
 from treadle.server.routes.shown import hidden_by, one_queue
 from treadle.server.row_checks import check_together
@@ -210,7 +211,7 @@ class JobRoutes:
         shown = view(row, call.redaction)
         if said.words:
             shown = replace(shown, warning=said.text)
-        return json(shown, 201 if is_new else 200, {"Location": f"/v1/jobs/{row.id}"})
+        return json(shown, 201 if is_new else 200, {"Location": f"/v1/jobs/{path_part(row.id)}"})
 
     async def send_many(self, call: Call[JobsAsked, messages.Nothing]) -> JobViews:
         with call.heard() as said:

@@ -120,7 +120,7 @@ class SessionRoutes:
 
     async def sign_in(self, call: Call[SignIn, messages.Nothing]) -> Response:
         """Check the token and set the cookie. Without tokens there is nothing to sign in to, so it sets none."""
-        if not self._settings.tokens:
+        if not self._settings.has_tokens:
             return Response(status_code=204)
         if self._wrong is None:
             self._wrong = Rate(WRONG_RATE, asyncio.get_running_loop().time, WRONG_BURST)
@@ -129,7 +129,7 @@ class SessionRoutes:
             words = f"{WRONG_BURST} wrong tokens came from this address: wait before the next try"
             raise Refused(429, "too_many", words, {"Retry-After": str(int(wait) + 1)})
         secret, link = call.body.token.strip(), self._settings.link
-        token = holder(secret, self._settings.tokens) or (link.take(secret) if link is not None else None)
+        token = holder(secret, self._settings.current()) or (link.take(secret) if link is not None else None)
         if token is None or token.ended(wall()):
             self._wrong.delay(address)
             words = "unknown token" if token is None else f"the token {token.name!r} has expired: request a new one"
