@@ -345,7 +345,7 @@ async def test_every_act_has_an_entry(site: Site, caplog: pytest.LogCaptureFixtu
         ("job.delete", id, None, 1),
         ("queue.pause", "mail", None, None),
         ("queue.resume", "mail", None, None),
-        ("limit.set", "api", 'slots=5, per=1.0, how="window", hold="running"', None),
+        ("limit.set", "api", 'slots=5, per=1.0, how="window", hold="running", when_full="refuse"', None),
         ("limit.pause", "api", None, None),
         ("limit.resume", "api", None, None),
         ("limit.delete", "api", None, None),

@@ -80,6 +80,7 @@ def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browse
         "dashboard": True,
         "tries": TRIES,
         "make": app is not None,  # a storage that is only looked at is not created
+        "waits": False,  # a person has typed the URL, and sees at once what is wrong with it
         "link": link,
         "app": app,
     }

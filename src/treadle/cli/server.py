@@ -207,7 +207,7 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
     site = make_site(app, settings, routes, options.get("api", True), OPEN_PATHS if options["dashboard"] else ())
     with Signals(asyncio.get_running_loop(), stopping):
         # Before the socket, so that a storage that waiting cannot cure ends the command with an error.
-        async with open_if_there(app) as away:
+        async with open_if_there(app, options.get("waits", True)) as away:
             serving = Serving(
                 site,
                 host=options["host"],

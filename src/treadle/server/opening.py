@@ -19,13 +19,15 @@ Away = StorageUnavailable | StorageFull
 
 
 @asynccontextmanager
-async def open_if_there(app: App) -> AsyncIterator[Away | None]:
+async def open_if_there(app: App, waits: bool = True) -> AsyncIterator[Away | None]:
     """An app that is open, and None; or one that a request will open, and the error. Errors that waiting cannot cure,
-    such as a wrong password, are raised."""
+    such as a wrong password, are raised; without `waits`, all are."""
     away: Away | None = None
     try:
         await app._core.open()
     except (StorageUnavailable, StorageFull) as error:
+        if not waits:
+            raise
         away = error
     try:
         yield away
