@@ -227,11 +227,11 @@ def fresh_tmp() -> Iterator[None]:
     """TMPDIR is a new folder, removed at the end; so are those in memory whose run was killed."""
     parent = memory_folder()
     if parent:
-        for left in Path(parent).glob("treadle-test-*-*"):
-            if not Path(f"/proc/{left.name.split('-')[2]}").exists():
+        for left in Path(parent).glob("tr[0-9]*-*"):
+            if not Path(f"/proc/{left.name[2:].split('-')[0]}").exists():
                 shutil.rmtree(left, ignore_errors=True)
     before = os.environ.get("TMPDIR")
-    name = f"treadle-test-{os.getpid()}-"
+    name = f"tr{os.getpid()}-"  # short: a socket's path has 107 bytes, and its test adds up to 80
     with tempfile.TemporaryDirectory(prefix=name, dir=parent, ignore_cleanup_errors=True) as made:
         Path(made).chmod(0o755)  # started as root, the tests' PostgreSQL runs as another user
         os.environ["TMPDIR"] = made

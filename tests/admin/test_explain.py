@@ -251,7 +251,7 @@ async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, spy: S
     async with work(app, concurrency=4):
         its_child = await made.get()
         expected = f"The limit '{key}' has 1 of 1 slots in use, one of them by its own parent, parent {job.id}: if"
-        assert (await say(app, spy, its_child, "parent")).startswith(expected)
+        assert (await say(app, spy, its_child, "own parent")).startswith(expected)
         go.set()
         await its_child.ended(timeout=30)
 

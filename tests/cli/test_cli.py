@@ -123,7 +123,7 @@ def test_version(cli: Run) -> None:
         (["enqueue", "t", "--kw", "noequals"], "name=value"),
         (["enqueue", "t", "--delay", "soon"], "5m"),
         (["enqueue", "t", "--priority", "99999"], "priority"),
-        (["limits", "set", "smtp"], "--slots or --rate"),
+        (["limits", "set", "smtp"], "--slots, --rate or --max-waiting"),
         (["worker", "jobs:app", "--queues", "mail=x"], "mail=3,bulk"),
     ],
 )

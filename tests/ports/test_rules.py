@@ -14,6 +14,7 @@ from treadle.testing import HandClock
 GOLDEN = {  # RULES -> the rows that these calls make
     1: "1fd108410c06b381",
     2: "1fd108410c06b381",  # rows of metrics
+    3: "1fd108410c06b381",  # bounds of queues
 }
 
 

@@ -20,15 +20,15 @@ from msgspec.structs import fields, replace
 from tests.storage import test_message_bytes as recorded
 from treadle.core.limit_model import Limit, LimitChange
 from treadle.core.model import Claim, Outcome
-from treadle.storage import contract, messages
+from treadle.storage import contract, messages, optional_parts
 from treadle.storage.composed import log_entries
 
 CHANGING: Final[dict[str, Callable[..., Any]]] = {
     name: getattr(kind, name)
     for kind, names in (
         (contract.Storage, ("enqueue", "claim", "heartbeat", "settle", "set_limits", "prune", "store_metrics")),
-        (contract.Fused, ("settle_claim",)),
-        (contract.Movable, ("set_mark", "load")),
+        (optional_parts.Fused, ("settle_claim",)),
+        (optional_parts.Movable, ("set_mark", "load")),
     )
     for name in names
 }
@@ -102,7 +102,7 @@ def fields_of(kind: Any) -> dict[str, Any]:
 
 
 def test_every_method_of_the_contract_is_compared() -> None:
-    kinds = (contract.Storage, contract.Fused, contract.Movable)
+    kinds = (contract.Storage, optional_parts.Fused, optional_parts.Movable)
     methods = {name for kind in kinds for name, found in vars(kind).items() if inspect.isfunction(found)}
     assert {name for name in methods if not name.startswith("_")} == CHANGING.keys() | READING
     assert OPS.keys() == CHANGING.keys()

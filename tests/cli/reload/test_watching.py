@@ -62,10 +62,10 @@ def test_a_folder_that_is_too_large_is_watched_in_part(tmp_path: Path, monkeypat
 
 
 def test_the_message_names_what_changed(tmp_path: Path) -> None:
-    before: Look = {str(tmp_path / "old.py"): (1, 1, 1), "/lib/a.py": (1, 1, 1)}
-    after: Look = {"/lib/a.py": (1, 1, 2), **{str(tmp_path / f"{name}.py"): (1, 1, 1) for name in "xyz"}}
+    before: Look = {str(tmp_path / "old.py"): (1, 1, 1), "/a/lib.py": (1, 1, 1)}
+    after: Look = {"/a/lib.py": (1, 1, 2), **{str(tmp_path / f"{name}.py"): (1, 1, 1) for name in "xyz"}}
     text = changes(before, after).text(tmp_path)
-    assert text == "/lib/a.py changed, x.py changed, y.py changed and 2 more"
+    assert text == "/a/lib.py changed, x.py changed, y.py changed and 2 more"
     assert changes({str(tmp_path / "old.py"): (1, 1, 1)}, {}).text(tmp_path) == "old.py was deleted"
 
 

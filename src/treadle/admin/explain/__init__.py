@@ -64,7 +64,8 @@ def _in_queue(facts: Facts) -> str:
     if (shut := closed_limit(facts)) is not None:
         key, words = shut
         return words + further(facts, key, due=True)
-    return queued(facts) + further(facts, None, due=True)
+    more = further(facts, None, due=True)
+    return queued(facts, held_up=bool(more)) + more
 
 
 def _since(facts: Facts) -> str:

@@ -18,8 +18,11 @@ from treadle.policy import misfits
 _FULL = "all slots of the"
 
 
-def queued(facts: Facts) -> str:
-    """The sentence for a queued job that no limit blocks."""
+def queued(facts: Facts, held_up: bool = False) -> str:
+    """The sentence for a queued job that no limit blocks.
+
+    held_up  the next claim that looks at it will find no room in a limit
+    """
     row, queue, task = facts.row, facts.row.job.queue, facts.row.job.task
     if (lacks := placed(facts)) is not None:
         return f"It is queued, and {lacks}."
@@ -51,6 +54,8 @@ def queued(facts: Facts) -> str:
         again = f" again, after worker {worker!r} declined it (accept=)"
     elif (worker := lost_by(row)) is not None:
         again = f" again, after worker {worker!r} lost it"
+    if held_up:
+        return f"It is next in its queue{again}."
     return f"It is next in its queue{again}; a worker of {queue!r} will claim it shortly."
 
 

@@ -79,7 +79,7 @@ END $$;
 
 -- Seconds since the oldest transaction began that holds the lock of `enter`, or 0. Infinity if that cannot be seen: a
 -- prepared transaction has no process, and a role without pg_read_all_stats cannot see the times of other roles.
-CREATE FUNCTION oldest_open() RETURNS float8 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+CREATE FUNCTION oldest_open() RETURNS float8 LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     lock constant bigint := hashtextextended(current_schema() || ' move', 0);
 BEGIN
