@@ -141,7 +141,9 @@ PRESENCE = Presence(
     reserved="t",
 )
 RENEWAL = LeaseRenewal("j1", 4, (("step", "1"),), "0.5", ("mail",))
-RULE = Limit("api", slots=3, rate=10, per=60.0, how="bucket", burst=5, hold="ended")
+RULE = Limit(
+    "api", slots=3, rate=10, per=60.0, how="bucket", burst=5, hold="ended", max_waiting=9, when_full="drop_oldest"
+)
 PAUSE = Pause("api", "held", 2000.0)
 CHANGES = (RULE, Declare(Limit("queue:mail", slots=1)), PAUSE, Resume("api", "paused", 2000.0))
 MARK = MoveState(role="filling", other="redis://r", move="m1", cursor="c", jobs=3, turn=2, run="run", step=4)

@@ -12,7 +12,7 @@ from treadle.admin.explain.limited import own_parent
 from treadle.admin.explain.placement import placed
 from treadle.admin.explain.wording import at, count, jobs, lasting, named, start_worker, worker_of
 from treadle.core.defaults import SYSTEM_QUEUE
-from treadle.core.model import Presence
+from treadle.core.model import Presence, Record
 from treadle.policy import misfits
 
 _FULL = "all slots of the"
@@ -49,14 +49,15 @@ def queued(facts: Facts, held_up: bool = False) -> str:
         return f"{place}; {count(len(able), 'worker')} can run it, with {count(free, 'free slot')}."
     if free <= 0:
         return f"It is next in its queue; {_full(able, facts, ' that can run it')}."
-    again = ""
+    return f"It is next in its queue{_again(row)}{'' if held_up else f'; a worker of {queue!r} will claim it shortly'}."
+
+
+def _again(row: Record) -> str:
     if (worker := declined_by(row)) is not None:
-        again = f" again, after worker {worker!r} declined it (accept=)"
-    elif (worker := lost_by(row)) is not None:
-        again = f" again, after worker {worker!r} lost it"
-    if held_up:
-        return f"It is next in its queue{again}."
-    return f"It is next in its queue{again}; a worker of {queue!r} will claim it shortly."
+        return f" again, after worker {worker!r} declined it (accept=)"
+    if (worker := lost_by(row)) is not None:
+        return f" again, after worker {worker!r} lost it"
+    return ""
 
 
 def serve(facts: Facts) -> list[Presence]:
