@@ -65,7 +65,7 @@ def _in_queue(facts: Facts) -> str:
         key, words = shut
         return words + further(facts, key, due=True)
     more = further(facts, None, due=True)
-    return queued(facts, held_up=bool(more)) + more
+    return queued(facts, no_room=bool(more)) + more
 
 
 def _since(facts: Facts) -> str:

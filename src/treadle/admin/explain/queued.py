@@ -18,10 +18,10 @@ from treadle.policy import misfits
 _FULL = "all slots of the"
 
 
-def queued(facts: Facts, held_up: bool = False) -> str:
+def queued(facts: Facts, no_room: bool = False) -> str:
     """The sentence for a queued job that no limit blocks.
 
-    held_up  the next claim that looks at it will find no room in a limit
+    no_room  the next claim that looks at it will find no room in a limit
     """
     row, queue, task = facts.row, facts.row.job.queue, facts.row.job.task
     if (lacks := placed(facts)) is not None:
@@ -49,7 +49,7 @@ def queued(facts: Facts, held_up: bool = False) -> str:
         return f"{place}; {count(len(able), 'worker')} can run it, with {count(free, 'free slot')}."
     if free <= 0:
         return f"It is next in its queue; {_full(able, facts, ' that can run it')}."
-    return f"It is next in its queue{_again(row)}{'' if held_up else f'; a worker of {queue!r} will claim it shortly'}."
+    return f"It is next in its queue{_again(row)}{'' if no_room else f'; a worker of {queue!r} will claim it shortly'}."
 
 
 def _again(row: Record) -> str:
