@@ -77,7 +77,7 @@ async def _counted(app: App) -> tuple[list[AgeGroup], str]:
     assert objects is not None
     groups = {name: AgeGroup(name) for name in AGES}
     with Bar("counting", 0) as bar:
-        async for age, each in by_age(storage.storage, objects, _steps(bar)):
+        async for age, each in by_age(storage.storage, objects, bar.counted):
             groups[age].add(each)
     return [group for group in groups.values() if group.texts], str(objects)
 
@@ -115,7 +115,7 @@ async def _unused(app: App, limit: int) -> list[dict[str, Any]]:
     objects, found = storage.texts.objects, list[dict[str, Any]]()
     assert objects is not None
     with Bar("searching", 0) as bar:
-        async for _, each in by_age(storage.storage, objects, _steps(bar)):
+        async for _, each in by_age(storage.storage, objects, bar.counted):
             if each.use == "unused":
                 entry = each.entry
                 found.append({"job": each.job, "age": entry.age, "bytes": entry.size, "name": entry.name})
@@ -164,15 +164,7 @@ async def _missing(app: App, read: bool) -> list[Missing]:
     objects = storage.texts.objects
     assert objects is not None
     with Bar("comparing", 0) as bar:
-        return [each async for each in missing_texts(storage.storage, objects, read, _steps(bar))]
-
-
-def _steps(bar: Any) -> Any:
-    def told(looked: int) -> None:
-        bar.total = max(bar.total, looked)
-        bar.update(looked)
-
-    return told
+        return [each async for each in missing_texts(storage.storage, objects, read, bar.counted)]
 
 
 # --- deleting
@@ -221,8 +213,7 @@ async def _cleaned(app: App, age: float, dry: bool) -> tuple[Collected, str]:
 
     storage = _storage(app)
     with Bar("cleaning", 0) as bar:
-        steps = _steps(bar)
-        done = await storage.collect(age, dry, lambda found: steps(found.kept + found.deleted))
+        done = await storage.collect(age, dry, lambda found: bar.counted(found.kept + found.deleted))
     return done, str(storage.texts.objects)
 
 

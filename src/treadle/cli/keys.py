@@ -105,12 +105,7 @@ async def _used(app: App) -> tuple[list[KeyUse], tuple[str, ...], int]:
             USAGE, "this server decrypts texts, or shows some queues only: give --url or --app of the storage itself"
         )
     with Bar("counting", 0) as bar:
-
-        def told(looked: int) -> None:
-            bar.total = max(bar.total, looked)
-            bar.update(looked)
-
-        found = await key_use(storage, objects, await _waiting(app), told)
+        found = await key_use(storage, objects, await _waiting(app), bar.counted)
     return found, known, next((each.jobs for each in found if each.key == UNREAD), 0)
 
 

@@ -44,6 +44,11 @@ class Bar:
             self._next = now + EVERY
             note(text)
 
+    def counted(self, done: int) -> None:
+        """Show that `done` is done of a total that is not known."""
+        self.total = max(self.total, done)
+        self.update(done)
+
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         drawn = self._drawn

@@ -105,6 +105,14 @@ def fitting_runs(uses: Iterable[tuple[str, int]], free: Mapping[str, int]) -> in
     return max(0, min((free.get(name, 0) // amount for name, amount in uses), default=2**31))
 
 
+def runs_of_any(uses: Iterable[Iterable[tuple[str, int]]], free: Mapping[str, int]) -> int:
+    """How many runs fit into what is free, whichever of these each of them is."""
+    largest: dict[str, int] = {}
+    for name, amount in (pair for each in uses for pair in each):
+        largest[name] = max(amount, largest.get(name, 0))
+    return fitting_runs(largest.items(), free)
+
+
 def similar(name: str, known: Iterable[str]) -> str:
     """`; did you mean ...?` for a name that nobody has, or ""."""
     close = difflib.get_close_matches(name, sorted(set(known)), 1)

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core.model import Claim
-from treadle.core.placement import Needs, amounts, fitting_runs, labels_of, needs_of
+from treadle.core.placement import Needs, amounts, labels_of, needs_of, runs_of_any
 from treadle.errors import BadOption
 from treadle.storage import messages
 
@@ -29,16 +29,15 @@ def placed(asked: messages.ClaimCall, tasks: Mapping[str, Any]) -> Claim:
         raise BadOption("tasks", "labels, resources and needs are of the tasks that a claim names; name them")
     own = {name: _needs(name, each) for name, each in asked.needs.items()}
     able: dict[str, tuple[int | None, float | None]] = {}
-    largest: dict[str, int] = {}
+    uses = []
     for name, room in ask.tasks.items():
         needs: Needs | None = own[name] if name in own else getattr(tasks.get(name), "needs", None)
         if needs is None:
             able[name] = room
         elif needs.unmet(labels) is None and needs.excess(free) is None:
             able[name] = room
-            for resource, amount in needs.uses:
-                largest[resource] = max(amount, largest.get(resource, 0))
-    return replace(ask, tasks=able, limit=min(ask.limit, fitting_runs(tuple(largest.items()), free)))
+            uses.append(needs.uses)
+    return replace(ask, tasks=able, limit=min(ask.limit, runs_of_any(uses, free)))
 
 
 def _needs(task: str, sent: messages.TaskNeeds) -> Needs | None:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from treadle.core.model import Record
-from treadle.core.placement import fitting_runs
+from treadle.core.placement import fitting_runs, runs_of_any
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker.running_job import RunningJob
 
@@ -168,10 +168,7 @@ class Capacity:
             elif isinstance(task, BatchCore) and (cost := self._cost(task)):
                 free = _less(free, cost)  # one call, whatever the number of its items
         single = [self._cost(task) for task in fitting if not isinstance(task, BatchCore) or task.by is not None]
-        largest: dict[str, int] = {}
-        for name, amount in (pair for cost in single for pair in cost):
-            largest[name] = max(amount, largest.get(name, 0))
-        most = min(fitting_runs(tuple(largest.items()), free), limit) if min(free.values(), default=0) >= 0 else 1
+        most = min(runs_of_any(single, free), limit) if min(free.values(), default=0) >= 0 else 1
         return Plan(max(1, most), {task.name for task in fitting}, rooms)
 
     def answered(self, plan: Plan, records: Sequence[Record]) -> None:

@@ -24,8 +24,7 @@ def further(facts: Facts, said: str | None, due: bool) -> str:
 
 
 def _limits(facts: Facts, said: str | None, due: bool) -> Iterator[str]:
-    """The limits that let it not start now. The use of limits may have changed by the time a
-    job is due."""
+    """The limits that let it not start now. The use of limits may have changed by the time a job is due."""
     for key, cost in costs(facts.row.job):
         use = facts.rule_of(key)
         if key == said or use is None:

@@ -36,10 +36,9 @@ def _not_now(needs: Needs, able: Sequence[Presence]) -> str | None:
     short: list[tuple[Presence, str, int]] = []
     for each in able:
         free = {name: has - used for name, has, used in each.resources}
-        lacking = next(((name, amount) for name, amount in needs.uses if free.get(name, 0) < amount), None)
-        if lacking is None:
+        if (excess := needs.excess(free)) is None:
             return None
-        short.append((each, lacking[0], free.get(lacking[0], 0)))
+        short.append((each, excess[0], free.get(excess[0], 0)))
     worker, name, free_now = max(short, key=lambda each: each[2])
     amount = dict(needs.uses)[name]
     whose = f"worker {worker.worker!r}" if len(able) == 1 else f"the freest of {count(len(able), 'worker')}"

@@ -98,8 +98,9 @@ def _unserved(stats: Stats) -> Iterator[Check]:
         # The leader's row waits for no worker: it stays when the whole fleet was killed.
         if count.state in ("ready", "running") and count.task not in ("", LEADER):
             jobs[count.queue] = jobs.get(count.queue, 0) + count.jobs
+    unplaced = placement.queues(stats)
     for queue, number in sorted(jobs.items()):
-        if queue not in served and queue not in placement.queues(stats):
+        if queue not in served and queue not in unplaced:
             guess = near(queue, served)
             yield warn(
                 "queues",

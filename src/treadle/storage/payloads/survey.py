@@ -75,9 +75,9 @@ class KeyUse(Struct):
 
 async def by_age(storage: Storage, objects: Objects, told: Callable[[int], None]) -> AsyncIterator[tuple[str, Judged]]:
     """Every object of the blob store, with the name of its age group. `told` gets the number of objects so far."""
-    after, looked = "", 0
-    while entries := await objects.page(after, STEP):
-        after, looked = entries[-1].name, looked + len(entries)
+    looked = 0
+    async for entries in _pages(objects):
+        looked += len(entries)
         for each in await judged(storage, entries):
             if each.use != "foreign":
                 yield age_of(each.entry), each
@@ -186,11 +186,15 @@ def _references(row: Record) -> list[tuple[str, Offloaded]]:
 
 async def _names(objects: Objects) -> set[int]:
     """The names of all objects, as numbers of 8 bytes: a million of them take 60 MB."""
-    found, after = set[int](), ""
+    return {_number(entry.name) async for entries in _pages(objects) for entry in entries}
+
+
+async def _pages(objects: Objects) -> AsyncIterator[Sequence[Entry]]:
+    """All objects, by name."""
+    after = ""
     while entries := await objects.page(after, STEP):
         after = entries[-1].name
-        found |= {_number(entry.name) for entry in entries}
-    return found
+        yield entries
 
 
 def _number(name: str) -> int:
