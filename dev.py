@@ -34,6 +34,7 @@ PIN_IMAGE = "requirements/image.txt requirements/image.in pyproject.toml --const
 PIN_IMAGE += " --extra server --extra http --extra redis --extra postgres"
 PIN_NODE = "requirements/browser/node.txt requirements/browser/node.in"
 FEW = 5  # failed tests that `--retry` runs once more
+NOT_SLOW = ["-m", "not slow and not soak"]
 WORKERS = "3"  # test processes for two cores: a third of their time they wait for servers and clocks
 KEEP = {"PATH", "HOME", "TERM", "LANG", "TMPDIR", "TREADLE_EXAMPLES"}  # what a step may see, besides KEEP_PREFIXES
 KEEP |= {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
@@ -181,16 +182,17 @@ def counted(said: str) -> str:
     return ", ".join(f"{count} {what}" for what, count in found.items())
 
 
-def tests(retry: bool) -> tuple[Row, str]:
-    """All tests -> the row, and what the last line of the summary adds. A second try never turns a run green."""
-    command = tool("pytest", "-n", os.environ.get("TEST_WORKERS", WORKERS))
+def tests(retry: bool, slow: bool) -> tuple[Row, str]:
+    """The tests, with `slow` all of them -> the row, and what the last line of the summary adds. A second try never
+    turns a run green."""
+    command = tool("pytest", "-n", os.environ.get("TEST_WORKERS", WORKERS), *([] if slow else NOT_SLOW))
     begun = time.perf_counter()
     code, said = call([*command, f"--color={'yes' if sys.stdout.isatty() else 'no'}"], keep=True)
     took, plain = f"{time.perf_counter() - begun:.1f} s", re.sub(r"\x1b\[[\d;]*m", "", said)
     counts, failed = counted(plain), re.findall(r"^(?:FAILED|ERROR) (\S+)", plain, re.M)
     if code:
         print(f"-> exit code {code} from: {' '.join(command)}", flush=True)
-    more = f" ({counts})"
+    more = f" ({counts})" + ("" if slow else "; `--all` runs the slow tests too")
     if retry and code == 1 and len(failed) <= FEW:
         print(f"-> --retry, one test at a time: {' '.join(failed)}", flush=True)
         again, _ = call(tool("pytest", "-n0", "--last-failed", "--last-failed-no-failures=none"))
@@ -246,11 +248,11 @@ def test(args: list[str]) -> int:
     if args[:1] == ["--servers"]:
         return call(tool("tools.servers", *args[1:]))[0]
     with fresh_tmp():
-        if args not in ([], ["--retry"]):
+        if not set(args) <= {"--all", "--retry"}:
             return call(tool("pytest", *args))[0]
-        rows = checks()
-        row, more = tests(retry=bool(args))
-        return summary([*rows, row, *django_six()], more)
+        rows, slow = checks(), "--all" in args
+        row, more = tests("--retry" in args, slow)
+        return summary([*rows, row, *(django_six() if slow else [])], more)
 
 
 def lint(args: list[str]) -> int:
@@ -272,7 +274,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (lambda args: call([str(BIN / f"treadle{EXE}"), "demo", *args], inherit=True)[0], "show Treadle at work"),
     "test": (
         test,
-        "style, types, layers, all tests (`--retry`: failed ones once more); with other arguments: only pytest",
+        "style, types, layers, tests (`--all`: the slow ones too; `--retry`: failed ones once more); with other "
+        "arguments: only pytest",
     ),
     "check": (lambda args: summary(checks()), "style, types and layers only"),
     "lint": (lint, "repair style and format in place"),

@@ -270,6 +270,7 @@ async def test_estimates_are_made_in_one_thread(furnished: App) -> None:
     assert all(name.startswith("treadle-estimate") for name in names)
 
 
+@pytest.mark.slow
 @shows("nine of ten estimates in simulated fleets are as close to the real start as the documentation says")
 def test_estimates_of_simulated_fleets() -> None:
     """A few of the fleets of `dev.py bench eta`, which has 200."""

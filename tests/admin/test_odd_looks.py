@@ -242,6 +242,7 @@ def test_the_command_line_prints_every_result(place: Place) -> None:
     assert json.loads(place.cli(*typed, "end6")) == 5
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_each_row(place: Place) -> None:
     for id in place.ids:
         assert id in place.cli("jobs", "show", id)

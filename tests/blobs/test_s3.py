@@ -92,6 +92,7 @@ def test_signatures_are_those_of_the_vendors_own_client(
     assert mine["authorization"] == request.headers["Authorization"]
 
 
+@pytest.mark.slow
 @shows("a server bounds and verifies the blobs that it keeps in a bucket")
 async def test_over_http_with_everything_in_a_bucket(shelf: Store, tmp_path: Path) -> None:
     import aiohttp

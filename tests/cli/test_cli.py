@@ -447,6 +447,7 @@ def test_a_mistyped_name_is_paused_with_a_warning(cli: Run) -> None:
     assert "warning" not in cli("limits", "pause", "site:one")[2]
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_lose_neither_change(cli: Run, here: Path) -> None:
     """An operator sets a rule while another one pauses the limit. Both calls succeed and both changes are stored."""
     cli("migrate")

@@ -192,6 +192,7 @@ def test_a_function_stuck_in_a_thread_does_not_hold_the_process(here: Path) -> N
         assert gone(worker.process.pid)
 
 
+@pytest.mark.slow
 def test_a_dead_worker_is_started_again(here: Path) -> None:
     with Command("worker", "jobs:app", "--processes", "2", "--name", "w", cwd=here) as worker:
         worker.wait_for("claiming")
@@ -246,6 +247,7 @@ def test_jobs_of_tasks_it_does_not_have_are_named(here: Path) -> None:
         assert worker.ended() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [

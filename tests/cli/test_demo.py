@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.tools import Command, gone
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the demo needs signals")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="the demo needs signals")]
 
 
 def nothing_left(demo: Command, temporary: Path) -> bool:

@@ -58,6 +58,7 @@ class Manager:
         self._socket.close()
 
 
+@pytest.mark.slow
 @shows("a worker whose storage is away is alive and not ready, and systemd waits for it instead of failing its start")
 async def test_a_worker_without_its_storage_is_alive_and_not_ready(tmp_path: Path) -> None:
     server = valkey.url().partition("://")[2].partition("/")[0]

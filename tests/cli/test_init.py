@@ -30,7 +30,7 @@ SERVES = (
     "python manage.py treadle worker",
 )  # commands that run until a signal
 
-pytestmark = pytest.mark.timeout(240)  # a loaded machine takes minutes for what takes 10 s of CPU
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # a loaded machine takes minutes for what takes 10 s of CPU
 
 
 @pytest.fixture

@@ -239,6 +239,7 @@ def test_a_bound_token_does_not_learn_names_of_other_queues(served: str) -> None
         assert not any(name in told for name in ("'fetch'", "acme", "mail.send")), told
 
 
+@pytest.mark.slow
 async def test_very_many_new_names_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing each name with every other took minutes, during which a server answered no request."""
     compared: list[int] = []

@@ -20,7 +20,10 @@ from treadle import App, Job
 from treadle.core.model import State
 from treadle.testing.shows import shows
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups"),
+]
 
 PROCESSES = 4
 STARTS = 90.0  # s in which four processes start one after the other on a machine that does other work, too

@@ -238,6 +238,7 @@ def ask(url: str, method: str, path: str, token: str, body: bytes | None = None)
             return error.code, json.loads(error.read() or b"null")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a process list in /proc")
 def test_no_output_log_or_process_list_of_a_run_shows_a_secret(tmp_path: Path) -> None:
     planted = {

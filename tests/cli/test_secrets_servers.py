@@ -195,6 +195,7 @@ def commands(said: Said, url: str, planted: dict[str, str]) -> None:
         said.command(*words, "--url", url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS)
 def test_no_error_of_a_server_shows_a_secret(
     kind: str,

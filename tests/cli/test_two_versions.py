@@ -26,6 +26,7 @@ async def pay({parameters}) -> str:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
 @shows("two worker processes of two versions each run the jobs that only they can read, uncounted")
 async def test_each_version_runs_its_own_jobs(tmp_path: Path) -> None:

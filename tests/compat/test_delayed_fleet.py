@@ -20,6 +20,8 @@ from treadle.cli.root import run as treadle
 from treadle.compat.delayed.ids import id_of
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.slow
+
 ROLES = "leader,follower,follower"
 
 

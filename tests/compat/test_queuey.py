@@ -117,6 +117,7 @@ async def test_the_life_of_a_job(queue: Queue, clock: HandClock) -> None:
     assert await queue.claim() == 204
 
 
+@pytest.mark.slow
 @shows("fifty runners claim a thousand jobs, each job once and the oldest first")
 @pytest.mark.parametrize("stored", ["memory", "sqlite"])
 async def test_fifty_runners_claim_a_thousand_jobs_each_once_the_oldest_first(

@@ -15,6 +15,8 @@ from tests.dashboard.visits import Visit
 from tests.waiting import until
 from treadle import flow
 
+pytestmark = pytest.mark.slow
+
 DIALOG: Final = "dialog"
 PRUNED: Final = 60.0  # s after its end that a deleted row is kept at most
 

@@ -19,6 +19,8 @@ from tests.dashboard.visits import Visit
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import SCOPES, digest
 
+pytestmark = pytest.mark.slow
+
 SECRET: Final = "trd_operator"
 SETTINGS: Final = {
     "without tokens": Settings(),

@@ -12,6 +12,8 @@ from playwright.async_api import expect
 from tests.dashboard.shop import Shop
 from tests.dashboard.visits import Visit
 
+pytestmark = pytest.mark.slow
+
 MARK: Final = '<img src=x onerror="window.hostile=1"><script>window.hostile=2</script><svg/onload=window.hostile=3>'
 NAME: Final = '"><img-onerror=window.hostile=1>'  # names have no spaces; one with a slash has no path in the API
 TURNED: Final = "abc\u202egnp.exe\u202c \u0627\u0644\u0639\u0631\u0628\u064a\u0629 \u200b\ufeff zero"

@@ -23,6 +23,8 @@ from tests.dashboard.visits import Visit
 from treadle import App
 from treadle.server import Settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[App]:

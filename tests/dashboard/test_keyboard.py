@@ -14,6 +14,8 @@ from tests.dashboard.shop import Shop
 from tests.dashboard.visits import PATIENCE, Visit
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 INK: Final = "getComputedStyle(document.querySelector('h1')).color"
 TRIES: Final = 5
 PLACES: Final = {

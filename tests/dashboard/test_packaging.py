@@ -17,6 +17,8 @@ import pytest
 from tests.cli.tools import Command
 from treadle.dashboard.files import files
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FOLDER = "treadle/dashboard/static/"
 LARGEST = 400_000  # bytes of all built files, uncompressed

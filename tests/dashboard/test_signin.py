@@ -16,6 +16,8 @@ from treadle.server import Settings, Token
 from treadle.server.auth.link import Link
 from treadle.server.auth.tokens import digest
 
+pytestmark = pytest.mark.slow
+
 
 def token(name: str, *scopes: str, **more: object) -> Token:
     return Token(name=name, digest=digest(f"trd_{name}"), scopes=scopes, **more)  # type: ignore[arg-type]

@@ -341,6 +341,7 @@ async def started(folder: Path, where: Place, *words: str) -> AsyncIterator[Proc
     assert process.returncode == 0, said
 
 
+@pytest.mark.slow
 @shows("a module runs on a server and a runner that find each other without a URL")
 async def test_a_job_runs_by_discovery_alone(alone: Place, tmp_path: Path) -> None:
     (tmp_path / "echo.wasm").write_bytes(module("echo"))

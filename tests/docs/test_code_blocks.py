@@ -10,6 +10,8 @@ import pytest
 from tests.docs.blocks import pages
 from tests.docs.run import run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = [path.relative_to(ROOT).as_posix() for path in pages(ROOT)]
 

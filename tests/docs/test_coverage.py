@@ -59,6 +59,7 @@ def stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_check_fails_with_the_difference(stale: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = stale.read_text()
     assert coverage_page.main(["--check"]) == 1
@@ -67,6 +68,7 @@ def test_check_fails_with_the_difference(stale: Path, capsys: pytest.CaptureFixt
     assert stale.read_text() == before
 
 
+@pytest.mark.slow
 def test_without_check_it_writes_the_page(stale: Path) -> None:
     assert coverage_page.main([]) == 0
     assert stale.read_text() == PAGE.read_text()

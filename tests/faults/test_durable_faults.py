@@ -335,6 +335,7 @@ asyncio.run(main())
 POINTS = ["begin", "in one", "after one", "after sleep", "after signal", "after mark", "in two", "after two"]
 
 
+@pytest.mark.slow
 @shows("a durable job that is killed repeats only the step that was running")
 @pytest.mark.skipif(sys.platform == "win32", reason="kills its worker by SIGKILL")
 @pytest.mark.parametrize("point", POINTS)

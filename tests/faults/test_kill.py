@@ -12,7 +12,7 @@ from tests.faults.killing import Found, kill_rounds
 from tests.faults.stages import STAGES, Stage, staged
 from treadle.testing.shows import shows
 
-pytestmark = pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.name)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.name)]
 
 
 def verify(found: Found, stage: Stage) -> None:

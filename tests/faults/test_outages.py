@@ -113,6 +113,7 @@ async def shop(
         yield Shop(stage.url), stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "way"), [pytest.param(kind, way, id=f"{kind.name}-{way}") for kind, way in OUTAGES])
 async def test_the_server_is_away_under_load(kind: type[Stage], way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     patience = SHORT if way in SILENT else PATIENCE
@@ -207,6 +208,7 @@ async def test_a_network_that_loses_every_few_packets(
         await it.nothing_lost_nothing_twice(stage.direct)
 
 
+@pytest.mark.slow
 async def test_a_fail_over_under_load() -> None:
     """Replication is asynchronous: jobs that the replica had are not lost, later ones are enqueued again."""
     sentinels = Sentinels(fsync="always")

@@ -15,6 +15,8 @@ from tests.outbox.kit import KINDS, a_database, an_app, relayed
 from tests.servers import valkey
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.slow
+
 
 @shows("a writer and a relay of an outbox may be killed at any statement: each committed job is delivered once")
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,6 +26,8 @@ from treadle.testing import HandClock
 from treadle.testing.conformance.kit import back, beat, claim_one, done, failed, job, jobs, out, renewal, row, settle
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 0.01  # seconds; only a lost answer takes this long
 
 Scenario = Callable[[Any, HandClock], Awaitable[None]]

@@ -18,6 +18,8 @@ from tests.waiting import random_moment, until
 from treadle import App, Worker
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 4
 
 

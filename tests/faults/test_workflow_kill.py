@@ -24,7 +24,7 @@ UNFINISHED = ("waiting", "ready", "running")
 ROUNDS = 3  # rounds of each workflow; one whose children fail is retried twice
 AT_A_TIME = 16  # endings that a killed worker may have settled without an event: two dispatchers of eight slots
 
-pytestmark = pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.name)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.name)]
 
 
 class Fleet:

@@ -41,6 +41,7 @@ async def version() -> str:
 """
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform == "win32", reason="stops its processes by SIGTERM"),
 ]

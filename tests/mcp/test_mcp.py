@@ -19,6 +19,8 @@ from treadle.core.model import State
 from treadle.testing import drain
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.slow
+
 READING = {
     "list_jobs",
     "get_job",

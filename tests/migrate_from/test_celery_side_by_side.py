@@ -21,6 +21,8 @@ from treadle import App
 from treadle.cli.root import run
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("program")
 QUEUES = ("celery", "mail", "reports", "bulk")
 PRODUCE = """

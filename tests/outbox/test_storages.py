@@ -36,6 +36,7 @@ def data(tmp_path: Path) -> Data:
     return a_database("sqlite", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STORAGES)
 @shows("an outbox delivers to every kind of storage")
 async def test_every_storage(data: Data, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ def a_module(folder: Path, namespace: str, data: Data) -> None:
     (folder / "shop.py").write_text(MODULE.format(url=f"{valkey.url()}?ns={namespace}", outbox=data.url))
 
 
+@pytest.mark.slow
 @shows("`treadle migrate` creates the tables of an outbox, and `--check` says whether it must")
 def test_the_commands(
     data: Data, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -163,6 +163,7 @@ async def test_over_http(tmp_path: Path) -> None:
             assert sealed(rows[1].job.payload)
 
 
+@pytest.mark.slow
 async def test_a_move_takes_the_references_along(tmp_path: Path) -> None:
     one, other = MemoryStorage(), MemoryStorage()
     async with App(storage=one, blobs=tmp_path, offload=2_000) as app:

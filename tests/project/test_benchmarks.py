@@ -27,6 +27,8 @@ from benchmarks.harness.session import CellFailed, about, opened
 from benchmarks.harness.systems import SYSTEMS, NoSuch, chosen
 from tests.waiting import until_blocking
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 OURS = next(it for it in SYSTEMS if it.name == "treadle@sqlite-normal")
 

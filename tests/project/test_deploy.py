@@ -30,7 +30,7 @@ from treadle.core import defaults
 from treadle.server.settings import GRACE
 from treadle.testing.shows import shows
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="systemd and containers")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="systemd and containers")]
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -74,8 +74,24 @@ def test_the_last_line_counts_skips_and_expected_failures(
         monkeypatch.setattr(dev, "call", run)
         monkeypatch.setattr(dev, "checks", lambda: [("style", True, "1 s")])
         assert dev.test([]) == 0
-        assert capsys.readouterr().out.splitlines()[-1] == f"all passed ({counts})"
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"all passed ({counts}); `--all` runs the slow tests too"
         assert len(run.commands) == 1
+
+
+def test_the_slow_tests_run_when_asked_for(
+    dev: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dev, "checks", list)
+    monkeypatch.setattr(dev, "django_six", lambda: [("tests: Django 6", True, "1 s")])
+    run = Pytest((0, GREEN), (0, GREEN))
+    monkeypatch.setattr(dev, "call", run)
+    assert dev.test([]) == 0
+    assert "Django 6" not in capsys.readouterr().out
+    assert dev.test(["--all"]) == 0
+    assert "Django 6" in capsys.readouterr().out
+    without, everything = run.commands
+    assert without == [*everything, "-m", "not slow and not soak"]
 
 
 @pytest.mark.parametrize("again", [0, 1])
@@ -88,7 +104,7 @@ def test_a_second_try_is_only_for_a_person_and_never_turns_a_run_green(
     monkeypatch.setattr(dev, "call", once)
     assert dev.test([]) == 1
     assert len(once.commands) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == f"failed: tests ({counts})"
+    assert capsys.readouterr().out.splitlines()[-1] == f"failed: tests ({counts}); `--all` runs the slow tests too"
 
     twice = Pytest((1, RED), (again, "2 passed in 1s"))
     monkeypatch.setattr(dev, "call", twice)
@@ -96,7 +112,8 @@ def test_a_second_try_is_only_for_a_person_and_never_turns_a_run_green(
     assert len(twice.commands) == 2
     became = "FAILED AGAIN" if again else "passed only at the second try"
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"failed: tests ({counts}); --retry: {became}: tests/a.py::test_late tests/b.py::test_gone"
+    tried = f"--retry: {became}: tests/a.py::test_late tests/b.py::test_gone"
+    assert last == f"failed: tests ({counts}); `--all` runs the slow tests too; {tried}"
 
 
 def test_a_run_that_broke_off_is_not_tried_again(

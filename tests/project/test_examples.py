@@ -17,6 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TREADLE = Path(sys.executable).with_name("treadle")
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform == "win32", reason="stops its worker by SIGTERM"),
 ]

@@ -187,6 +187,7 @@ def fleet(tmp_path: Path, known: str, *words: str) -> int:
     return run.main([*narrow, "--file", str(tmp_path / "kept.json"), "--known", str(path), *words])
 
 
+@pytest.mark.slow
 def test_a_run_compares_and_fails_on_new_marks_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reason = '[[known]]\nmark = "slow"\nreason = "few jobs on a busy machine"\n'
     assert fleet(tmp_path, reason) == 0

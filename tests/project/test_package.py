@@ -19,6 +19,8 @@ import pytest
 
 from tools import interpreters
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME, VERSION = PROJECT["name"], PROJECT["version"]

@@ -37,6 +37,7 @@ WORKER = {
 }
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform == "win32", reason="stops its processes by SIGTERM"),
 ]

@@ -171,6 +171,7 @@ def phase_done(found: Scraped, **runs: float) -> Scraped | None:
     return found
 
 
+@pytest.mark.slow
 def test_all_that_the_dashboard_and_the_alerts_name_is_shown_by_a_real_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -162,6 +163,7 @@ def test_a_storage_that_never_answered_is_down_and_has_no_values() -> None:
     assert lines(None, up=False) == {"storage_up": 0}
 
 
+@pytest.mark.slow
 def test_there_are_at_most_300_tasks_and_300_queues_the_first_ones_stay() -> None:
     names = Names()
     first = stats(*(count("mail", f"task {number:03}") for number in range(200)))

@@ -23,6 +23,8 @@ from treadle.cli import delivery_options
 from treadle.cli.root import treadle
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]

@@ -34,6 +34,8 @@ from treadle.compat.delayed.ids import id_of
 from treadle.core.model import Claim, Record
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = 1_000
 CLIENTS = 8
 QUEUES = ("plain", "delayed", "wasi")

@@ -470,6 +470,7 @@ async def probe(call: Client, operation: str, probes: list[Probe], name: str) ->
         assert SECRET not in json.dumps(answer), f"{asked} -> {answer}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [each.name for each in TOKENS if each.queues])
 async def test_nothing_crosses(sites: Sites, name: str) -> None:
     """Calls reveal nothing of the other queues, and change nothing: no row, limit, pause, schedule or worker."""

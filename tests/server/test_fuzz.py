@@ -372,6 +372,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_odd_values_are_no_fault_and_ordinary_jobs_run(
     kind: str, tmp_path: Path, session: aiohttp.ClientSession

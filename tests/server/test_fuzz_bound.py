@@ -158,6 +158,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a process has in use")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_bound_token_reaches_no_row_of_another_queue(
@@ -210,6 +211,7 @@ async def _fuzz(
     assert not faults, "\n".join(faults[:10])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a process has in use")
 def test_packets_of_the_network_take_no_memory() -> None:
     chance, counts = random.Random(2 + 100 * SEED), Counter[str]()

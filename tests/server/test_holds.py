@@ -107,6 +107,7 @@ def _out(id: str) -> dict[str, Any]:
     return {"id": id, "version": 1, "state": "succeeded"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTS)
 async def test_a_list_of_the_worker_protocol_is_taken_up_to_its_bound(name: str) -> None:
     verb, most, made = LISTS[name]
@@ -143,6 +144,7 @@ async def test_an_outcome_with_too_many_jobs_is_refused_alone() -> None:
     assert f"{MOST_EDGES:,}" in said[1]["reason"]
 
 
+@pytest.mark.slow
 async def test_our_own_client_sends_more_in_several_calls() -> None:
     count = 2 * MOST_ROWS + 1
     ids = names(count)
@@ -286,6 +288,7 @@ DOORS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HELD)
 async def test_no_call_keeps_the_others_waiting(kind: str, tmp_path: Path) -> None:
     url = host().add(App("memory://" if kind == "memory" else f"sqlite:///{tmp_path}/jobs.db"), Settings(max_wait=0.1))

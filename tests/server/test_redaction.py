@@ -220,6 +220,7 @@ def everything(app: App) -> None:
         return {"session": {"token": PLANTED}, "user": user, "seen": PLANTED if user == "blind" else ""}
 
 
+@pytest.mark.slow
 @shows("a token without a right to payloads never receives one, whichever call it makes")
 async def test_payloads_are_hidden_in_every_call(session: aiohttp.ClientSession) -> None:
     app = App("memory://")

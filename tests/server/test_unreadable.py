@@ -397,6 +397,7 @@ def handlers() -> Iterator[tuple[str, list[ast.expr], list[ast.expr]]]:
                 yield f"{file}:{node.lineno}", node.args, node.args
 
 
+@pytest.mark.slow
 def test_who_catches_what_a_decoder_raises_catches_all_of_it() -> None:
     """JSON that is nested too deep raises RecursionError, half a character UnicodeEncodeError: `errors.UNREADABLE`."""
     narrow = []

@@ -6,11 +6,14 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.server.fleet_kit import CLEAN, command
 from tests.wasi.modules import module
 from treadle import App
 
 
+@pytest.mark.slow
 async def test_a_queue_of_modules_with_its_runner(tmp_path: Path) -> None:
     (tmp_path / "echo.wasm").write_bytes(module("echo"))
     (tmp_path / "in.txt").write_bytes(b"there and back")
@@ -37,6 +40,7 @@ async def test_a_queue_of_modules_with_its_runner(tmp_path: Path) -> None:
         assert await up.stop() == 0
 
 
+@pytest.mark.slow
 async def test_both_faces_with_all_that_works_for_them(tmp_path: Path) -> None:
     words = (
         "up",

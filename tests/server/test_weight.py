@@ -99,6 +99,7 @@ async def test_what_stands_in_a_text_is_no_value() -> None:
     assert answer.body["args"] == json.loads(json.loads(TEXT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [LISTS, b"1.5," * 1_000_000 + b"2", b'{"a": {"$t": 1}},' * 5_000 + b"{}"])
 async def test_large_arguments_of_one_job_are_kept_word_for_word(
     arguments: bytes, monkeypatch: pytest.MonkeyPatch
@@ -148,6 +149,7 @@ async def test_large_arguments_are_checked_all_the_same() -> None:
         assert (answer.status, answer.body.get("error")) == (status, word), body[:40]
 
 
+@pytest.mark.slow
 async def test_a_large_delayed_payload_is_kept_word_for_word() -> None:
     url = memory_url(None, protocols=[delayed_routes()])
     answer = await asyncio.to_thread(post, url, "/", b'{"payload":[' + LISTS + b'],"dueTime":4000000000}')

@@ -13,6 +13,7 @@ from tests.servers.postgres import Postgres, binaries
 from tests.waiting import until_blocking
 
 
+@pytest.mark.slow
 def test_a_durable_server_keeps_its_data_through_a_kill() -> None:
     with Postgres(durable=True) as server:
         with psycopg.connect(server.url) as connection:

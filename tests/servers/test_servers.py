@@ -68,6 +68,7 @@ def test_one_that_does_not_start_says_why() -> None:
         server.close()
 
 
+@pytest.mark.slow
 def test_a_slot_of_a_cluster_moves() -> None:
     with Cluster() as cluster:
         slot = cluster.slot("{x}")
@@ -81,6 +82,7 @@ def test_a_slot_of_a_cluster_moves() -> None:
             old.do("GET", "{x}:a")
 
 
+@pytest.mark.slow
 def test_a_replica_is_promoted() -> None:
     with Sentinels() as sentinels:
         old, new = sentinels.primary, sentinels.replica
@@ -91,6 +93,7 @@ def test_a_replica_is_promoted() -> None:
         assert (sentinels.primary, new.do("GET", "a")) == (new, "7")
 
 
+@pytest.mark.slow
 def test_a_standby_takes_over_with_all_that_was_committed() -> None:
     with Pair() as pair:
         old = pair.primary

@@ -12,6 +12,8 @@ from tests.simulate.mix import INVARIANTS, app, work
 from tests.simulate.mutants import MUTANTS
 from treadle.testing import SimulationFailed, simulate
 
+pytestmark = pytest.mark.slow
+
 SOON = 100  # seeds within which most are found
 RARE = {"O-3": 1_500, "C-2": 1_500, "signal twice": 1_500}  # those that need two events at the same time
 

@@ -28,6 +28,7 @@ def test_a_mixed_fleet_on_memory(part: int) -> None:
     assert report.faults > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
 def test_a_mixed_fleet_on_sqlite(part: int) -> None:
     assert simulate(mixed, work, seeds=range(10 * part, 10 * (part + 1)), storage="sqlite").seeds == 10

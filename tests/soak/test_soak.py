@@ -15,6 +15,8 @@ from tests.soak.planted import FAULTS
 from tests.soak.skew import MachineClock
 from tests.soak.trial import trial
 
+pytestmark = pytest.mark.slow
+
 SHORT = 10.0  # seconds of faults
 GIVE_UP = 8.0  # seconds without an ending after which the remaining jobs of a planted fault count as stuck
 SEED = 3

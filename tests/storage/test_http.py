@@ -32,6 +32,7 @@ def make_storage() -> MakeStorage:
     return make
 
 
+@pytest.mark.slow
 @shows("the HTTP storage answers random calls as the memory storage does")
 def test_agrees_with_memory() -> None:
     async def make(clock: HandClock) -> Storage:

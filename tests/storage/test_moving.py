@@ -65,6 +65,7 @@ async def places(one: str, other: str, folder: Path) -> AsyncIterator[tuple[Stor
             await storage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 async def test_each_pair_cut_off_twice(tmp_path: Path, one: str, other: str) -> None:
     """Wherever the move was interrupted, both storages have the same set afterwards and report so; then the jobs
@@ -354,6 +355,7 @@ def treadle(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), list(zip(OUTSIDE, ROUND, strict=True)))
 async def test_kill_9_in_the_middle_of_the_command(tmp_path: Path, one: str, other: str) -> None:
     """Called again, it continues; afterwards both storages hold the same, and --check says so."""
@@ -448,6 +450,7 @@ def _slowly() -> float:
     return max(1.0, (time.perf_counter() - began) / 0.15)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_does(tmp_path: Path) -> None:
     source, target = f"sqlite:///{tmp_path}/old.db", f"sqlite:///{tmp_path}/new.db"
     assert treadle("enqueue", "mail.send", "a", "--url", source).returncode == 0

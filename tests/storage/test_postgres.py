@@ -68,6 +68,7 @@ def spoil_count() -> SpoilCount:
     return spoil
 
 
+@pytest.mark.slow
 @shows("the PostgreSQL storage answers random calls as the memory storage does")
 def test_agrees_with_memory() -> None:
     taken: list[str] = []

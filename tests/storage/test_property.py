@@ -35,6 +35,7 @@ class Unfair(MemoryStorage):
         return await super().settle([replace(out, delay=1e-3) if out.state is State.READY else out for out in outcomes])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [Forgetful, Unfair])
 def test_a_broken_storage_is_caught(broken: type[MemoryStorage]) -> None:
     async def make(clock: HandClock) -> Storage:

@@ -39,6 +39,7 @@ def make_storage() -> MakeStorage:
     return make
 
 
+@pytest.mark.slow
 @shows("the Redis storage answers random calls as the memory storage does")
 def test_agrees_with_memory() -> None:
     async def make(clock: HandClock) -> Storage:

@@ -110,6 +110,7 @@ def _paused_or_not(rule: Limit) -> Limit:
     return Limit(rule.name, slots=0 if rule.slots == 0 else None)
 
 
+@pytest.mark.slow
 @shows("the sharded Redis storage answers random calls as the memory storage does")
 def test_agrees_with_memory() -> None:
     make = makes(valkey.url, _names)

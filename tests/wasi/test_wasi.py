@@ -38,6 +38,7 @@ async def run(name: str, folder: Path, content: bytes = b"", **bounds: Any) -> t
     return report, (folder / "stdout").read_bytes()
 
 
+@pytest.mark.slow
 @shows("the input and the output of a module pass unchanged, up to 100 MB")
 @pytest.mark.parametrize("size", [0, 1, 3_000_000, 100_000_000])
 async def test_bytes_pass_unharmed(tmp_path: Path, size: int) -> None:
@@ -77,6 +78,7 @@ async def test_a_module_that_bursts_its_compiler_is_stopped(tmp_path: Path) -> N
     assert (await run("echo", tmp_path, compiler=32 * 2**20))[0].ok
 
 
+@pytest.mark.slow
 @shows("a module that exceeds its output limit is stopped")
 async def test_a_flood_of_output_is_stopped(tmp_path: Path) -> None:
     report, out = await run("flood", tmp_path, wall=2.0, output=3_000_000)
@@ -245,6 +247,7 @@ async def test_a_runner_that_is_stopped_hands_back_what_does_not_end_in_its_grac
         assert (job.status, job.run_attempts, job.runner_id) == ("pending", 0, None)
 
 
+@pytest.mark.slow
 @shows("a runner tickles its job as often as the queue requires")
 async def test_signs_of_life_come_as_often_as_the_queue_needs_them(blobs: DirectoryBlobs, tmp_path: Path) -> None:
     url = memory_url(None, protocols=[queue_routes(Rules(abandoned_age=1.0)), blob_routes(blobs)])
@@ -268,6 +271,7 @@ async def call(*words: str, folder: Path, given: bytes = b"") -> tuple[int, byte
     return process.returncode or 0, out
 
 
+@pytest.mark.slow
 @shows("`treadle wasi` runs and enqueues modules, stores blobs, and prints results and lists")
 async def test_the_commands(url: str, tmp_path: Path) -> None:
     (tmp_path / "echo.wasm").write_bytes(module("echo"))

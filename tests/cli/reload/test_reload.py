@@ -14,7 +14,7 @@ from tests.cli.tools import Command, gone
 from treadle import App, Record
 from treadle.testing.shows import shows
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="--reload needs signals")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="--reload needs signals")]
 
 JOBS = """
 import asyncio

@@ -87,6 +87,7 @@ def on_terminal(*args: str, cwd: Path) -> Iterator[Terminal]:
         terminal.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
 @pytest.mark.parametrize("way", ["q", "ctrl+c", "SIGTERM"])
 @shows("`treadle top` leaves the terminal as it was after q, Ctrl-C and SIGTERM")

@@ -9,7 +9,7 @@ import pytest
 from tests.integrations.django.projects import KINDS, a_project
 from treadle.testing.shows import shows
 
-pytestmark = pytest.mark.timeout(220)  # several processes, each of which imports Django
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(220)]  # several processes, each of which imports Django
 
 STORY = """\
 rolled back: 0 jobs

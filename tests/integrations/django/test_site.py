@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SITE = Path(__file__).parents[3] / "examples/django_site"
 TWIN = SITE / "celery_twin"
 

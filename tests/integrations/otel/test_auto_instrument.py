@@ -74,6 +74,7 @@ def spans_of(printed: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="it stops a process by SIGTERM")
 @shows("`opentelemetry-instrument treadle worker` records a program that does not know OpenTelemetry")
 def test_a_program_without_a_word_of_it(tmp_path: Path, environment: dict[str, str]) -> None:

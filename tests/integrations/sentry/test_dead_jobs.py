@@ -49,6 +49,7 @@ def _task(event: dict[str, Any]) -> str:
     return str(event["tags"]["treadle.task"])
 
 
+@pytest.mark.slow
 @shows("Sentry gets one event for each dead job, with its exception and its stack")
 def test_each_dead_job_is_one_event(sentry: Receiver) -> None:
     events = sentry.of("event")

@@ -272,6 +272,7 @@ def test_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert "greet" in run("jobs", "list", "--url", url).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["nothing", "functions of another version"])
 def test_several_processes_migrate_at_once(url: str, before: str) -> None:
     """As at a deploy: all of them succeed, and one of them migrates."""

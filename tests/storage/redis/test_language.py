@@ -50,6 +50,7 @@ async def pair(server: valkey.Valkey) -> AsyncIterator[tuple[MemoryStorage, Redi
     await redis.close()
 
 
+@pytest.mark.slow
 async def test_pages_and_claims_by_name(pair: tuple[MemoryStorage, RedisStorage]) -> None:
     """All jobs have one creation time, so their ids decide the order: in pages by creation and by ending, and in
     claims."""

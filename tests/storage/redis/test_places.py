@@ -122,6 +122,7 @@ async def test_while_a_slot_moves_nothing_is_half_seen(
     assert old.do("CLUSTER", "GETKEYSINSLOT", slot, 100) == []
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_killed_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls raise StorageUnavailable meanwhile. A caller that repeats them can continue, and acknowledged jobs are
     there."""
@@ -153,6 +154,7 @@ def url_of(sentinels: Sentinels) -> str:
     return f"redis+sentinel://{sentinels.addresses}/{MASTER}?ns={next(_names)}"
 
 
+@pytest.mark.slow
 async def test_a_fail_over_is_found_by_itself(sentinels: Sentinels) -> None:
     """A fail-over as before maintenance: everything continues at the new primary, including hints."""
     storage = connect(url_of(sentinels))
@@ -174,6 +176,7 @@ async def test_a_fail_over_is_found_by_itself(sentinels: Sentinels) -> None:
     await storage.close()
 
 
+@pytest.mark.slow
 async def test_a_primary_that_has_lost_its_replica_is_not_the_last_word(
     sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:

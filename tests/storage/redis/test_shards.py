@@ -181,6 +181,7 @@ def test_a_call_over_several_shards_that_is_repeated_stores_nothing_twice() -> N
     every_cut(check)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole(fused: bool) -> None:
     async def check(town: Town, at: int, answered: bool) -> bool:
@@ -499,6 +500,7 @@ def test_ids_that_somebody_chose_and_limits_and_keys_are_in_the_first_shard() ->
     ordinary(law)
 
 
+@pytest.mark.slow
 def test_an_id_is_known_whatever_is_asked_for_with_it() -> None:
     """Once with a limit and once without, alone and as a member of a workflow, in any order."""
 

@@ -26,6 +26,7 @@ from treadle.storage.sqlite.unit_of_work import UnitOfWork
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_while_writing(tmp_path: Path, seed: int) -> None:
     """Every acknowledged job is stored, the file is whole, and the next process continues."""

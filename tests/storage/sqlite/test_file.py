@@ -284,6 +284,7 @@ def test_read_only() -> None:
             assert [line(reader), line(reader)] == ["rows 2", StorageFull.__name__]
 
 
+@pytest.mark.slow
 async def test_a_file_becomes_smaller_after_a_great_backlog(tmp_path: Path) -> None:
     """Free pages are used again first. If most of a large file is free, each prune releases some of it."""
     path = tmp_path / "jobs.db"
