@@ -15,12 +15,15 @@ from treadle.errors import NotRunning
 from treadle.integrations.django import app_of
 from treadle.integrations.django.testing import run_due
 
-MODES = ("default", "now", "after", "elsewhere", "boxed")
-FAR = {"elsewhere": "after", "boxed": "outbox"}
+MODES = ("default", "now", "after", "elsewhere", "boxed", "memory")
+FAR = {"elsewhere": "after", "boxed": "outbox", "memory": "outbox"}
 TASKS = settings.TASKS | {
     alias: {
         "BACKEND": "treadle.integrations.django.TreadleBackend",
-        "OPTIONS": {"url": f"sqlite:///{settings.FOLDER}/modes-{alias}.db", "commit": commit},
+        "OPTIONS": {
+            "url": "memory://" if alias == "memory" else f"sqlite:///{settings.FOLDER}/modes-{alias}.db",
+            "commit": commit,
+        },
     }
     for alias, commit in FAR.items()
 }
