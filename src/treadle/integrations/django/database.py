@@ -26,7 +26,9 @@ NOT_LIBPQ: Final = frozenset(
 )
 KNOWN: Final = ("postgresql", "sqlite")
 FOR_TESTS: Final = '; for tests, give it a file: "TEST": {"NAME": BASE_DIR / "test.db"}'
-MEMORY: Final = "in-memory:"  # the URL-like name of a SQLite database in memory, which only its own connection can reach
+MEMORY: Final = (
+    "in-memory:"  # the URL-like name of a SQLite database in memory, which only its own connection can reach
+)
 
 
 def url_of(alias: str, schema: str) -> str:
