@@ -94,7 +94,7 @@ def old_lines(before: str, after: str, line: int) -> set[int]:
 
 
 def around(tree: ast.AST, line: int) -> range:
-    """The lines of the smallest expression over several lines that has this one; else the line itself."""
+    """The lines of the smallest expression over several lines around this one; else this one alone."""
     spans = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
         for node in ast.walk(tree)

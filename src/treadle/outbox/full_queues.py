@@ -19,7 +19,7 @@ from treadle.storage.row_rules import rank
 
 
 class Need(Struct, frozen=True):
-    """What a call needs in one queue.
+    """The room that a call needs in one queue.
 
     jobs    the jobs that need room
     rank    the lowest of their priorities
@@ -78,7 +78,7 @@ class FullQueues:
 
 
 def needs(call: Call) -> dict[str, Need]:
-    """What a call needs, by queue. Raises an error of UNREADABLE."""
+    """The needs of a call, by queue. Raises an error of UNREADABLE."""
     found: dict[str, Need] = {}
     for row in call:
         job = job_of(row.text)

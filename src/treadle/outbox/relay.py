@@ -321,7 +321,7 @@ class Relay:
 
 def _pause(tries: int) -> float:
     """The seconds until the next try, after so many failed ones."""
-    return min(FIRST * 2 ** min(tries - 1, 30), LONGEST)
+    return min(FIRST * 2.0 ** min(tries - 1, 30), LONGEST)
 
 
 def _words(error: Exception) -> str:

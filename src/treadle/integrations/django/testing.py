@@ -72,7 +72,7 @@ class Enqueued(NamedTuple):
 
 
 class Noted(threading.local):
-    """What this thread has enqueued, oldest first."""
+    """The jobs that this thread has enqueued, oldest first."""
 
     def __init__(self) -> None:
         self.jobs: deque[Enqueued] = deque(maxlen=100_000)

@@ -1,4 +1,4 @@
-"""`run_due` in a TestCase, for each value of `commit`, on the database and on storages elsewhere."""
+"""`run_due` in a TestCase with each value of `commit`, on the database and on storages elsewhere."""
 
 from datetime import timedelta
 
