@@ -435,6 +435,7 @@ export interface Overview {
   workers: WorkerView[];
   limits: LimitUse[];
   leader: string | null;
+  health: number | null;
   rates: Rates;
   notices: Notice[];
 }
@@ -513,6 +514,7 @@ export interface QuantileSeries {
 export interface QueueOverview {
   name: string;
   paused: boolean;
+  paused_by: string | null;
   pauses: PauseView[];
   queued: number;
   queued_capped: boolean;
@@ -524,6 +526,9 @@ export interface QueueOverview {
   failed: number;
   max_waiting: number | null;
   when_full: "drop_lowest" | "drop_oldest" | "refuse" | null;
+  filled: number | null;
+  filled_capped: boolean;
+  full: boolean;
   workers: number;
   ended_rate: number | null;
   spark: number[];
