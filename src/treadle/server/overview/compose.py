@@ -17,7 +17,7 @@ from treadle.core.queue_rules import QueueRules
 from treadle.core.ranges import OWN
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import ANYBODY, Token
-from treadle.server.doctor.placement import unplaced
+from treadle.server.doctor import placement
 from treadle.server.overview.activity import PERIODS, Activity
 from treadle.server.overview.filling import filling_of, is_rest_capped
 from treadle.server.overview.notices import Facts, notices
@@ -64,11 +64,12 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
     rules = QueueRules(limits)
     found = {each.name: each for each in glance.queues if _is_shown(each.name, token)}
     names = sorted({*found, *rules.paused, *(queue for queue in serving if _is_shown(queue, token))})
-    bounds = bounds_in(limits)
+    bounds, counted = bounds_in(limits), _counted(look, workers, token)
+    unplaced = placement.by_queue(counted)
     queues = []
     for name in names:
         seen = found.get(name) or QueueGlance(name=name)
-        queue = _queue(seen, rules.pause_of(name), serving[name], look.activity)
+        queue = _queue(seen, rules.pause_of(name), serving[name], look.activity, unplaced.get(name, 0))
         queues.append(_bounded(queue, seen, bound_of(bounds, name), look))
     leader = look.leader if any(each.worker == look.leader for each in workers) else None
     facts = Facts(
@@ -76,7 +77,7 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
         workers=workers,
         limits=limits,
         failing=() if token.queues else look.failing,
-        unplaced=_unplaced(look, workers, token),
+        unplaced=tuple(placement.unplaced(counted)),
         cost=look.cost,
         every=look.every,
         outage=look.outage,
@@ -101,13 +102,14 @@ def _is_shown(queue: str, token: Token) -> bool:
     return queue != defaults.SYSTEM_QUEUE and token.sees(queue)
 
 
-def _unplaced(look: Look, workers: Sequence[Presence], token: Token) -> Sequence[tuple[str, str, int]]:
-    """Tasks that no worker can run: the counts may be old, and the workers are those of now."""
-    counts = tuple(each for each in look.counts if token.sees(each.queue))
-    return tuple(unplaced(Stats(counts=counts, workers=tuple(workers))))
+def _counted(look: Look, workers: Sequence[Presence], token: Token) -> Stats:
+    """The counts that the token sees, which may be old, with the workers of now."""
+    return Stats(counts=tuple(each for each in look.counts if token.sees(each.queue)), workers=tuple(workers))
 
 
-def _queue(glance: QueueGlance, pause: LimitUse | None, workers: int, activity: Activity | None) -> QueueOverview:
+def _queue(
+    glance: QueueGlance, pause: LimitUse | None, workers: int, activity: Activity | None, unplaced: int
+) -> QueueOverview:
     counts: Mapping[str, Any] = {name: getattr(glance, name) for name in COUNTS}
     return QueueOverview(
         name=glance.name,
@@ -116,6 +118,7 @@ def _queue(glance: QueueGlance, pause: LimitUse | None, workers: int, activity: 
         pauses=[PauseView(each.why, each.until) for each in pause.pauses] if pause is not None else (),
         queued_capped=glance.queued_capped,
         oldest=glance.oldest,
+        unplaced=unplaced,
         workers=workers,
         ended_rate=None if activity is None else activity.ended_rate(glance.name),
         spark=[0.0] * PERIODS if activity is None else activity.spark(glance.name),

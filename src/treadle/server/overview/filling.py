@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from treadle.core.model import State
-from treadle.core.query_model import Glance, QueueGlance
+from treadle.core.query_model import Count, Glance, QueueGlance
 from treadle.storage.bounds import Bounds, bound_of, bounds_in
 from treadle.storage.contract import Storage
 
@@ -20,15 +20,37 @@ class Filling(Struct, frozen=True):
     capped: bool = False
 
 
+class Counted(Struct, frozen=True):
+    """What a look reads besides a glance, if anything depends on it: two fields of `Look`."""
+
+    exact: Mapping[str, int] = {}
+    counts: Sequence[Count] = ()
+
+
+async def counted(storage: Storage, glance: Glance) -> Counted:
+    """How full the queues are, and the counts by task if a worker tells of tasks that need labels or resources.
+
+    Takes one more call, or none. Raises StorageError.
+    """
+    is_open = _is_open(glance)
+    if not is_open and not any(worker.needs for worker in glance.workers):
+        return Counted()
+    counts = (await storage.stats()).counts
+    return Counted(_waiting(counts) if is_open else {}, counts)
+
+
 async def exact_filling(storage: Storage, glance: Glance) -> Mapping[str, int]:
     """The jobs that count towards the bound, by queue, if the glance does not show whether a bounded queue is full.
 
     The kept counts are read then, which takes one more call. Raises StorageError.
     """
-    if not _is_open(glance):
-        return {}
+    return _waiting((await storage.stats()).counts) if _is_open(glance) else {}
+
+
+def _waiting(counts: Iterable[Count]) -> Counter[str]:
+    """The jobs that the bounds of queues count, by queue."""
     waiting: Counter[str] = Counter()
-    for count in (await storage.stats()).counts:
+    for count in counts:
         if count.state is State.READY:
             waiting[count.queue] += count.jobs
     return waiting

@@ -34,6 +34,7 @@ class QueueOverview(Struct, frozen=True, kw_only=True):
     filled         how many of these jobs it has, if it has a bound. Exact, also beyond 10,000, unless `filled_capped`:
                    there are at least as many
     full           whether it has as many as it may have
+    unplaced       ready jobs that no running worker can ever run, because of labels or resources; up to 30 s old
     workers        workers that serve the queue
     ended_rate     jobs that succeeded or failed per second in the last full minute; null: no metrics
     spark          jobs that succeeded or failed in each of the last 30 periods of 10 s, the oldest first
@@ -56,6 +57,7 @@ class QueueOverview(Struct, frozen=True, kw_only=True):
     filled: int | None = None
     filled_capped: bool = False
     full: bool = False
+    unplaced: int = 0
     workers: int = 0
     ended_rate: float | None = None
     spark: Sequence[float] = ()
