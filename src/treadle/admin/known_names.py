@@ -285,6 +285,8 @@ class Names:
         return None if name in known.queues or await self._occurs("queue", name) else known.unused("queue", name)
 
     async def _unused_limit(self, name: str) -> str | None:
+        if name == ALL:
+            return None  # it holds for each queue without a limit of its own
         known = used(self._tasks, Stats(limits=await self._rules()))
         return None if known.has("limit", name) else known.unused("limit", name)
 

@@ -142,8 +142,11 @@ class Dashboard(Page):
         elif panel == "failures":
             group = next((each for each in snapshot.failures.groups if each.key == key), None)
             scope = None if group is None else scopes.of_group(group)
+        elif panel == "limits":
+            scope = scopes.of_limit(key)
         else:
-            scope = scopes.of_limit(key) if panel == "limits" else scopes.of_worker(key)
+            worker = next((each for each in snapshot.overview.workers if each.worker == key), None)
+            scope = None if worker is None else scopes.of_worker(worker)
         if scope is not None:
             self.top.open_jobs(scope)
 

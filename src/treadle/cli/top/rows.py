@@ -26,7 +26,7 @@ QUEUES: Final = (
     Column(name="blocked", rank=5, right=True),
     Column(name="waiting", rank=9, right=True),
     Column(name="failed", rank=2, right=True),
-    Column(name="bound", rank=6, right=True),
+    Column(name="bound", rank=6, right=True, optional=True),
     Column(name="workers", rank=7, right=True),
     Column(name="ended/s", rank=4, right=True),
     Column(name="last 5 minutes", rank=6, most=SPARK),
@@ -50,11 +50,11 @@ LIMITS: Final = (
 WORKERS: Final = (
     Column(name="worker", stretch=True, least=10, most=36),
     Column(name="slots", right=True),
-    Column(name="in use", rank=3, most=8),
+    Column(name="in use", rank=4, most=8),
     Column(name="state", rank=1, most=20),
     Column(name="queues", rank=2, stretch=True, least=8, most=40),
-    Column(name="up for", rank=4, right=True),
-    Column(name="labels", rank=5, most=40),
+    Column(name="up for", rank=5, right=True),
+    Column(name="labels", rank=3, stretch=True, most=40, optional=True),
     Column(name="host", rank=6, most=24),
 )
 
@@ -105,7 +105,7 @@ def _state(queue: QueueOverview) -> Cell:
 def _bound(queue: QueueOverview) -> Cell:
     """The waiting jobs of a bounded queue, and how many it may have."""
     if queue.max_waiting is None or queue.filled is None:
-        return cell("-", "dim")
+        return cell("")
     more = "+" if queue.filled_capped else ""
     return Cell(f"{queue.filled:,}{more}/{queue.max_waiting:,}", "bad" if queue.full else "")
 
