@@ -409,7 +409,7 @@ async def test_a_session_that_ends_ends_its_stream(session: aiohttp.ClientSessio
     host().run(app.close())
 
 
-@shows("the figure beside Health is the number of warnings on that page")
+@shows("the figure at Health is the number of warnings on that page")
 async def test_the_number_of_warnings_is_that_of_the_doctor(session: aiohttp.ClientSession) -> None:
     app = App(storage=MemoryStorage())
     call = Client(host().add(app, Settings(tokens=(token("all", "read"),))), session)

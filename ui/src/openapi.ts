@@ -324,6 +324,7 @@ export interface Listing {
   label?: string | null;
   since?: number | null;
   before?: number | null;
+  worker?: string | null;
   scan?: number | null;
   order?: "due" | "ended" | "newest" | "oldest" | "queue" | "started";
   cursor?: string | null;
@@ -529,6 +530,7 @@ export interface QueueOverview {
   filled: number | null;
   filled_capped: boolean;
   full: boolean;
+  unplaced: number;
   workers: number;
   ended_rate: number | null;
   spark: number[];

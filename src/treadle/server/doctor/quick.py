@@ -1,4 +1,4 @@
-"""How many warnings the doctor would give, of those that the counts show: for a figure beside its name."""
+"""How many warnings the doctor would give, of those that the counts show: for a figure at its name."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Filling(Struct, frozen=True):
 
 
 class Counted(Struct, frozen=True):
-    """What a look reads besides a glance, if anything depends on it: two fields of `Look`."""
+    """Two fields of `Look`; empty if a glance shows enough."""
 
     exact: Mapping[str, int] = {}
     counts: Sequence[Count] = ()

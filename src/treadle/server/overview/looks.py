@@ -56,7 +56,7 @@ class _Reader:
 
 
 class Rare(Struct, frozen=True, kw_only=True):
-    """What a look reads every RARE seconds. `Look` describes the fields; warnings: of the doctor."""
+    """The data that are read every RARE seconds. `Look` describes the fields; warnings: of the doctor."""
 
     failing: Sequence[str] = ()
     counts: Sequence[Count] = ()
