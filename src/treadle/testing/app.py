@@ -32,7 +32,8 @@ from treadle.testing.assertions import Call, Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
 from treadle.testing.codec_check import Checked
 from treadle.testing.drain import drain_core
-from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, rows_of
+from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, apart, rows_of
+from treadle.testing.payloads import in_test
 from treadle.testing.transactions import Transactions, When, at_once
 from treadle.worker.executors.threads import Runs
 from treadle.worker.inline import InlineWorker
@@ -58,7 +59,7 @@ class Testing:
 
     storage  a URL, or a function from the clock to a storage that reads it, called for each reader of the test.
              Storages other than memory must be empty at the beginning (NotEmpty); the test's rows are removed at the
-             end
+             end. With `blobs=` of the app, large texts are in memory, whichever the storage
     within   in memory, "commit": jobs of `within=session` are stored when the session commits and dropped when it rolls
              back, for SQLAlchemy sessions and Django's connection; "at_once": they are stored at once, for any session.
              Other storages always behave like "commit", and "at_once" raises BadOption
@@ -91,6 +92,7 @@ class Testing:
             vars(self.storage).update(
                 within=self._transactions.within,
                 begin=self._transactions.begin,
+                oldest_open=self._transactions.oldest_open,
                 capabilities=replace(self.storage.capabilities, transactions=True),
             )
         else:
@@ -100,6 +102,7 @@ class Testing:
                 )
             self._given = GivenStorage(storage, self.clock)
             self.storage = self._given.make()
+        self._texts = in_test(core.choice.wrap, self.clock)
         self._before: list[tuple[object, str, Any]] = []
         self._peeks = count(1)
         self._life: Life | None = None  # entered by the first drain, left at the end of the test
@@ -152,6 +155,7 @@ class Testing:
                 clock=self.clock,
                 # in memory, the commit is observed at the session; elsewhere the outbox is used as it is
                 outbox=None if self._transactions is not None else core.choice.outbox,
+                wrap=self._texts,
             ),
             "now": self.clock,
             "chance": lambda: 0.0,
@@ -282,9 +286,10 @@ class Testing:
     def _rows(self, name: str | None) -> list[Record]:
         """The rows of a task, or all; oldest first."""
         if self._given is not None:
-            return self._given.rows(name)
-        found: list[Record] = at_once(rows_of(self.storage, Query(task=name, order="oldest", limit=500)))
-        return found
+            found = self._given.rows(name)
+        else:
+            found = at_once(rows_of(self.storage, Query(task=name, order="oldest", limit=500)))
+        return found if self._texts is None else apart(self._texts.readable(found))
 
     def _arguments(self, new: NewJob) -> tuple[tuple[Any, ...], dict[str, Any]]:
         task = self._core.tasks.get(new.task)
