@@ -74,12 +74,12 @@ class GivenStorage:
 
     def __init__(self, given: Given, clock: Clock) -> None:
         found: object = given
-        if not isinstance(found, str) and (
-            not callable(found) or isinstance(found, type) or iscoroutinefunction(found)
-        ):
+        if iscoroutinefunction(found):
+            raise BadOption("storage", f"expected a plain function, found the coroutine function {found.__name__}")
+        if not isinstance(found, str) and (not callable(found) or isinstance(found, type)):
             raise BadOption(
                 "storage",
-                "expected a URL or a plain function such as `lambda clock: compose(ports, now=clock)`, because "
+                "expected a URL or a function such as `lambda clock: compose(ports, now=clock)`, because "
                 f"the storage must read the test's clock; found {found!r:.80}",
             )
         if isinstance(given, str) and given.startswith(("http://", "https://")):

@@ -229,6 +229,7 @@ class Simulation:
             # late.
             await self._rest(self._settings.patience + self._unnoticed)
             self.rows = await self._all_rows()
+            self._loop.root.history.add("note", text="all rows are read")  # the rules need this time
             return await self._storage.limits()
         finally:
             for slot in self._slots:
