@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from treadle.admin import stored_values
 from treadle.app_core import injectors
 from treadle.core import defaults
 from treadle.core.model import Claim, NewJob, Record
+from treadle.core.must_await import async_block
 from treadle.core.query_model import Query
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
@@ -46,10 +47,12 @@ if TYPE_CHECKING:
     from treadle.tasks.task import AnyTask
 
 STEP = 0.001  # seconds; the smallest clock move from one due time to the next
+BLOCK = "`async with app.testing() as t:`, or `with app.sync.testing() as t:`"
 STUCK = 20  # clock moves in a row, each twice as long, without a run; then no due job will ever run
 ENDLESS = 86_400.0  # seconds; beyond it, check whether only signal waits without a timeout are left
 
 
+@async_block(f"write {BLOCK} in synchronous code")
 class Testing:
     """A context in which the app stores its jobs in the test's storage, under `clock`.
 
@@ -105,10 +108,13 @@ class Testing:
         self._texts = in_test(core.choice.wrap, self.clock)
         self._before: list[tuple[object, str, Any]] = []
         self._peeks = count(1)
+        self._stage: Literal["new", "entered", "left"] = "new"
         self._life: Life | None = None  # entered by the first drain, left at the end of the test
 
     async def __aenter__(self) -> Self:
         given = self._given
+        if self._stage != "new":
+            raise BadOption("testing", "a test can be entered once: call app.testing() for each `async with`")
         if given is not None:
             await given.begin()
         try:
@@ -121,11 +127,13 @@ class Testing:
             raise
         if self._transactions is not None:
             self._transactions.loop = asyncio.get_running_loop()
+        self._stage = "entered"
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
+        self._stage = "left"
         failed = await self._leave()
         if failed is not None and error is None:
             raise failed
@@ -176,6 +184,11 @@ class Testing:
         for task in core.tasks.values():
             self._change(task, "signature", cast("CallCodec", Checked(task.signature, task)))
 
+    def _check_entered(self, what: str) -> None:
+        """Raise BadOption outside of the block, where the app uses its own storage."""
+        if self._stage != "entered":
+            raise BadOption("testing", f"{what} only inside the block: {BLOCK}")
+
     def _change(self, target: object, name: str, value: Any) -> None:
         self._before.append((target, name, getattr(target, name)))
         setattr(target, name, value)
@@ -194,6 +207,7 @@ class Testing:
         concurrency: int = 1,
     ) -> int:
         """Run all due jobs and their follow-up jobs; see `treadle.testing.drain`. Returns the number of runs."""
+        self._check_entered("run jobs")
         if self._life is None:
             self._life = await self._core.resources.enter(threads=self._threads)
         return await drain_core(
@@ -285,6 +299,8 @@ class Testing:
 
     def _rows(self, name: str | None) -> list[Record]:
         """The rows of a task, or all; oldest first."""
+        if self._stage == "new" or self._given is not None:
+            self._check_entered("look at jobs")
         if self._given is not None:
             found = self._given.rows(name)
         else:

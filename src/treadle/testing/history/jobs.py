@@ -153,7 +153,7 @@ def signals_lost(it: Evidence, got: Collection[tuple[str, str]]) -> Iterator[Vio
     for entry in it.entries:
         key = entry.id, entry.name
         job = it.rows.get(entry.id)
-        over = (job is None or job.state in FINAL) and it.acts_on(entry.id)
+        over = (job is None or job.state in FINAL) and bool(it.acts_on(entry.id))
         over = over or (job is None and may_be_gone(it, entry.id))
         if entry.what == "signalled" and key not in stored and key not in got and not over:
             yield it.violation("signal", f"{entry.id} was sent {entry.name}, but it is not stored", entry.id)
