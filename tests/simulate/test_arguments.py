@@ -92,6 +92,36 @@ def test_a_scenario_that_is_no_coroutine_function_is_refused() -> None:
         simulate(app, wrong, seeds=1)
 
 
+@pytest.mark.parametrize("wrong", [None, "shop:app", lambda: None])
+def test_what_is_no_app_is_refused(wrong: Any) -> None:
+    with pytest.raises(BadOption, match="expected an App, or a function that makes one for each seed; found"):
+        simulate(wrong, scenario, seeds=1)
+
+
+def test_no_scenario_is_refused() -> None:
+    wrong: Any = None
+    with pytest.raises(BadOption, match="expected a coroutine function"):
+        simulate(app, wrong, seeds=1)
+
+
+def test_a_value_that_is_not_encoded_is_refused() -> None:
+    async def wrong(sim: Simulation) -> None:
+        value: Any = 8
+        sim.expect(await double.enqueue(4), value)
+
+    with pytest.raises(SimulationFailed, match="""expected the encoded value, such as "42" or '"paid"', found 8"""):
+        simulate(app, wrong, seeds=1, faults=[])
+
+
+def test_a_process_needs_a_name_and_a_coroutine() -> None:
+    async def wrong(sim: Simulation) -> None:
+        work: Any = double.enqueue(4)
+        sim.spawn(work, "operator")  # type: ignore[arg-type]
+
+    with pytest.raises(SimulationFailed, match=r"expected a name and a coroutine, found <coroutine .* and 'operator'"):
+        simulate(app, wrong, seeds=1, faults=[])
+
+
 def test_a_coroutine_cannot_be_repeated() -> None:
     async def wrong(sim: Simulation) -> None:
         call: Any = double.enqueue(4)

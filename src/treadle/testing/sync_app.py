@@ -24,6 +24,7 @@ from treadle.worker.executors.threads import Answer, Item, answer
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
+    from treadle.sync_views import SyncJobs
     from treadle.tasks.stub import Stub
     from treadle.tasks.task import AnyTask
     from treadle.testing.given_storage import Given
@@ -60,8 +61,10 @@ class SyncTesting:
         clock: HandClock | None,
         storage: Given,
         within: When,
-        overrides: Overrides | None = None,
+        overrides: Overrides | None,
+        jobs: SyncJobs,
     ) -> None:
+        self._jobs = jobs
         self._threads = CallingThread()
         self._testing = Testing(core, clock, storage=storage, within=within, threads=self._threads, overrides=overrides)
         self.clock, self.storage = self._testing.clock, self._testing.storage
@@ -90,6 +93,11 @@ class SyncTesting:
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
+
+    @property
+    def jobs(self) -> SyncJobs:
+        """`app.sync.jobs`."""
+        return self._jobs
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run any coroutine of the app. Meanwhile the calling thread runs the plain functions of tasks."""

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
@@ -26,6 +26,7 @@ from treadle.testing.simulation.arguments import (
     check_worker_options,
     faults_of,
     invariants_of,
+    maker_of,
     seeds_of,
 )
 from treadle.testing.simulation.faults import KINDS, Fault, Kind, drawn
@@ -130,8 +131,9 @@ def simulate(
     progress     called after each seed
     overrides    functions that replace providers of `depends(...)`, or the lifespan, by what they replace
 
-    Plain functions run on the loop and take no virtual time. Only the event loop's time is virtual: a task that blocks,
-    starts threads or calls a real server does so in real time, and its seed might not reproduce. Raises
+    Plain functions run on the loop, take no virtual time, and cannot call the app (`enqueue_sync`, steps). Only the
+    event loop's time is virtual: a task that blocks, starts threads or calls a real server does so in real time, and
+    its seed might not reproduce. There are no transactions and no outbox; blobs are stored in memory. Raises
     SimulationFailed for the first seed that fails, and BadOption for tasks of kind "process" and for wrong options.
     """
     if storage not in ("memory", "sqlite"):
@@ -144,10 +146,10 @@ def simulate(
     if progress is not None:
         check_plain("progress", progress)
     check_worker_options(options or {})
-    make, kinds, numbers = cast("Any", app), faults_of(faults), seeds_of(seeds)
+    kinds, numbers = faults_of(faults), seeds_of(seeds)
     with tempfile.TemporaryDirectory(prefix="treadle-simulation-") as folder:
         settings = Settings(
-            app=make if not hasattr(app, "tasks") else lambda: make,
+            app=maker_of(app, scenario),
             scenario=scenario,
             invariants=invariants_of(invariants),
             concurrency=concurrency,

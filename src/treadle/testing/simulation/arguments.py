@@ -6,12 +6,15 @@ import functools
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from treadle.core.argument_names import check_spelling
 from treadle.errors import BadOption
 from treadle.testing.simulation.faults import KINDS, Kind
 from treadle.worker import Worker
+
+if TYPE_CHECKING:
+    from treadle.app import App
 
 OWN: Final = {  # options of a worker that a simulation sets itself, and what to do instead
     "app": "give it as the first argument of simulate",
@@ -20,6 +23,23 @@ OWN: Final = {  # options of a worker that a simulation sets itself, and what to
     "name": "the workers are named worker-0.1, worker-1.1 and so on",
     "grace": "a worker that stops has 1 s",
 }
+
+
+def maker_of(app: object, scenario: object) -> Callable[[], App]:
+    """A function that returns the app of each seed. Raises BadOption for what is no app, and for no scenario."""
+    if not callable(scenario):
+        raise BadOption("scenario", f"expected a coroutine function, `async def buy(sim):`; found {scenario!r:.80}")
+    if hasattr(app, "_core"):
+        return lambda: cast("App", app)
+    if callable(app):
+        return lambda: _made(app())
+    return lambda: _made(app)
+
+
+def _made(found: Any) -> App:
+    if not hasattr(found, "_core"):
+        raise BadOption("app", f"expected an App, or a function that makes one for each seed; found {found!r:.80}")
+    return cast("App", found)
 
 
 def seeds_of(given: object) -> Iterable[int]:
@@ -109,6 +129,21 @@ def check_scenario(result: Awaitable[Any]) -> Awaitable[Any]:
     if not inspect.isawaitable(result):
         raise BadOption("scenario", f"expected a coroutine function, `async def buy(sim):`; it returned {result!r:.80}")
     return result
+
+
+def check_spawned(name: object, work: object) -> None:
+    """Raise BadOption for what cannot be another process of the program."""
+    if not isinstance(name, str) or not inspect.iscoroutine(work):
+        for each in (name, work):
+            if inspect.iscoroutine(each):
+                each.close()
+        raise BadOption("spawn", f"expected a name and a coroutine, found {name!r:.80} and {work!r:.80}")
+
+
+def check_encoded(value: object) -> None:
+    """Raise BadOption for an expected value that is not in its stored form."""
+    if value is not None and not isinstance(value, str):
+        raise BadOption("expect", f"""expected the encoded value, such as "42" or '"paid"', found {value!r:.80}""")
 
 
 def check_repeatable(call: object) -> None:

@@ -19,7 +19,14 @@ from treadle.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.testing.history import Entry, History, Violation, brief, check
 from treadle.testing.payloads import in_test
-from treadle.testing.simulation.arguments import check_repeatable, check_result, check_scenario, name_of
+from treadle.testing.simulation.arguments import (
+    check_encoded,
+    check_repeatable,
+    check_result,
+    check_scenario,
+    check_spawned,
+    name_of,
+)
 from treadle.testing.simulation.faults import Fault
 from treadle.testing.simulation.loop import ACTOR, SimulatedLoop, Stuck
 from treadle.testing.simulation.network import Line, Network
@@ -88,6 +95,7 @@ class Simulation:
     """
 
     def __init__(self, case: Case, settings: Settings) -> None:
+        self.app = settings.app()  # before the event loop is made, because it may raise
         self.case, self._settings = case, settings
         self.seed, self.size = case.seed, case.size
         self.chance = random.Random(f"{case.seed} scenario")
@@ -108,7 +116,6 @@ class Simulation:
         self.waiting: set[str] = set()
         self.acted: set[str] = set()
         self.rows: list[Record] = []
-        self.app = settings.app()
         self._texts = in_test(self.app._core.choice.wrap, self.now)
         self._stage = Stage(self._network, self.now, self._texts, settings.overrides)
 
@@ -142,6 +149,7 @@ class Simulation:
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start another process of the program, such as a producer or an operator. It runs until it ends by itself."""
+        check_spawned(name, work)
         actor = self._loop.actor(name)
         self._network.connect(actor, Line())
         task = self._loop.start(actor, work)
@@ -151,6 +159,7 @@ class Simulation:
     def expect(self, job: Job[Any, Any] | str, value: str | None) -> None:
         """Expect this job to succeed with this encoded value (that of its workflow, if it has one). None: expect it not
         to succeed."""
+        check_encoded(value)
         id = job if isinstance(job, str) else job.id
         if id not in self.acted and not self._upstreams(id) & self.acted:
             self.expected[id] = value
