@@ -1,4 +1,4 @@
-"""What an invariant, a scenario or a worker raises is a failure with its seed, its place and the story."""
+"""An exception of an invariant, a scenario or a worker is a failure with its seed, its traceback and the story."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_an_invariant_raises_is_told_with_its_seed(shrink: bool) -> None:
     text, case = str(caught.value), caught.value.found.case
     assert f"Run it alone with seeds=[{case.seed}]" in text
     assert "error: of_large_runs: KeyError: 'n-1'" in text
-    assert "assert all(bought[row.job.id] for row in sim.rows)" in text  # the line that raised
+    assert "assert all(bought[row.job.id] for row in sim.rows)" in text  # where it was raised
     assert "stored    n-1" in text  # the story
     assert isinstance(caught.value.__cause__, KeyError)
     assert case.size == 2 or not shrink

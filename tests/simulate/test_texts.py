@@ -10,12 +10,10 @@ import pytest
 from treadle import App, Keys, Retry
 from treadle.core.query_model import Query
 from treadle.testing import Simulation, simulate
-from treadle.testing.shows import shows
 
 LARGE = "x" * 5_000
 
 
-@shows("a simulation encrypts and offloads like the app, and writes nothing to its folder or bucket")
 @pytest.mark.parametrize("storage", ["memory", "sqlite"])
 def test_texts_are_encrypted_and_offloaded(storage: Literal["memory", "sqlite"], tmp_path: Path) -> None:
     folder, seen = tmp_path / "blobs", list[str]()

@@ -15,7 +15,6 @@ from treadle.core.stored_text import BLOB, SEALED
 from treadle.storage.optional_parts import Payloads
 from treadle.testing import Testing
 from treadle.testing.payloads import MemoryObjects
-from treadle.testing.shows import shows
 
 LARGE, SECRET = "x" * 5_000, "the secret of the customer"
 
@@ -40,7 +39,6 @@ async def stored(t: Testing) -> list[str]:
     return [row.job.payload for row in (await t.storage.find(Query(order="oldest"))).records]
 
 
-@shows("a test of an app with `keys=` and `blobs=` encrypts and offloads on every storage, into memory")
 @pytest.mark.parametrize("kind", GIVEN)
 async def test_texts_are_encrypted_and_offloaded(app: App, kind: str, tmp_path: Path) -> None:
     @app.task

@@ -71,5 +71,5 @@ class _Wrapped(PayloadStorage):
 
 
 def in_test(wrap: Wrapping | None, now: Clock) -> TextsInTest | None:
-    """What the app puts around its storage, for a test with this clock; None: nothing."""
+    """The wrapping of the app for a test with this clock; None: the app has none."""
     return None if wrap is None else TextsInTest(wrap, now)

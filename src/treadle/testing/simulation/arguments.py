@@ -125,7 +125,7 @@ def check_result(name: str, result: object) -> None:
 
 
 def check_scenario(result: Awaitable[Any]) -> Awaitable[Any]:
-    """What the scenario returned. Raises BadOption unless it can be awaited."""
+    """The awaitable that the scenario returned. Raises BadOption for anything else."""
     if not inspect.isawaitable(result):
         raise BadOption("scenario", f"expected a coroutine function, `async def buy(sim):`; it returned {result!r:.80}")
     return result

@@ -84,8 +84,8 @@ class ResourcesOfEach(AppResources):
 
 @dataclass(frozen=True)
 class Stage:
-    """What one run puts in place of the app's own: the storage behind its network, its clock, its encrypted and
-    offloaded texts (None: the app has none), and replaced providers."""
+    """The parts of one run that replace those of the app: the storage behind its network, its clock, its encrypted and
+    offloaded texts (None: the app has none), and providers."""
 
     network: Network
     clock: Callable[[], float]
