@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context
-from typing import TYPE_CHECKING
+from random import Random
+from typing import Any, Protocol
 
 from treadle.errors import StorageUnavailable
 from treadle.testing.simulation.faults import Fault
-from treadle.testing.simulation.loop import Actor
+from treadle.testing.simulation.loop import Actor, SimulatedLoop
+from treadle.testing.simulation.network import Line, Network
 from treadle.testing.simulation.stage import CalledAtOnce
 from treadle.worker import Worker
-
-if TYPE_CHECKING:
-    from treadle.testing.simulation.fleet import Simulation
 
 GRACE = 1.0  # seconds that jobs get when a worker stops
 BY_STEPS = ("kill", "stop", "stall", "cut")  # faults that happen after so many steps of a worker
 
 
+class Fleet(Protocol):
+    """The simulation, as its workers see it."""
+
+    app: Any
+    case: Any
+    _fallen: int
+    _faults: Random
+    _loop: SimulatedLoop
+    _network: Network
+    _settings: Any
+
+    def _failed(self, error: BaseException) -> None: ...
+    def _line_of(self, who: int) -> Line: ...
+
+
 class Slot:
     """One worker number. The faults of this number hit whichever process currently runs under it."""
 
-    def __init__(self, simulation: Simulation, number: int) -> None:
+    def __init__(self, simulation: Fleet, number: int) -> None:
         self._sim, self.number = simulation, number
         self._loop, self._line = simulation._loop, simulation._line_of(number)
         self._faults = sorted(

@@ -21,7 +21,7 @@ from treadle.app_core import injectors
 from treadle.core.events import Event
 from treadle.errors import BadOption, UnknownName
 from treadle.producer.batching import Batcher
-from treadle.resources import AppResources, Injector, Life, Overrides
+from treadle.resources import AppResources, Injector, Life, Overrides, Threads
 from treadle.storage_choice import StorageChoice
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
@@ -30,7 +30,6 @@ from treadle.worker.inline import InlineWorker
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
-    from treadle.resources.threads import Threads
     from treadle.testing.payloads import TextsInTest
     from treadle.testing.simulation.network import Network
 
