@@ -5,7 +5,8 @@ Workers tell with their heartbeats what the tasks of their code need, so the cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 
 from treadle.core.model import Presence
 from treadle.core.placement import Needs, required, similar
@@ -64,8 +65,21 @@ def amount_of(worker: Presence, name: str) -> int:
     return next((has for resource, has, _ in worker.resources if resource == name), 0)
 
 
+def options_for(needs: Needs) -> list[str]:
+    """The options of `treadle worker` that give a worker what a task needs."""
+    labels = [(name, values[0] if values else "") for name, values in needs.requires]
+    return place_options(labels, needs.uses)
+
+
+def place_options(labels: Iterable[tuple[str, str]], resources: Iterable[tuple[str, int]]) -> list[str]:
+    """The options of `treadle worker` for these labels and resources."""
+    given = [("--label", f"{name}={value}" if value else name) for name, value in labels]
+    given += [("--resource", f"{name}={amount}") for name, amount in resources]
+    # A name that begins with a dash would be read as an option.
+    return [
+        word for option, text in given for word in ([f"{option}={text}"] if text.startswith("-") else [option, text])
+    ]
+
+
 def _options(needs: Needs) -> str:
-    """The options of `treadle worker` that give a worker what it needs."""
-    words = [f"--label {name}{f'={values[0]}' if values else ''}" for name, values in needs.requires]
-    words += [f"--resource {name}={amount}" for name, amount in needs.uses]
-    return " ".join(words)
+    return shlex.join(options_for(needs))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.limited import closed, full
-from treadle.admin.explain.queued import able_to_run, serve
 from treadle.admin.explain.wording import count, start_worker
+from treadle.admin.explain.workers import able_to_run, serve
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.storage.row_rules import costs
 
