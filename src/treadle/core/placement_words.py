@@ -17,7 +17,12 @@ def lacking(workers: Sequence[Presence], task: str) -> str | None:
     needs = needs_of(workers, task)
     if needs is None or any(task in each.tasks for each in workers):
         return None
-    return never(needs, [each for each in workers if any(has.task == task for has in each.needs)])
+    return never(needs, coded(workers, task))
+
+
+def coded(workers: Sequence[Presence], task: str) -> list[Presence]:
+    """The workers that have the code of a task with needs, also if they cannot run it."""
+    return [each for each in workers if any(has.task == task for has in each.needs)]
 
 
 def needs_of(workers: Sequence[Presence], task: str) -> Needs | None:
@@ -26,12 +31,15 @@ def needs_of(workers: Sequence[Presence], task: str) -> Needs | None:
 
 
 def never(needs: Needs, coded: Sequence[Presence]) -> str | None:
+    """Why none of these workers can ever run the task, and which options change it; None: one can."""
+    why = obstacle(needs, coded)
+    return None if why is None else f"{why}: a worker started with {_options(needs)} runs it"
+
+
+def obstacle(needs: Needs, coded: Sequence[Presence]) -> str | None:
     """Why none of these workers can ever run the task; None: one can."""
     able = [each for each in coded if needs.unmet(dict(each.labels)) is None]
-    if not able:
-        return f"{unmet_by_all(needs, coded)}: a worker started with {_options(needs)} runs it"
-    over = too_large_for_all(needs, able)
-    return None if over is None else f"{over}: a worker started with {_options(needs)} runs it"
+    return too_large_for_all(needs, able) if able else unmet_by_all(needs, coded)
 
 
 def unmet_by_all(needs: Needs, workers: Sequence[Presence]) -> str:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from treadle.admin.estimate import changes
+from treadle.admin.estimate.bottleneck import Waits, never_starts
+from treadle.admin.estimate.crew import NOTHING, Extra
 from treadle.admin.estimate.durations import Durations
-from treadle.admin.estimate.fleet import NOTHING, STARTS, Extra, VirtualFleet
+from treadle.admin.estimate.fleet import STARTS, VirtualFleet
 from treadle.admin.estimate.model import Change, Estimate, QueuePlan, Range, range_of
 from treadle.admin.estimate.snapshot import AHEAD, Snapshot
 from treadle.admin.explain import MOST_AHEAD
-from treadle.core.model import Record, State
+from treadle.core.model import Presence, Record, State
+from treadle.core.placement_words import needs_of
+from treadle.policy.misfits import released_by
 
 CPU: Final = 0.6  # s that one estimate takes at most
 SHARE: Final = 0.5  # of it for the situation as it is
 MOST, TRIES = 40, 5  # runs of the situation, and of each change, at most
 GAIN, SECONDS = 0.05, 1.0  # share and seconds that a change must save to be named
 CHANGES: Final = 5  # changes that are named
-LOOK: Final = 8  # steps of a run between two looks at what the jobs wait for
 
 Moments = list[float | None]
 Run = Callable[[int, Extra], float | None]
@@ -35,8 +38,10 @@ def estimate(copy: Snapshot, row: Record, explanation: str, reach: tuple[str, ..
     def run(seed: int, extra: Extra) -> float | None:
         fleet = VirtualFleet(copy, durations, seed, extra, id)
         if not fleet.run(lambda fleet: id in fleet.ended):
-            watch.cut |= fleet.cut
-            return copy.now + (fleet.now - copy.now) * scale if fleet.cut else None
+            if not fleet.cut or never_starts(fleet, copy, id):
+                return None
+            watch.cut = True
+            return copy.now + (fleet.now - copy.now) * scale
         begun = fleet.begun.get(id, copy.now)
         begun = copy.now + (begun - copy.now) * scale
         if extra is NOTHING:
@@ -63,14 +68,14 @@ def estimate(copy: Snapshot, row: Record, explanation: str, reach: tuple[str, ..
 def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
     """The near future of a queue. Blocks for `CPU` seconds at most: call it in a thread."""
     watch, durations, scale = _Watch(), Durations(copy.metrics, reach), _scale(copy, queue)
-    seen = _Seen(queue)
+    seen = Waits(copy, queue)
     waiting = sum(_waits(row, queue) for row in copy.rows)
 
     def run(seed: int, extra: Extra) -> float | None:
         fleet = VirtualFleet(copy, durations, seed, extra)
         drained = fleet.run(seen.is_empty if extra is NOTHING else lambda fleet: not fleet.open[queue])
         if extra is NOTHING:
-            seen.count(fleet, copy.now)
+            seen.count(fleet, copy.now, drained)
         passed = (fleet.now - copy.now) * scale
         if fleet.cut:  # it goes on as in this part of it
             gone = waiting - len(fleet.open[queue])
@@ -80,14 +85,9 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
     moments = watch.repeat(run, NOTHING, MOST, SHARE)
     empty = _range(moments)
     each = next((each for each in copy.glance.queues if each.name == queue), None)
-    serving = [
-        worker
-        for worker in copy.workers
-        if queue in worker.queues and worker.age <= worker.ttl / 9 + 1 and not worker.draining
-    ]
-    slots, arriving = sum(worker.slots for worker in serving), copy.arriving.get(queue, 0.0)
     tasks = [row.job.task for row in (*copy.rows, *copy.recent) if row.job.queue == queue]
-    mean = sum(durations.mean(queue, task) for task in tasks) / len(tasks) if tasks else None
+    serving = [worker for worker in copy.workers if _runs_jobs_of(worker, queue, tasks)]
+    arriving = copy.arriving.get(queue, 0.0)
     return QueuePlan(
         queue=queue,
         at=copy.now,
@@ -96,10 +96,10 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
         blocked=each.blocked if each else 0,
         scheduled=each.scheduled if each else 0,
         workers=len(serving),
-        slots=slots,
+        slots=sum(worker.slots for worker in serving),
         arriving=arriving,
         leaving=seen.leaving,
-        utilisation=arriving * mean / slots if mean is not None and slots else None,
+        utilisation=_utilisation(arriving, queue, tasks, serving, durations),
         empty=empty,
         bottleneck=seen.bottleneck,
         left_out=copy.left_out,
@@ -107,6 +107,30 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
         changes=_worthwhile(watch, run, tuple(changes.of_queue(copy, queue)), moments, copy.now),
         assumptions=tuple(_assumptions(copy, durations)),
     )
+
+
+def _runs_jobs_of(worker: Presence, queue: str, tasks: Collection[str]) -> bool:
+    """Whether a worker claims jobs of this queue now, and has one of its tasks."""
+    claims = worker.age <= worker.ttl / 9 + 1 and worker.paused <= worker.age and not worker.draining
+    return claims and queue in worker.queues and (not tasks or any(task in worker.tasks for task in tasks))
+
+
+def _utilisation(
+    arriving: float, queue: str, tasks: Sequence[str], serving: Sequence[Presence], durations: Durations
+) -> float | None:
+    """The share of the slots that the arriving jobs keep busy, or of the resource of which they use the largest
+    share."""
+    slots = sum(worker.slots for worker in serving)
+    if not tasks or not slots:
+        return None
+    busy, has = Counter[str](), Counter[str]()  # seconds of a run times its amount, for an average job
+    for task in tasks:
+        mean, needs = durations.mean(queue, task) / len(tasks), needs_of(serving, task)
+        for name, amount in ("", 1), *(needs.uses if needs is not None else ()):
+            busy[name] += mean * amount  # type: ignore[assignment]  # seconds
+    for worker in serving:
+        has.update({"": worker.slots} | {name: amount for name, amount, _ in worker.resources})
+    return max(arriving * seconds / has[name] for name, seconds in busy.items() if has[name])
 
 
 class _Watch:
@@ -123,38 +147,6 @@ class _Watch:
         while len(found) < most and (self.spent() < share or (not found and self.spent() < 1)):
             found.append(run(len(found), extra))
         return found
-
-
-class _Seen:
-    """A queue in the runs without a change: what its jobs waited for, and how many started."""
-
-    def __init__(self, queue: str) -> None:
-        self._queue, self._waits = queue, Counter[str]()
-        self._starts, self._seconds = 0, 0.0
-
-    def is_empty(self, fleet: VirtualFleet) -> bool:
-        """Note now and then what the jobs wait for, then say whether none does."""
-        left = len(fleet.open[self._queue])
-        if left and not fleet.steps % LOOK:
-            blocked = fleet.blocked()
-            self._waits.update(blocked)
-            queued = max(0, left - sum(blocked.values()))
-            self._waits["" if fleet.free <= 0 else f"queue:{self._queue}"] += queued
-        return not left
-
-    def count(self, fleet: VirtualFleet, began: float) -> None:
-        self._starts, self._seconds = self._starts + fleet.starts, self._seconds + fleet.now - began
-
-    @property
-    def leaving(self) -> float | None:
-        return self._starts / self._seconds if self._seconds > 0 else None
-
-    @property
-    def bottleneck(self) -> str | None:
-        if not +self._waits:
-            return None
-        [(what, _)] = self._waits.most_common(1)
-        return f"the limit {what!r}" if what else "the slots of its workers"
 
 
 def _worthwhile(
@@ -207,6 +199,12 @@ def _scale(copy: Snapshot, queue: str) -> float:
     return 1 + copy.left_out / max(1, read)
 
 
+def _unknown_code(row: Record, copy: Snapshot) -> str | None:
+    """The worker that could not read this job, if it is not alive: its version is unknown."""
+    by = released_by(row)
+    return by if by is not None and all(worker.worker != by for worker in copy.workers) else None
+
+
 def _assumptions(copy: Snapshot, durations: Durations, cut: bool = False) -> Iterator[str]:
     if cut:
         yield f"after {STARTS:,} starts a virtual run ends: the job may start later than this"
@@ -216,6 +214,10 @@ def _assumptions(copy: Snapshot, durations: Durations, cut: bool = False) -> Ite
         yield "jobs go on arriving as in the last minutes, and run as long as measured"
     else:
         yield "no further jobs arrive ahead of it, and jobs run as long as measured"
+    if copy.partial and any(worker.resources for worker in copy.workers):
+        yield "jobs of other queues, which are not shown here, use their resources for as long as one run"
+    for by in sorted({by for row in copy.rows if (by := _unknown_code(row, copy)) is not None})[:1]:
+        yield f"worker {by!r} could not read some jobs and is gone; the code of the other workers is another one"
     if copy.left_out:
         yield f"{copy.left_out:,} further jobs take as long as those that were simulated"
     if copy.left_out + AHEAD >= MOST_AHEAD:
