@@ -53,6 +53,7 @@ class Plan(Struct, frozen=True, gc=False):
     rooms     tasks of which it may bring so many
     only      it names this task and no other: the one for which the worker has kept resources free
     narrow    it names fewer tasks or jobs than could start, so another claim follows at once
+    bounded   resources allow fewer jobs than there are free slots
     """
 
     limit: int
@@ -60,6 +61,7 @@ class Plan(Struct, frozen=True, gc=False):
     rooms: Mapping[str, int] = {}
     only: str | None = None
     narrow: bool = False
+    bounded: bool = False
 
     def among(self, tasks: Rooms, heavy: Collection[str]) -> Rooms:
         """Those of the tasks of a claim that it may bring, with their rooms. `heavy`: all that use resources."""
@@ -119,7 +121,7 @@ class ClaimPlanner:
             return
         if not plan.heavy:
             return
-        self._light_next = full
+        self._light_next = full and plan.bounded  # otherwise queue order alone has decided
         for name in list(self.waits):
             if name in plan.heavy and (not full or name in brought):
                 del self.waits[name]
@@ -157,7 +159,7 @@ def _among(fitting: Mapping[str, Offer], free: Mapping[str, int], limit: int) ->
             free = less(free, offer.cost)
     single = [offer.cost for offer in fitting.values() if not offer.one_call]
     most = min(runs_of_any(single, free), limit) if min(free.values(), default=0) >= 0 else 1
-    return Plan(max(1, most), set(fitting), rooms)
+    return Plan(max(1, most), set(fitting), rooms, bounded=max(1, most) < limit)
 
 
 def _is_next(head: Head, heads: Sequence[Head], uses: Mapping[str, Uses]) -> bool:

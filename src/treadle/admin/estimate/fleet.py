@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 HORIZON: Final = 7 * 86_400.0  # virtual seconds that a run lasts at most
 STARTS: Final = 3_000  # jobs that start in one run at most: 0.3 s of CPU
-STEPS: Final = 20_000  # moments of one run at most, for runs in which jobs arrive and none starts
+UNSTARTED: Final = 100  # jobs that arrive in a queue of which none starts; further ones arrive when one does
 
 
 class VirtualFleet:
@@ -69,6 +69,9 @@ class VirtualFleet:
         self._heavy = {task for worker in self.workers for task in worker.uses}
         self._of_heavy: dict[str, set[str]] = defaultdict(set)  # task with resources -> its jobs that do not run
         self._look_at = math.inf
+        self._settling: set[str] = set()  # workers whose jobs have ended since the last claims
+        self._unstarted: dict[str, int] = defaultdict(int)  # queue -> jobs that have arrived since one has started
+        self._stopped: dict[str, Callable[[], None]] = {}  # queue -> lets jobs arrive again
         self._fail_at_once: set[str] = set()  # jobs that no version could read in time
         self._load()
 
@@ -143,12 +146,12 @@ class VirtualFleet:
 
     def run(self, done: Callable[[VirtualFleet], bool]) -> bool:
         """Run until this is true. False: it does not become true within the horizon, or never by itself; or the run was
-        `cut` after STARTS starts or STEPS moments."""
+        `cut` after STARTS starts."""
         until = self.now + HORIZON
         self.cut = False
         self._claims()
         while not done(self):
-            self.cut = self.starts >= STARTS or self.steps >= STEPS
+            self.cut = self.starts >= STARTS
             if self.cut or not self._events or self._events[0][0] > until:
                 return False
             self.now, _, act = heapq.heappop(self._events)
@@ -161,10 +164,13 @@ class VirtualFleet:
         return True
 
     def _claims(self) -> None:
-        """Every worker with a free slot claims, as long as its claims are full. Once a claim brought less than it asked
-        for, another one for no more tasks would find nothing."""
+        """Every worker with a free slot claims, as long as its claims are full. Workers whose jobs have just ended come
+        first: they claim in the call that settles. Once a claim brought less than it asked for, another one for no more
+        tasks would find nothing."""
         idle = [worker for worker in self.workers if worker.free > 0 and worker.starts_at <= self.now]
         self._chance.shuffle(idle)
+        idle.sort(key=lambda worker: worker.name not in self._settling)
+        self._settling.clear()
         nothing_for = set[object]()
         for worker in idle:
             while self._claim(worker, nothing_for):
@@ -219,6 +225,9 @@ class VirtualFleet:
     def _starts(self, row: Record, worker: VirtualWorker) -> None:
         self.starts += 1
         worker.begins(row.job.task)
+        self._unstarted[row.job.queue] = 0
+        if (arrives := self._stopped.pop(row.job.queue, None)) is not None:
+            arrives()
         if row.job.task in self._heavy:
             self._of_heavy[row.job.task].discard(row.job.id)
         self.open[row.job.queue].discard(row.job.id)
@@ -248,6 +257,7 @@ class VirtualFleet:
         at_once(self._storage.settle([out]))
         if worker is not None:
             worker.ends(job.task)
+            self._settling.add(worker.name)
 
     # --- arriving
 
@@ -261,7 +271,11 @@ class VirtualFleet:
                 self.open[job.queue].add(fresh.id)
                 if job.task in self._heavy:
                     self._of_heavy[job.task].add(fresh.id)
-            self._arrives(rate, examples)
+            self._unstarted[job.queue] += 1
+            if self._unstarted[job.queue] >= UNSTARTED:  # a claim looks at each job of a queue that is paused
+                self._stopped[job.queue] = lambda: self._arrives(rate, examples)
+            else:
+                self._arrives(rate, examples)
 
         self._at(self.now + self._chance.expovariate(rate), arrive)
 

@@ -18,6 +18,7 @@ from treadle.admin.explain import MOST_AHEAD
 from treadle.core.model import Presence, Record, State
 from treadle.core.placement_words import needs_of
 from treadle.policy.misfits import released_by
+from treadle.storage.row_rules import order
 
 CPU: Final = 0.6  # s that one estimate takes at most
 SHARE: Final = 0.5  # of it for the situation as it is
@@ -49,14 +50,14 @@ def estimate(copy: Snapshot, row: Record, explanation: str, reach: tuple[str, ..
         return begun
 
     moments = watch.repeat(run, NOTHING, MOST, SHARE)
-    start = _range(moments)
+    start = _range(moments, copy.now)
     options = tuple(changes.of_job(copy, row)) if row.state is not State.RUNNING else ()
     return Estimate(
         id=id,
         at=copy.now,
         explanation=explanation,
         start=None if row.state is State.RUNNING else start,
-        end=range_of(list(ends.values())) if start is not None and ends else None,
+        end=range_of(list(ends.values()), copy.now) if start is not None and ends else None,
         ahead=sum(_is_ahead(each, row) for each in copy.rows),
         left_out=copy.left_out,
         simulations=len(moments),
@@ -83,7 +84,7 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
         return copy.now + passed if drained else None
 
     moments = watch.repeat(run, NOTHING, MOST, SHARE)
-    empty = _range(moments)
+    empty = _range(moments, copy.now)
     each = next((each for each in copy.glance.queues if each.name == queue), None)
     tasks = [row.job.task for row in (*copy.rows, *copy.recent) if row.job.queue == queue]
     serving = [worker for worker in copy.workers if _runs_jobs_of(worker, queue, tasks)]
@@ -161,7 +162,7 @@ def _worthwhile(
     for number, option in enumerate(options, 1):
         share = SHARE + (1 - SHARE) * number / len(options)
         moments = watch.repeat(run, option.extra, min(TRIES, len(before)), share)
-        then, was = _range(moments), _range(before[: len(moments)])
+        then, was = _range(moments, now), _range(before[: len(moments)], now)
         if option.extra.workers > 1:  # more of the same must save more than one of them
             was = workers[-1]
         elif option.extra.workers:
@@ -176,10 +177,10 @@ def _saves(then: Range, was: Range | None, now: float) -> bool:
     return was is None or was.median - then.median >= max(SECONDS, GAIN * (was.median - now))
 
 
-def _range(moments: Moments) -> Range | None:
+def _range(moments: Moments, now: float) -> Range | None:
     """The range of these moments; None if it does not happen in half of the runs."""
     known = [moment for moment in moments if moment is not None]
-    return range_of(known) if known and 2 * len(known) > len(moments) else None
+    return range_of(known, now) if known and 2 * len(known) > len(moments) else None
 
 
 def _waits(row: Record, queue: str) -> bool:
@@ -190,7 +191,9 @@ def _waits(row: Record, queue: str) -> bool:
 
 
 def _is_ahead(each: Record, row: Record) -> bool:
-    return each.queue_position is not None and each.job.queue == row.job.queue and each.job.id != row.job.id
+    if each.queue_position is None or each.job.queue != row.job.queue or each.job.id == row.job.id:
+        return False
+    return row.queue_position is None or order(each) < order(row)
 
 
 def _scale(copy: Snapshot, queue: str) -> float:

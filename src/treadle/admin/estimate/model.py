@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
+
+WIDER: Final = 2.0  # virtual runs agree more than real ones: in `bench eta`, 79 % of the starts lay within their range
 
 
 class Range(Struct, frozen=True):
-    """When something happens: in nine of ten virtual runs between `low` and `high`, in half of them by `median`."""
+    """When something happens: in half of the virtual runs by `median`.
+
+    low, high  twice as far from the median as the bounds within which nine of ten virtual runs are, and not before now.
+               Of the jobs of `bench eta`, nine of ten started in between
+    """
 
     low: float
     median: float
@@ -84,10 +92,13 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
     assumptions: tuple[str, ...] = ()
 
 
-def range_of(moments: list[float]) -> Range:
-    """The range of these moments; there is at least one."""
+def range_of(moments: list[float], now: float) -> Range:
+    """The range of these moments; there is at least one. None of them is before `now`."""
     found = sorted(moments)
     last = len(found) - 1
-    return Range(
-        found[round(last * 0.05)], found[last // 2] / 2 + found[(last + 1) // 2] / 2, found[round(last * 0.95)]
+    low, median, high = (
+        found[round(last * 0.05)],
+        found[last // 2] / 2 + found[(last + 1) // 2] / 2,
+        found[round(last * 0.95)],
     )
+    return Range(max(now, median - WIDER * (median - low)), median, median + WIDER * (high - median))

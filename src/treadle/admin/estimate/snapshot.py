@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence, Record
+from treadle.core.placement_words import needs_of
 from treadle.core.query_model import Glance, MetricsRow, Query
 from treadle.errors import TreadleError
 from treadle.policy import misfits
@@ -83,6 +84,9 @@ class Copying:
         if row.queue_position is None:  # it comes behind those that are queued now, unless its priority is higher
             before = Query(order="queue", queue=row.job.queue)
         read = await self._read(before, AHEAD)
+        needs = needs_of(glance.workers, row.job.task)
+        if needs is not None and needs.uses and read < AHEAD:  # jobs behind it start first while it has no room
+            await self._read(Query(order="queue", queue=row.job.queue), read + OTHERS)
         await self._upstreams(row)
         missing = max(0, (ahead if row.queue_position is not None else _queued(glance, row.job.queue)) or 0) - read
         return await self._whole(row.job.queue, queues, glance, max(0, missing))
