@@ -155,6 +155,17 @@ async def test_the_sum(app: App, load: Load, fits: None) -> None:
             assert row.version == 1, "claimed once: no job was given back"
 
 
+@shows("a worker with resources keeps queue order while its slots, not its resources, bound its claims")
+async def test_queue_order(app: App, load: Load, fits: None) -> None:
+    for name, uses in {"first": {"mb": 1}, "second": {"mb": 1}, "light": None, "last": {"mb": 1}}.items():
+        await load.task(app, name, uses=uses).enqueue()
+    async with Worker(app, concurrency=1, resources={"mb": 100}, grace=0):
+        for name in ("first", "second", "light", "last"):
+            await load.until(name)
+            load.end(name)
+    assert load.ran == ["first", "second", "light", "last"]
+
+
 async def test_one_gpu_for_several_tasks(app: App, load: Load, fits: None) -> None:
     tasks = [load.task(app, name, uses={"gpu": 1}) for name in ("one", "two", "three")]
     for each in tasks:

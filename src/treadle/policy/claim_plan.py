@@ -178,7 +178,7 @@ def fits(uses: Uses, free: Mapping[str, int]) -> bool:
 
 
 def less(free: Mapping[str, int], uses: Uses) -> dict[str, int]:
-    """What is left of the free resources when these are used."""
+    """The free resources without those that these uses take."""
     left = dict(free)
     for name, amount in uses:
         left[name] = left.get(name, 0) - amount

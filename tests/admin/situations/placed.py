@@ -129,3 +129,15 @@ async def no_worker_has_room_for_a_label_with_a_space(stage: Stage) -> AsyncIter
         "It is queued, and no running worker has label site=new york: a worker started with --label 'site=new york' "
         "--resource gpu=1 runs it.",
     )
+
+
+@situations.add
+async def a_paused_queue_and_no_worker_with_the_label(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.job()
+    await stage.app.queues.pause("default")
+    await stage.beat(tasks=("other",), needs=(Needs("t", (("gpu", ()),)),))
+    yield (
+        "a",
+        "Its queue 'default' is paused: `treadle queues resume default` resumes it. Besides, no running worker has "
+        "label gpu: a worker started with --label gpu runs it.",
+    )

@@ -1,8 +1,8 @@
-"""What the jobs of a virtual run wait for: a limit, slots, resources, or a worker that can run them."""
+"""Finds out in a virtual run why jobs wait: for a limit, slots, resources, or a worker that can run them."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -18,18 +18,19 @@ SLOTS: Final = "the slots of its workers"
 
 
 class Wait(NamedTuple):
-    """What a job waits for. `for_ever`: it does not end by itself."""
+    """The cause for which a job waits. `for_ever`: it does not end by itself."""
 
     what: str
     for_ever: bool = False
 
 
 class Waits:
-    """What the jobs of a queue waited for in the runs without a change, and how many jobs started."""
+    """The causes for which the jobs of a queue waited in the runs without a change, and how many jobs started."""
 
     def __init__(self, copy: Snapshot, queue: str) -> None:
         self._copy, self._queue = copy, queue
-        self._passing, self._lasting = Counter[str](), Counter[str]()
+        self._passing: dict[str, float] = defaultdict(float)
+        self._lasting: dict[str, float] = defaultdict(float)
         self._starts, self._seconds = 0, 0.0
 
     def is_empty(self, fleet: VirtualFleet) -> bool:
@@ -39,15 +40,15 @@ class Waits:
             self._note(fleet, self._passing)
         return not left
 
-    def _note(self, fleet: VirtualFleet, found: Counter[str]) -> None:
+    def _note(self, fleet: VirtualFleet, found: dict[str, float]) -> None:
         left = fleet.open[self._queue]
         rows, uses = fleet.rows(islice(left, ROWS)), _by_key(fleet)
         for row in rows:
             if (wait := wait_of(row, fleet, self._copy, uses)) is not None:
-                found[wait.what] += len(left) / len(rows)  # type: ignore[assignment]  # a weight
+                found[wait.what] += len(left) / len(rows)
 
     def count(self, fleet: VirtualFleet, began: float, drained: bool) -> None:
-        """A run has ended. What is left of a queue that is never empty holds it back more than all before."""
+        """A run has ended. The jobs that are left of a queue that is never empty count more than all before."""
         self._starts, self._seconds = self._starts + fleet.starts, self._seconds + fleet.now - began
         if not drained and not fleet.cut:
             self._note(fleet, self._lasting)
@@ -58,20 +59,20 @@ class Waits:
 
     @property
     def bottleneck(self) -> str | None:
-        """What the jobs waited for most, as words; None: for nothing."""
-        found = +self._lasting or +self._passing
-        return found.most_common(1)[0][0] if found else None
+        """The most frequent cause, as words; None: no job waited."""
+        found = self._lasting or self._passing
+        return max(found, key=found.__getitem__) if found else None
 
 
 def never_starts(fleet: VirtualFleet, copy: Snapshot, id: str) -> bool:
     """Whether a job waits at the end of a run for something that does not end by itself."""
-    [*rows] = fleet.rows([id])
+    rows = fleet.rows([id])
     wait = wait_of(rows[0], fleet, copy, _by_key(fleet)) if rows else None
     return wait is not None and wait.for_ever
 
 
 def wait_of(row: Record, fleet: VirtualFleet, copy: Snapshot, uses: dict[str, LimitUse]) -> Wait | None:
-    """What a job waits for now; None: it may start with the next claim, or is not due."""
+    """The cause for which a job waits now; None: it may start with the next claim, or is not due."""
     if row.blocked_on is not None:
         return _limit(uses.get(row.blocked_on) or uses.get(row.blocked_on.partition(":")[0]), row.blocked_on)
     if row.queue_position is None:

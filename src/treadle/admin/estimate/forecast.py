@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
@@ -124,13 +124,14 @@ def _utilisation(
     slots = sum(worker.slots for worker in serving)
     if not tasks or not slots:
         return None
-    busy, has = Counter[str](), Counter[str]()  # seconds of a run times its amount, for an average job
+    busy: dict[str, float] = defaultdict(float)  # resource -> seconds of an average run, times its amount; "": slots
+    has = Counter({"": slots})
     for task in tasks:
         mean, needs = durations.mean(queue, task) / len(tasks), needs_of(serving, task)
         for name, amount in ("", 1), *(needs.uses if needs is not None else ()):
-            busy[name] += mean * amount  # type: ignore[assignment]  # seconds
+            busy[name] += mean * amount
     for worker in serving:
-        has.update({"": worker.slots} | {name: amount for name, amount, _ in worker.resources})
+        has.update({name: amount for name, amount, _ in worker.resources})
     return max(arriving * seconds / has[name] for name, seconds in busy.items() if has[name])
 
 
