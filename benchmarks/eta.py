@@ -9,8 +9,8 @@ jobs that go on arriving. In every third fleet the jobs use resources of their w
 the only one with the label that one task requires in half of them. The workers have measured 150 jobs before. Then more
 jobs come, and at a random moment the start of a random job is estimated.
 
-An estimate is right if it is off by at most `PART` of the real wait or by `SECONDS`. The range of an estimate has nine
-of ten virtual runs; `in range` is the share of fleets whose job started within it.
+An estimate is right if it is off by at most `PART` of the real wait or by `SECONDS`. `in range` is the share of fleets
+whose job started within the range of the estimate, or half a second beside it.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ async def the_slots_of_every_queue_are_taken(stage: Stage) -> AsyncIterator[Sent
     yield "a", said
 
 
-@situations.add
+@situations.of_queue
 async def an_operator_paused_every_queue(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.beat()
     await stage.job()
@@ -91,7 +91,7 @@ async def a_queue_with_a_rule_of_its_own_while_every_queue_is_paused(stage: Stag
     yield "a", "It is next in its queue; a worker of 'default' will claim it shortly."
 
 
-@situations.add
+@situations.of_queue
 async def every_queue_rests(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.beat()
     await stage.job()
@@ -132,7 +132,7 @@ async def the_slots_of_a_bounded_queue_are_taken(stage: Stage) -> AsyncIterator[
     )
 
 
-@situations.add
+@situations.of_queue
 async def next_in_a_full_queue(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.beat()
     await stage.app.limits.set(Limit("queue:default", max_waiting=1))

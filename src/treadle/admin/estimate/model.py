@@ -65,10 +65,11 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
 
     queue, at     the queue, and the time of the plan
     queued, running, blocked, scheduled  its jobs now; numbers of 10,000 may be more
-    workers, slots  those that can run its jobs, without silent and paused workers
+    workers, slots  those that can run one of its tasks, without silent, paused and replaced workers
     arriving      jobs a second that enter it: the median of the last minutes
     leaving       jobs a second that start while jobs are queued, at most
-    utilisation   share of the slots that its arriving jobs keep busy; above 1 it falls behind
+    utilisation   share of the slots that its arriving jobs keep busy, or of the resource of which they use the largest
+                  share; above 1 it falls behind
     empty         when no job of it is queued or blocked; None: not by itself
     bottleneck    what its jobs wait for most, as words
     """
