@@ -10,7 +10,7 @@ the only one with the label that one task requires in half of them. The workers 
 jobs come, and at a random moment the start of a random job is estimated.
 
 An estimate is right if it is off by at most `PART` of the real wait or by `SECONDS`. `in range` is the share of fleets
-whose job started within the range of the estimate, or half a second beside it.
+whose job started within the range of the estimate, or at most half a second outside it.
 """
 
 from __future__ import annotations

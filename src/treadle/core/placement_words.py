@@ -73,12 +73,6 @@ def amount_of(worker: Presence, name: str) -> int:
     return next((has for resource, has, _ in worker.resources if resource == name), 0)
 
 
-def options_for(needs: Needs) -> list[str]:
-    """The options of `treadle worker` that give a worker what a task needs."""
-    labels = [(name, values[0] if values else "") for name, values in needs.requires]
-    return place_options(labels, needs.uses)
-
-
 def place_options(labels: Iterable[tuple[str, str]], resources: Iterable[tuple[str, int]]) -> list[str]:
     """The options of `treadle worker` for these labels and resources."""
     given = [("--label", f"{name}={value}" if value else name) for name, value in labels]
@@ -90,4 +84,12 @@ def place_options(labels: Iterable[tuple[str, str]], resources: Iterable[tuple[s
 
 
 def _options(needs: Needs) -> str:
-    return shlex.join(options_for(needs))
+    """The options of `treadle worker` that give a worker what a task needs."""
+    labels = [(name, values[0] if values else "") for name, values in needs.requires]
+    return shlex.join(place_options(labels, needs.uses))
+
+
+def has_words(worker: Presence) -> str:
+    """The labels of a worker, and how much of its resources is in use: `gpu=a100 memory_mb 512/2,048`."""
+    labels = [f"{name}={value}" if value else name for name, value in worker.labels]
+    return " ".join([*labels, *(f"{name} {used:,}/{has:,}" for name, has, used in worker.resources)])
