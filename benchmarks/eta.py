@@ -4,12 +4,13 @@
 
 Every seed is a fleet of its own in virtual time, with real workers: 1 to 4 of them with 1 to 8 slots each, three tasks
 whose run times differ by a factor of up to a hundred and vary by seed, in one or two queues, with priorities, lanes,
-ageing, delays, keys, slots and rates of limits and of the queue, partitions, failures, and in every third fleet
-jobs that go on arriving. The workers have measured 150 jobs before. Then more jobs come, and at a random
-moment the start of a random job is estimated.
+ageing, delays, keys, slots and rates of limits and of the queue, partitions, failures, and in about every third fleet
+jobs that go on arriving. In every third fleet the jobs use resources of their workers, and there is one more worker:
+the only one with the label that one task requires in half of them. The workers have measured 150 jobs before. Then more
+jobs come, and at a random moment the start of a random job is estimated.
 
-An estimate is right if it is off by at most `PART` of the real wait or by `SECONDS`. The range of an estimate has nine
-of ten virtual runs; `in range` is the share of fleets whose job started within it.
+An estimate is right if it is off by at most `PART` of the real wait or by `SECONDS`. `in range` is the share of fleets
+whose job started within the range of the estimate, or at most half a second outside it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from treadle import App, Limit, Record, Retry, current
+from treadle import App, Limit, Record, Retry, Worker, current
 from treadle.admin import Estimate
 from treadle.testing import Simulation, simulate
 
@@ -61,6 +62,32 @@ class Found(NamedTuple):
         return self.real is not None and self.low - 0.5 <= self.real <= self.high + 0.5
 
 
+class Place:
+    """The labels and resources of one fleet, of every third one."""
+
+    def __init__(self, seed: int, slots: int) -> None:
+        chance = random.Random(f"{seed} place")
+        self.has = {"memory": chance.choice((4, 8, 16))}
+        self.uses: dict[str, dict[str, int]] = {
+            "middle": {"memory": chance.choice((1, 1, 2))},
+            "long": {"memory": chance.choice((1, 2, self.has["memory"]))},
+        }
+        self.requires: dict[str, list[str]] = {"long": ["site=far"]} if chance.random() < 0.5 else {}
+        self.slots = chance.choice((slots, 2 * slots))
+
+    async def one_more_worker(self, app: App, queues: list[str]) -> None:
+        worker = Worker(
+            app,
+            concurrency=self.slots,
+            name="far",
+            queues=queues,
+            labels={"site": "far"},
+            resources={"memory": 2 * self.has["memory"]},
+        )
+        async with worker:  # until the simulation ends
+            await asyncio.Event().wait()
+
+
 class Fleet:
     """The random choices of one seed."""
 
@@ -78,6 +105,7 @@ class Fleet:
         self.arrives = chance.random() < 1 / 3
         self.fails = chance.choice((0.0, 0.0, 0.1))
         self.queues = ("default", "other") if chance.random() < 0.3 else ("default",)
+        self.place = Place(seed, self.slots) if seed % 3 == 0 else None
         self.rules = self.limits()
         self.begun: dict[str, float] = {}  # job -> its first start
         self.now: Callable[[], float] = float
@@ -91,8 +119,10 @@ class Fleet:
 
     def _define(self, app: App, name: str) -> None:
         chance = random.Random(f"{self.seed} {name}")
+        uses = self.place.uses.get(name) if self.place is not None else None
+        requires = self.place.requires.get(name, ()) if self.place is not None else ()
 
-        @app.task(name=name)
+        @app.task(name=name, uses=uses, requires=requires)
         async def run() -> None:
             self.begun.setdefault(current().id, self.now())
             await asyncio.sleep(self.means[name] * chance.lognormvariate(-(self.spread**2) / 2, self.spread))
@@ -140,6 +170,8 @@ class Fleet:
         app, self.now = sim.app, sim.now
         for rule in self.rules:
             await app.limits.set(rule)
+        if self.place is not None:
+            sim.spawn("far", self.place.one_more_worker(app, list(self.queues)))
         first = await app.enqueue(self.specs(app, MEASURED))
         for job in first:
             await job.ended()
@@ -197,6 +229,9 @@ class Fleet:
 def measure(seed: int) -> Found | None:
     """One fleet; None if no job was left to ask about."""
     fleet = Fleet(seed)
+    options: dict[str, Any] = {"queues": list(fleet.queues)}
+    if fleet.place is not None:
+        options["resources"] = fleet.place.has
     simulate(
         fleet.app,
         fleet.live,
@@ -206,7 +241,7 @@ def measure(seed: int) -> Found | None:
         concurrency=fleet.slots,
         patience=86_400,
         shrink=False,
-        options={"queues": list(fleet.queues)},
+        options=options,
     )
     return fleet.found
 

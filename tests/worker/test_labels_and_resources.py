@@ -13,9 +13,10 @@ import pytest
 from tests.waiting import Signal
 from treadle import App, BadOption, Worker, current
 from treadle.core.model import Record
+from treadle.policy.claim_plan import TURN
 from treadle.testing import drain
 from treadle.testing.shows import shows
-from treadle.worker.capacity import TURN, Capacity
+from treadle.worker.capacity import Capacity
 from treadle.worker.session import WorkerSession
 from treadle.worker.turns import Turns
 
@@ -154,6 +155,17 @@ async def test_the_sum(app: App, load: Load, fits: None) -> None:
             assert row.version == 1, "claimed once: no job was given back"
 
 
+@shows("a worker with resources keeps queue order while its slots, not its resources, bound its claims")
+async def test_queue_order(app: App, load: Load, fits: None) -> None:
+    for name, uses in {"first": {"mb": 1}, "second": {"mb": 1}, "light": None, "last": {"mb": 1}}.items():
+        await load.task(app, name, uses=uses).enqueue()
+    async with Worker(app, concurrency=1, resources={"mb": 100}, grace=0):
+        for name in ("first", "second", "light", "last"):
+            await load.until(name)
+            load.end(name)
+    assert load.ran == ["first", "second", "light", "last"]
+
+
 async def test_one_gpu_for_several_tasks(app: App, load: Load, fits: None) -> None:
     tasks = [load.task(app, name, uses={"gpu": 1}) for name in ("one", "two", "three")]
     for each in tasks:
@@ -186,8 +198,8 @@ async def test_turns(app: App, load: Load, fits: None) -> None:
     async with Worker(app, concurrency=10, resources={"mb": 4}, grace=0) as worker:
         await load.until(*["small"] * 4)
         capacity, now = capacity_of(worker), [0.0]
-        capacity.waits.clear()
-        capacity._clock = lambda: now[0]
+        capacity.planner.waits.clear()
+        capacity.planner.clock = lambda: now[0]
         turns = Turns(capacity, session_of(worker).storage, ["default"])
         await large.enqueue()
         for _ in range(4):
@@ -219,16 +231,16 @@ async def test_no_turn_for_a_task_without_queued_jobs_or_behind_others(app: App,
         await load.until("small")
         capacity = capacity_of(worker)
         turns = Turns(capacity, session_of(worker).storage, ["default"])
-        capacity.waits["large"] = float("-inf")
+        capacity.planner.waits["large"] = float("-inf")
         await turns.look()
         assert not capacity.reserved
-        assert not capacity.waits
+        assert not capacity.planner.waits
         await large.enqueue()
         await small.options(priority=1).enqueue()
-        capacity.waits["large"] = float("-inf")
+        capacity.planner.waits["large"] = float("-inf")
         await turns.look()
         assert not capacity.reserved
-        assert list(capacity.waits) == ["large"]
+        assert list(capacity.planner.waits) == ["large"]
 
 
 @shows("the resources of a lost job are free when its function has ended, not when its lease has")

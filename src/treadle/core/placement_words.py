@@ -5,7 +5,8 @@ Workers tell with their heartbeats what the tasks of their code need, so the cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 
 from treadle.core.model import Presence
 from treadle.core.placement import Needs, required, similar
@@ -16,7 +17,12 @@ def lacking(workers: Sequence[Presence], task: str) -> str | None:
     needs = needs_of(workers, task)
     if needs is None or any(task in each.tasks for each in workers):
         return None
-    return never(needs, [each for each in workers if any(has.task == task for has in each.needs)])
+    return never(needs, coded(workers, task))
+
+
+def coded(workers: Sequence[Presence], task: str) -> list[Presence]:
+    """The workers that have the code of a task with needs, also if they cannot run it."""
+    return [each for each in workers if any(has.task == task for has in each.needs)]
 
 
 def needs_of(workers: Sequence[Presence], task: str) -> Needs | None:
@@ -25,12 +31,15 @@ def needs_of(workers: Sequence[Presence], task: str) -> Needs | None:
 
 
 def never(needs: Needs, coded: Sequence[Presence]) -> str | None:
+    """Why none of these workers can ever run the task, and which options change it; None: one can."""
+    why = obstacle(needs, coded)
+    return None if why is None else f"{why}: a worker started with {_options(needs)} runs it"
+
+
+def obstacle(needs: Needs, coded: Sequence[Presence]) -> str | None:
     """Why none of these workers can ever run the task; None: one can."""
     able = [each for each in coded if needs.unmet(dict(each.labels)) is None]
-    if not able:
-        return f"{unmet_by_all(needs, coded)}: a worker started with {_options(needs)} runs it"
-    over = too_large_for_all(needs, able)
-    return None if over is None else f"{over}: a worker started with {_options(needs)} runs it"
+    return too_large_for_all(needs, able) if able else unmet_by_all(needs, coded)
 
 
 def unmet_by_all(needs: Needs, workers: Sequence[Presence]) -> str:
@@ -64,11 +73,20 @@ def amount_of(worker: Presence, name: str) -> int:
     return next((has for resource, has, _ in worker.resources if resource == name), 0)
 
 
+def place_options(labels: Iterable[tuple[str, str]], resources: Iterable[tuple[str, int]]) -> list[str]:
+    """The options of `treadle worker` for these labels and resources."""
+    given = [("--label", f"{name}={value}" if value else name) for name, value in labels]
+    given += [("--resource", f"{name}={amount}") for name, amount in resources]
+    # A name that begins with a dash would be read as an option.
+    return [
+        word for option, text in given for word in ([f"{option}={text}"] if text.startswith("-") else [option, text])
+    ]
+
+
 def _options(needs: Needs) -> str:
-    """The options of `treadle worker` that give a worker what it needs."""
-    words = [f"--label {name}{f'={values[0]}' if values else ''}" for name, values in needs.requires]
-    words += [f"--resource {name}={amount}" for name, amount in needs.uses]
-    return " ".join(words)
+    """The options of `treadle worker` that give a worker what a task needs."""
+    labels = [(name, values[0] if values else "") for name, values in needs.requires]
+    return shlex.join(place_options(labels, needs.uses))
 
 
 def has_words(worker: Presence) -> str:

@@ -5,12 +5,13 @@ The row keeps the end of the wait in a checkpoint, with the round that it belong
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from msgspec.structs import replace
 
 from treadle.core.clock import moment_text
-from treadle.core.model import ARGUMENTS, Outcome, Pairs, Record, State
+from treadle.core.model import ARGUMENTS, Outcome, Pairs, Presence, Record, State
 from treadle.errors import BadOption
 from treadle.policy.judge import handed_back
 
@@ -50,11 +51,36 @@ def left_to_others(record: Record, outcome: Outcome, worker: str, until: float, 
     return replace(back, error=outcome.error)
 
 
-def words(record: Record) -> str | None:
-    """The words for a job that waits for another version of its task; None: it does not."""
+def released_by(record: Record) -> str | None:
+    """The worker that could not read the arguments of this job and left it to others; None: it does not wait for
+    another version."""
     if record.reason is None or not record.reason.startswith(MISFIT) or record.state is not State.READY:
         return None
-    worker, until = record.reason.removeprefix(MISFIT), waits_until(record)
+    return record.reason.removeprefix(MISFIT)
+
+
+def version_at(worker: Presence, task: str) -> str:
+    """Its version of a task; "" for a worker that does not tell, whose code is another one."""
+    at = worker.tasks.index(task)
+    return worker.versions[at] if at < len(worker.versions) else ""
+
+
+def is_left_by(record: Record, worker: Presence, workers: Iterable[Presence]) -> bool:
+    """Whether a worker has the version of the code that could not read the arguments of this job. `workers`: those that
+    are alive; the version of one that is not is unknown."""
+    by, task = released_by(record), record.job.task
+    if by is None or task not in worker.tasks:
+        return False
+    first = next((each for each in workers if each.worker == by and task in each.tasks), None)
+    known = "" if first is None else version_at(first, task)
+    return worker.worker == by or (known != "" and version_at(worker, task) == known)
+
+
+def words(record: Record) -> str | None:
+    """The words for a job that waits for another version of its task; None: it does not."""
+    worker, until = released_by(record), waits_until(record)
+    if worker is None:
+        return None
     end = "" if until is None else f" until {moment_text(until)}; then it fails"
     return (
         f"worker {worker} could not read its arguments and released it, uncounted: it waits for a worker with "

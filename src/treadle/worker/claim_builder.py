@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from treadle.core import defaults
 from treadle.core.model import Claim
 from treadle.errors import BadOption
+from treadle.policy.claim_plan import Plan, Rooms
 from treadle.tasks.core import BatchCore
 from treadle.tasks.options import name_of
-from treadle.worker.capacity import Plan, Rooms
 from treadle.worker.handoff import HandOff
 from treadle.worker.leader import LeaderElection
 from treadle.worker.parts import WorkerParts

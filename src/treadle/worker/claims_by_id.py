@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
-from treadle.worker.capacity import Rooms
+from treadle.policy.claim_plan import Rooms
 from treadle.worker.executor import Executor
 from treadle.worker.parts import WorkerParts
 

@@ -18,10 +18,10 @@ from treadle.core.events import Event
 from treadle.core.model import Record
 from treadle.errors import BadOption, ResourceFailed, StorageFull, StorageUnavailable, UnknownTask
 from treadle.health import HealthReporter, Probes
+from treadle.policy.claim_plan import Rooms
 from treadle.policy.retry import seconds
 from treadle.resources import Injector
 from treadle.storage.contract import Storage
-from treadle.worker.capacity import Rooms
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.pools import Executors
 from treadle.worker.health import WorkerHealth, WorkerStage

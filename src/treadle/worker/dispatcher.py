@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
 from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError
+from treadle.policy.claim_plan import Plan
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
-from treadle.worker.capacity import Plan
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executor import Executor

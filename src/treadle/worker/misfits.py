@@ -104,13 +104,7 @@ class Misfits:
         task, queue = record.job.task, record.job.queue
         own = self._version(task)
         return any(
-            task in each.tasks and queue in each.queues and _version_of(each, task) != own
+            task in each.tasks and queue in each.queues and misfits.version_at(each, task) != own
             for each in self._workers
             if each.worker != self._worker
         )
-
-
-def _version_of(worker: Presence, task: str) -> str:
-    """Its version of a task; "" for a worker that does not tell, whose code is another one."""
-    at = worker.tasks.index(task)
-    return worker.versions[at] if at < len(worker.versions) else ""

@@ -15,11 +15,12 @@ from treadle.errors import StorageError
 from treadle.execution.job_run import Site
 from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner
+from treadle.policy.claim_plan import Rooms
 from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs, with_blobs
 from treadle.worker import job_log
 from treadle.worker.backlog import BacklogMonitor
-from treadle.worker.capacity import Capacity, Rooms
+from treadle.worker.capacity import Capacity
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.claims_by_id import ClaimsById
 from treadle.worker.collector import Collector

@@ -73,6 +73,74 @@ async def the_slots_of_every_queue_are_taken(stage: Stage) -> AsyncIterator[Sent
 
 
 @situations.of_queue
+async def an_operator_paused_every_queue(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
+    await stage.job()
+    await stage.app.limits.set(Limit("queue", max_waiting=50))
+    await stage.app.limits.pause("queue")
+    yield "a", "Its queue 'default' is paused: `treadle limits resume queue` resumes it."
+
+
+@situations.of_queue
+async def a_queue_with_a_rule_of_its_own_while_every_queue_is_paused(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
+    await stage.job()
+    await stage.app.limits.set(Limit("queue:default", slots=5))
+    await stage.app.limits.set(Limit("queue", max_waiting=50))
+    await stage.app.limits.pause("queue")
+    yield "a", "It is next in its queue; a worker of 'default' will claim it shortly."
+
+
+@situations.of_queue
+async def every_queue_rests(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
+    await stage.job()
+    await stage.app.limits.set(Limit("queue", max_waiting=50))
+    await stage.app.limits.hold("queue", stage.clock() + 60, held=True)
+    yield (
+        "a",
+        f"Its queue 'default' rests until {stage.at(60)} because a job requested that (`Defer(limit=...)`, as "
+        "after a 429); it resumes by itself.",
+    )
+
+
+@situations.of_queue
+async def the_rate_of_every_queue_is_used_up(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
+    await stage.app.limits.set(Limit("queue", rate=1, per=100))
+    await stage.job("first")
+    await stage.claim()
+    await stage.job()
+    yield (
+        "a",
+        "It is queued, and the rate of its queue 'default' (1 start per 100 s) is used up; the next start is possible "
+        f"at {stage.at(100)}, in 100 s; `treadle limits set queue --rate 2 --per 100` doubles the rate.",
+    )
+
+
+@situations.of_queue
+async def the_slots_of_a_bounded_queue_are_taken(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
+    await stage.app.limits.set(Limit("queue:default", slots=1, max_waiting=1, when_full="drop_oldest"))
+    await stage.job("runs")
+    await stage.claim()
+    await stage.job()
+    yield (
+        "a",
+        f"Its queue 'default' runs 1 of at most 1 jobs at once: t runs has held it longest, on w1 since {START}; "
+        "`treadle limits set queue:default --slots 2 --max-waiting 1 --when-full drop_oldest` lets one more run.",
+    )
+
+
+@situations.of_queue
+async def next_in_a_full_queue(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.beat()
+    await stage.app.limits.set(Limit("queue:default", max_waiting=1))
+    await stage.job()
+    yield "a", "It is next in its queue; a worker of 'default' will claim it shortly."
+
+
+@situations.of_queue
 async def the_rate_of_the_queue_is_used_up(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.beat()
     await stage.app.limits.set(Limit("queue:default", rate=1, per=3600))

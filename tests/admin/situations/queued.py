@@ -207,6 +207,24 @@ async def a_worker_could_not_read_it(stage: Stage) -> AsyncIterator[Sentence]:
 
 
 @situations.add
+async def another_version_of_its_code_runs(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.job()
+    [row] = await stage.claim("a")
+    failed = Outcome(id="a", version=row.version, state=State.FAILED, attempt=1, error="BadArgument: x")
+    await stage.storage.settle([left_to_others(row, failed, "w1", stage.clock() + 600)])
+    await stage.beat(versions=("old",))
+    await stage.beat("w2", versions=("old",))
+    yield (
+        "a",
+        "It is queued, but worker w1 could not read its arguments and released it, uncounted: it waits for a "
+        f"worker with another version of task 't' until {stage.at(600)}; then it fails; `treadle worker --queues "
+        "default` with that code runs it.",
+    )
+    await stage.beat("w3", versions=("new",))
+    yield "a", f"It is next in its queue again, after worker 'w1' could not read its arguments; {CALM}"
+
+
+@situations.add
 async def its_own_parent_holds_the_slot(stage: Stage) -> AsyncIterator[Sentence]:
     gate = Gate()
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin.estimate.fleet import Extra
+from treadle.admin.estimate.crew import Extra
+from treadle.admin.estimate.models import model_for, options_of
 from treadle.admin.estimate.snapshot import Snapshot
 from treadle.admin.explain.wording import command, count, resume, set_limit, start_worker
 from treadle.core.limit_model import LimitUse
-from treadle.core.model import Record, State
+from treadle.core.model import Presence, Record, State
 from treadle.storage.row_rules import costs
 
-SLOTS = 20  # of a worker where none serves the queue yet: the default
+MODELS: Final = 2  # kinds of workers that are tried out for one queue
 
 
 class Option(Struct, frozen=True):
@@ -29,30 +32,47 @@ def of_job(copy: Snapshot, row: Record) -> Iterator[Option]:
     """The changes that may let this job start earlier."""
     if row.state is State.READY and row.queue_position is None and row.blocked_on is None:
         yield Option("it is queued now", _plain(command("jobs", "run-now", row.job.id)), Extra(now=True))
-    yield from _more_workers(copy, row.job.queue)
-    for key, _ in costs(row.job):
-        uses = {use.key: use for use in copy.limits}
-        use = uses.get(key) or uses.get(key.partition(":")[0])
-        if use is not None:
-            yield from _of_limit(use)
+    model = model_for(copy, row.job.queue, row.job.task, (row,))
+    if model is not None:
+        yield from _more_workers(model)
+    yield from _of_limits(copy, {key for key, _ in costs(row.job)})
 
 
 def of_queue(copy: Snapshot, queue: str) -> Iterator[Option]:
     """The changes that may empty this queue earlier."""
-    yield from _more_workers(copy, queue)
-    named = {f"queue:{queue}", "queue"}
-    named |= {key.partition(":")[0] for row in copy.rows if row.job.queue == queue for key, _ in row.job.limits}
-    for use in copy.limits:
-        if use.key in named:
-            yield from _of_limit(use)
+    rows = [row for row in copy.rows if row.job.queue == queue]
+    models = dict[tuple[str, ...], Presence]()
+    for task, _ in Counter(row.job.task for row in rows if row.job.task).most_common():
+        model = model_for(copy, queue, task, [row for row in rows if row.job.task == task])
+        if model is not None:
+            models.setdefault((*options_of(model), str(model.slots)), model)
+    for model in list(models.values())[:MODELS]:
+        yield from _more_workers(model)
+    yield from _of_limits(copy, {f"queue:{queue}"} | {key for row in rows for key, _ in row.job.limits})
 
 
-def _more_workers(copy: Snapshot, queue: str) -> Iterator[Option]:
-    slots = next((worker.slots for worker in copy.workers if queue in worker.queues), SLOTS)
-    start = _plain(start_worker(queue, "--concurrency", str(slots)))
+def _of_limits(copy: Snapshot, keys: Collection[str]) -> Iterator[Option]:
+    """The changes of the rules that these keys obey, each once. A rule of the key itself comes before that of the name
+    before the colon."""
+    uses, rules = {use.key: use for use in copy.limits}, dict[str, LimitUse]()
+    for key in sorted(keys):
+        use = uses.get(key) or uses.get(key.partition(":")[0])
+        if use is not None:
+            rules.setdefault(use.rule.name, use)
+    for use in rules.values():
+        yield from _of_limit(uses.get(use.rule.name, use))
+
+
+def _more_workers(model: Presence) -> Iterator[Option]:
+    [queue, *_] = model.queues
+    start = _plain(start_worker(queue, "--concurrency", str(model.slots), *options_of(model)))
+    place = [f"{name}={value}" if value else name for name, value in model.labels]
+    place += [f"{amount:,} {name}" for name, amount, _ in model.resources]
     for number in (1, 2):
-        what = f"{count(number, 'more worker')} with {count(slots, 'slot')}{' each' if number > 1 else ''}"
-        yield Option(what, start, Extra(workers=number, slots=slots))
+        each = " each" if number > 1 else ""
+        has = f" ({', '.join(place)})" if place else ""
+        what = f"{count(number, 'more worker')} with {count(model.slots, 'slot')}{each}{has}"
+        yield Option(what, start, Extra(workers=number, like=model))
 
 
 def _of_limit(use: LimitUse) -> Iterator[Option]:

@@ -9,60 +9,33 @@ import heapq
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.admin.estimate.crew import NOTHING, Extra, VirtualWorker, crew_of
 from treadle.admin.estimate.durations import Durations, RunTimes
-from treadle.admin.estimate.loading import chunk_of
+from treadle.admin.estimate.loading import chunk_of, refusing
 from treadle.admin.estimate.snapshot import Snapshot
-from treadle.core.limit_model import Limit, LimitChange, Resume
-from treadle.core.model import Claim, NewJob, Outcome, Record, State
+from treadle.core.limit_model import LimitChange, LimitUse, Resume
+from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.errors import QueueFull
+from treadle.policy.claim_plan import EVERY, TURN, Head
+from treadle.policy.misfits import released_by, waits_until
 from treadle.policy.retry import DEFAULT
 from treadle.storage.memory import MemoryStorage
+from treadle.storage.row_rules import order
 from treadle.storage.transfer import MoveState
 
 T = TypeVar("T")
 
 HORIZON: Final = 7 * 86_400.0  # virtual seconds that a run lasts at most
 STARTS: Final = 3_000  # jobs that start in one run at most: 0.3 s of CPU
-LEASE: Final = 1e9  # s: in a virtual run no worker is lost
-
-
-class Extra(Struct, frozen=True, kw_only=True):
-    """A change that a run tries out: more workers, other rules, limits that are resumed, a job that is due now."""
-
-    workers: int = 0
-    slots: int = 0  # of each of these workers
-    limits: tuple[Limit, ...] = ()
-    resumed: tuple[str, ...] = ()
-    now: bool = False
-
-
-NOTHING: Final = Extra()
-
-
-class _Worker:
-    """A virtual worker. Workers of one `kind` claim the same jobs."""
-
-    def __init__(self, name: str, queues: Sequence[str], tasks: Sequence[str], slots: int, starts_at: float) -> None:
-        self.name, self.queues, self.free, self.starts_at = name, tuple(queues), slots, starts_at
-        self.tasks: dict[str, tuple[int | None, float | None]] = dict.fromkeys(tasks, (None, None))
-        self.kind = self.queues, tuple(tasks)
-        self.turn = 0
-
-    def claim(self, number: int) -> Claim:
-        """Each queue gets an equal share; each claim begins with the next queue."""
-        self.turn = (self.turn + 1) % len(self.queues)
-        order = self.queues[self.turn :] + self.queues[: self.turn]
-        share = max(1, self.free // len(order))
-        queues = tuple((queue, share) for queue in order)
-        return Claim(worker=f"{self.name}#{number}", queues=queues, tasks=self.tasks, limit=self.free, lease=LEASE)
+UNSTARTED: Final = 100  # jobs that arrive in a queue of which none starts; further ones arrive when one does
 
 
 class VirtualFleet:
@@ -92,58 +65,70 @@ class VirtualFleet:
         self.starts = self.steps = 0
         self.cut = False
         self.open: dict[str, set[str]] = defaultdict(set)
-        self._workers = self._crew()
+        self.workers = crew_of(copy, extra, lambda: self.now)
+        self._heavy = {task for worker in self.workers for task in worker.uses}
+        self._of_heavy: dict[str, set[str]] = defaultdict(set)  # task with resources -> its jobs that do not run
+        self._look_at = math.inf
+        self._settling: set[str] = set()  # workers whose jobs have ended since the last claims
+        self._unstarted: dict[str, int] = defaultdict(int)  # queue -> jobs that have arrived since one has started
+        self._stopped: dict[str, Callable[[], None]] = {}  # queue -> lets jobs arrive again
+        self._fail_at_once: set[str] = set()  # jobs that no version could read in time
         self._load()
 
     # --- setting up
 
-    def _crew(self) -> list[_Worker]:
-        """The workers with a recent heartbeat, and the additional ones."""
-        copy, found = self._copy, list[_Worker]()
-        for each in copy.workers:
-            if each.age <= each.ttl / 9 + 1 and each.queues:
-                starts = copy.now + max(0.0, each.paused - each.age)
-                slots = 0 if each.draining else each.slots  # its running jobs end; it claims no more
-                found.append(_Worker(each.worker, each.queues, each.tasks, slots, starts))
-        like = [each for each in found if self._serves(each)]
-        tasks = like[0].tasks if like else dict.fromkeys(row.job.task for row in copy.rows)
-        queues = like[0].queues if like else tuple(dict.fromkeys(row.job.queue for row in copy.rows))
-        found += [
-            _Worker(f"more-{number}", queues, tuple(tasks), self._extra.slots, copy.now)
-            for number in range(self._extra.workers if queues else 0)
-        ]
-        return found
-
-    def _serves(self, worker: _Worker) -> bool:
-        row = next((row for row in self._copy.rows if row.job.id == self._watched), None)
-        return row is None or (row.job.queue in worker.queues and row.job.task in worker.tasks)
-
     def _load(self) -> None:
-        crew = {worker.name: worker for worker in self._workers}
+        crew = {worker.name: worker for worker in self.workers}
+        has = {name: dict(worker.unused) for name, worker in crew.items()}
         chunk = chunk_of(self._copy, set(crew), self._watched if self._extra.now else "")
         at_once(self._storage.load(chunk, MoveState(role="arrived", other="", move="estimate")))
         for carried in chunk.jobs:
             row = carried.record
             if row.state is State.READY and (row.queue_position is not None or row.blocked_on is not None):
                 self.open[row.job.queue].add(row.job.id)
+            if row.state is not State.RUNNING and row.job.task in self._heavy:
+                self._of_heavy[row.job.task].add(row.job.id)
             if row.state is State.RUNNING and row.due_at is None:
                 worker = crew.get((row.worker or "").rpartition("#")[0])
                 if worker is not None:
-                    worker.free -= 1
+                    worker.begins(row.job.task)
                 self._runs(row, worker, self._copy.now - (row.started_at or self._copy.now))
+            if (until := waits_until(row)) is not None and released_by(row) is not None:
+                self._at(max(self.now, until), self._gives_up(row.job.id))
+        if self._copy.partial and self._copy.rows:
+            self._hold_unseen(crew, has)
         self._change()
+
+    def _gives_up(self, id: str) -> Callable[[], None]:
+        """A job that waits for another version of its code fails with the next claim. That is no start."""
+
+        def fail() -> None:
+            if id != self._watched:
+                self._fail_at_once.add(id)
+                for worker in self.workers:
+                    worker.left_out.discard(id)
+
+        return fail
+
+    def _hold_unseen(self, crew: Mapping[str, VirtualWorker], has: Mapping[str, Mapping[str, int]]) -> None:
+        """Jobs of queues that the caller may not see hold resources, too, for as long as a run of its own."""
+        job = self._copy.rows[0].job
+        for name, worker in crew.items():
+            held = worker.hold_unseen(has[name])
+            if held:
+                self._at(self.now + self._times.draw(job.queue, job.task), partial(worker.gives_back, held))
 
     def _change(self) -> None:
         """Plan what happens by itself later, and make the changes that this run tries out."""
         names, extra = self._extra.resumed, self._extra
         changes: list[LimitChange] = [Resume(name, "paused") for name in names]
         if changes or extra.limits:
-            at_once(self._storage.set_limits([*changes, *extra.limits]))
+            at_once(self._storage.set_limits([*changes, *map(refusing, extra.limits)]))
         for use in self._copy.limits:
             for pause in use.pauses:
                 if pause.until is not None and use.key == use.rule.name:
                     self._at(pause.until, self._resumes(Resume(use.key, pause.why)))
-        for worker in self._workers:
+        for worker in self.workers:
             if worker.starts_at > self.now:
                 self._at(worker.starts_at, lambda: None)
         for queue, rate in self._copy.arriving.items():
@@ -179,37 +164,79 @@ class VirtualFleet:
         return True
 
     def _claims(self) -> None:
-        """Every worker with a free slot claims. Once a claim brought less than it asked for, workers of the same kind
-        would find nothing."""
-        idle = [worker for worker in self._workers if worker.free > 0 and worker.starts_at <= self.now]
+        """Every worker with a free slot claims, as long as its claims are full. Workers whose jobs have just ended come
+        first: they claim in the call that settles. Once a claim brought less than it asked for, another one for no more
+        tasks would find nothing."""
+        idle = [worker for worker in self.workers if worker.free > 0 and worker.starts_at <= self.now]
         self._chance.shuffle(idle)
+        idle.sort(key=lambda worker: worker.name not in self._settling)
+        self._settling.clear()
         nothing_for = set[object]()
         for worker in idle:
-            if worker.kind in nothing_for:
-                continue
-            claimed = at_once(self._storage.claim(worker.claim(next(self._number))))
-            if len(claimed.records) < worker.free:
-                nothing_for.add(worker.kind)
-                if claimed.next_in is not None:
-                    self._wakes(self.now + claimed.next_in)
-            worker.free -= len(claimed.records)
-            for row in claimed.records:
-                self._starts(row, worker)
+            while self._claim(worker, nothing_for):
+                pass
+        self._plans_look()
+
+    def _claim(self, worker: VirtualWorker, nothing_for: set[object]) -> bool:
+        """One claim. Returns whether another one follows at once."""
+        plan = worker.plan()
+        claim = worker.claim(plan, next(self._number))
+        kind = frozenset(worker.queues), frozenset(claim.tasks or ()), claim.running
+        if kind in nothing_for:
+            return worker.answered(plan, [])
+        claimed = at_once(self._storage.claim(claim))
+        if len(claimed.records) < plan.limit:
+            nothing_for.add(kind)
+            if claimed.next_in is not None:
+                self._wakes(self.now + claimed.next_in)
+        for row in claimed.records:
+            self._starts(row, worker)
+        return worker.answered(plan, [row.job.task for row in claimed.records])
+
+    def _plans_look(self) -> None:
+        """Plan the next look for turns of large jobs, while anything else can happen."""
+        since = [moment for worker in self.workers for task, moment in worker.waits() if self._of_heavy.get(task)]
+        if since and self._events:
+            moment = max(self.now + EVERY, min(since) + TURN + EVERY / 2)
+            if moment < self._look_at or self._look_at <= self.now:
+                self._look_at = moment
+                self._at(moment, self._looks)
+
+    def _looks(self) -> None:
+        for worker in self.workers:
+            worker.look(self._heads)
+
+    def _heads(self, tasks: Iterable[str]) -> list[Head]:
+        """The first queued job of each of these tasks, by queue."""
+        found: dict[tuple[str, str], Head] = {}
+        for row in self.rows(id for task in tasks for id in self._of_heavy.get(task, ())):
+            if row.state is State.READY and row.queue_position is not None:
+                head = Head(row.job.task, row.job.queue, order(row))
+                key = head.task, head.queue
+                if key not in found or head.turn < found[key].turn:
+                    found[key] = head
+        return list(found.values())
 
     def _wakes(self, moment: float) -> None:
         if self.now < moment < self._wake or self._wake <= self.now:
             self._wake = max(moment, self.now + 0.001)
             self._at(self._wake, lambda: None)
 
-    def _starts(self, row: Record, worker: _Worker) -> None:
+    def _starts(self, row: Record, worker: VirtualWorker) -> None:
         self.starts += 1
+        worker.begins(row.job.task)
+        self._unstarted[row.job.queue] = 0
+        if (arrives := self._stopped.pop(row.job.queue, None)) is not None:
+            arrives()
+        if row.job.task in self._heavy:
+            self._of_heavy[row.job.task].discard(row.job.id)
         self.open[row.job.queue].discard(row.job.id)
         self.begun.setdefault(row.job.id, self.now)
         self._runs(row, worker, 0.0)
 
-    def _runs(self, row: Record, worker: _Worker | None, elapsed: float) -> None:
+    def _runs(self, row: Record, worker: VirtualWorker | None, elapsed: float) -> None:
         queue, task = row.job.queue, row.job.task
-        if row.function_done:
+        if row.function_done or row.job.id in self._fail_at_once:
             left = 0.0
         elif elapsed > 0:
             left = self._times.rest(queue, task, elapsed)
@@ -218,16 +245,19 @@ class VirtualFleet:
         self.ended.setdefault(row.job.id, self.now + left)
         self._at(self.now + left, lambda: self._ends(row, worker))
 
-    def _ends(self, row: Record, worker: _Worker | None) -> None:
+    def _ends(self, row: Record, worker: VirtualWorker | None) -> None:
         job, attempt = row.job, row.attempt + 1
         out = Outcome(id=job.id, version=row.version, state=State.SUCCEEDED, attempt=attempt)
         fails = self._durations.retried(job.queue, job.task)
         if fails and job.id != self._watched and self._chance.random() < fails:
             delay = max(0.001, DEFAULT.delay(attempt, self._chance.random()))
             out = replace(out, state=State.READY, delay=delay)
+            if job.task in self._heavy:
+                self._of_heavy[job.task].add(job.id)
         at_once(self._storage.settle([out]))
         if worker is not None:
-            worker.free += 1
+            worker.ends(job.task)
+            self._settling.add(worker.name)
 
     # --- arriving
 
@@ -239,20 +269,25 @@ class VirtualFleet:
             with suppress(QueueFull):  # a full queue refuses it in the run, too
                 at_once(self._storage.enqueue([fresh]))
                 self.open[job.queue].add(fresh.id)
-            self._arrives(rate, examples)
+                if job.task in self._heavy:
+                    self._of_heavy[job.task].add(fresh.id)
+            self._unstarted[job.queue] += 1
+            if self._unstarted[job.queue] >= UNSTARTED:  # a claim looks at each job of a queue that is paused
+                self._stopped[job.queue] = lambda: self._arrives(rate, examples)
+            else:
+                self._arrives(rate, examples)
 
         self._at(self.now + self._chance.expovariate(rate), arrive)
 
     # --- looking
 
-    def blocked(self) -> dict[str, int]:
-        """The number of blocked jobs by limit."""
-        return {use.key: use.blocked for use in at_once(self._storage.limits()) if use.blocked}
+    def rows(self, ids: Iterable[str]) -> list[Record]:
+        """The rows of these jobs now."""
+        return [row for row in at_once(self._storage.get(list(ids))) if row is not None]
 
-    @property
-    def free(self) -> int:
-        """Free slots of all workers."""
-        return sum(max(0, worker.free) for worker in self._workers)
+    def limits(self) -> tuple[LimitUse, ...]:
+        """The limits and their use now."""
+        return at_once(self._storage.limits())
 
 
 def at_once(call: Coroutine[Any, Any, T]) -> T:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from treadle.admin.estimate import changes
+from treadle.admin.estimate.bottleneck import Waits, never_starts
+from treadle.admin.estimate.crew import NOTHING, Extra
 from treadle.admin.estimate.durations import Durations
-from treadle.admin.estimate.fleet import NOTHING, STARTS, Extra, VirtualFleet
+from treadle.admin.estimate.fleet import STARTS, VirtualFleet
 from treadle.admin.estimate.model import Change, Estimate, QueuePlan, Range, range_of
 from treadle.admin.estimate.snapshot import AHEAD, Snapshot
 from treadle.admin.explain import MOST_AHEAD
-from treadle.core.model import Record, State
+from treadle.core.model import Presence, Record, State
+from treadle.core.placement_words import needs_of
+from treadle.policy.misfits import released_by
+from treadle.storage.row_rules import order
 
 CPU: Final = 0.6  # s that one estimate takes at most
 SHARE: Final = 0.5  # of it for the situation as it is
 MOST, TRIES = 40, 5  # runs of the situation, and of each change, at most
 GAIN, SECONDS = 0.05, 1.0  # share and seconds that a change must save to be named
 CHANGES: Final = 5  # changes that are named
-LOOK: Final = 8  # steps of a run between two looks at what the jobs wait for
 
 Moments = list[float | None]
 Run = Callable[[int, Extra], float | None]
@@ -35,8 +39,10 @@ def estimate(copy: Snapshot, row: Record, explanation: str, reach: tuple[str, ..
     def run(seed: int, extra: Extra) -> float | None:
         fleet = VirtualFleet(copy, durations, seed, extra, id)
         if not fleet.run(lambda fleet: id in fleet.ended):
-            watch.cut |= fleet.cut
-            return copy.now + (fleet.now - copy.now) * scale if fleet.cut else None
+            if not fleet.cut or never_starts(fleet, copy, id):
+                return None
+            watch.cut = True
+            return copy.now + (fleet.now - copy.now) * scale
         begun = fleet.begun.get(id, copy.now)
         begun = copy.now + (begun - copy.now) * scale
         if extra is NOTHING:
@@ -44,14 +50,14 @@ def estimate(copy: Snapshot, row: Record, explanation: str, reach: tuple[str, ..
         return begun
 
     moments = watch.repeat(run, NOTHING, MOST, SHARE)
-    start = _range(moments)
+    start = _range(moments, copy.now)
     options = tuple(changes.of_job(copy, row)) if row.state is not State.RUNNING else ()
     return Estimate(
         id=id,
         at=copy.now,
         explanation=explanation,
         start=None if row.state is State.RUNNING else start,
-        end=range_of(list(ends.values())) if start is not None and ends else None,
+        end=range_of(list(ends.values()), copy.now) if start is not None and ends else None,
         ahead=sum(_is_ahead(each, row) for each in copy.rows),
         left_out=copy.left_out,
         simulations=len(moments),
@@ -63,14 +69,14 @@ def estimate(copy: Snapshot, row: Record, explanation: str, reach: tuple[str, ..
 def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
     """The near future of a queue. Blocks for `CPU` seconds at most: call it in a thread."""
     watch, durations, scale = _Watch(), Durations(copy.metrics, reach), _scale(copy, queue)
-    seen = _Seen(queue)
+    seen = Waits(copy, queue)
     waiting = sum(_waits(row, queue) for row in copy.rows)
 
     def run(seed: int, extra: Extra) -> float | None:
         fleet = VirtualFleet(copy, durations, seed, extra)
         drained = fleet.run(seen.is_empty if extra is NOTHING else lambda fleet: not fleet.open[queue])
         if extra is NOTHING:
-            seen.count(fleet, copy.now)
+            seen.count(fleet, copy.now, drained)
         passed = (fleet.now - copy.now) * scale
         if fleet.cut:  # it goes on as in this part of it
             gone = waiting - len(fleet.open[queue])
@@ -78,16 +84,11 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
         return copy.now + passed if drained else None
 
     moments = watch.repeat(run, NOTHING, MOST, SHARE)
-    empty = _range(moments)
+    empty = _range(moments, copy.now)
     each = next((each for each in copy.glance.queues if each.name == queue), None)
-    serving = [
-        worker
-        for worker in copy.workers
-        if queue in worker.queues and worker.age <= worker.ttl / 9 + 1 and not worker.draining
-    ]
-    slots, arriving = sum(worker.slots for worker in serving), copy.arriving.get(queue, 0.0)
     tasks = [row.job.task for row in (*copy.rows, *copy.recent) if row.job.queue == queue]
-    mean = sum(durations.mean(queue, task) for task in tasks) / len(tasks) if tasks else None
+    serving = [worker for worker in copy.workers if _runs_jobs_of(worker, queue, tasks)]
+    arriving = copy.arriving.get(queue, 0.0)
     return QueuePlan(
         queue=queue,
         at=copy.now,
@@ -96,10 +97,10 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
         blocked=each.blocked if each else 0,
         scheduled=each.scheduled if each else 0,
         workers=len(serving),
-        slots=slots,
+        slots=sum(worker.slots for worker in serving),
         arriving=arriving,
         leaving=seen.leaving,
-        utilisation=arriving * mean / slots if mean is not None and slots else None,
+        utilisation=_utilisation(arriving, queue, tasks, serving, durations),
         empty=empty,
         bottleneck=seen.bottleneck,
         left_out=copy.left_out,
@@ -107,6 +108,31 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
         changes=_worthwhile(watch, run, tuple(changes.of_queue(copy, queue)), moments, copy.now),
         assumptions=tuple(_assumptions(copy, durations)),
     )
+
+
+def _runs_jobs_of(worker: Presence, queue: str, tasks: Collection[str]) -> bool:
+    """Whether a worker claims jobs of this queue now, and has one of its tasks."""
+    claims = worker.age <= worker.ttl / 9 + 1 and worker.paused <= worker.age and not worker.draining
+    return claims and queue in worker.queues and (not tasks or any(task in worker.tasks for task in tasks))
+
+
+def _utilisation(
+    arriving: float, queue: str, tasks: Sequence[str], serving: Sequence[Presence], durations: Durations
+) -> float | None:
+    """The share of the slots that the arriving jobs keep busy, or of the resource of which they use the largest
+    share."""
+    slots = sum(worker.slots for worker in serving)
+    if not tasks or not slots:
+        return None
+    busy: dict[str, float] = defaultdict(float)  # resource -> seconds of an average run, times its amount; "": slots
+    has = Counter({"": slots})
+    for task in tasks:
+        mean, needs = durations.mean(queue, task) / len(tasks), needs_of(serving, task)
+        for name, amount in ("", 1), *(needs.uses if needs is not None else ()):
+            busy[name] += mean * amount
+    for worker in serving:
+        has.update({name: amount for name, amount, _ in worker.resources})
+    return max(arriving * seconds / has[name] for name, seconds in busy.items() if has[name])
 
 
 class _Watch:
@@ -125,38 +151,6 @@ class _Watch:
         return found
 
 
-class _Seen:
-    """A queue in the runs without a change: what its jobs waited for, and how many started."""
-
-    def __init__(self, queue: str) -> None:
-        self._queue, self._waits = queue, Counter[str]()
-        self._starts, self._seconds = 0, 0.0
-
-    def is_empty(self, fleet: VirtualFleet) -> bool:
-        """Note now and then what the jobs wait for, then say whether none does."""
-        left = len(fleet.open[self._queue])
-        if left and not fleet.steps % LOOK:
-            blocked = fleet.blocked()
-            self._waits.update(blocked)
-            queued = max(0, left - sum(blocked.values()))
-            self._waits["" if fleet.free <= 0 else f"queue:{self._queue}"] += queued
-        return not left
-
-    def count(self, fleet: VirtualFleet, began: float) -> None:
-        self._starts, self._seconds = self._starts + fleet.starts, self._seconds + fleet.now - began
-
-    @property
-    def leaving(self) -> float | None:
-        return self._starts / self._seconds if self._seconds > 0 else None
-
-    @property
-    def bottleneck(self) -> str | None:
-        if not +self._waits:
-            return None
-        [(what, _)] = self._waits.most_common(1)
-        return f"the limit {what!r}" if what else "the slots of its workers"
-
-
 def _worthwhile(
     watch: _Watch,
     run: Run,
@@ -169,7 +163,7 @@ def _worthwhile(
     for number, option in enumerate(options, 1):
         share = SHARE + (1 - SHARE) * number / len(options)
         moments = watch.repeat(run, option.extra, min(TRIES, len(before)), share)
-        then, was = _range(moments), _range(before[: len(moments)])
+        then, was = _range(moments, now), _range(before[: len(moments)], now)
         if option.extra.workers > 1:  # more of the same must save more than one of them
             was = workers[-1]
         elif option.extra.workers:
@@ -184,10 +178,10 @@ def _saves(then: Range, was: Range | None, now: float) -> bool:
     return was is None or was.median - then.median >= max(SECONDS, GAIN * (was.median - now))
 
 
-def _range(moments: Moments) -> Range | None:
+def _range(moments: Moments, now: float) -> Range | None:
     """The range of these moments; None if it does not happen in half of the runs."""
     known = [moment for moment in moments if moment is not None]
-    return range_of(known) if known and 2 * len(known) > len(moments) else None
+    return range_of(known, now) if known and 2 * len(known) > len(moments) else None
 
 
 def _waits(row: Record, queue: str) -> bool:
@@ -198,13 +192,21 @@ def _waits(row: Record, queue: str) -> bool:
 
 
 def _is_ahead(each: Record, row: Record) -> bool:
-    return each.queue_position is not None and each.job.queue == row.job.queue and each.job.id != row.job.id
+    if each.queue_position is None or each.job.queue != row.job.queue or each.job.id == row.job.id:
+        return False
+    return row.queue_position is None or order(each) < order(row)
 
 
 def _scale(copy: Snapshot, queue: str) -> float:
     """By how much longer the queue is than what was simulated of it."""
     read = sum(row.queue_position is not None and row.job.queue == queue for row in copy.rows)
     return 1 + copy.left_out / max(1, read)
+
+
+def _unknown_code(row: Record, copy: Snapshot) -> str | None:
+    """The worker that could not read this job, if it is not alive: its version is unknown."""
+    by = released_by(row)
+    return by if by is not None and all(worker.worker != by for worker in copy.workers) else None
 
 
 def _assumptions(copy: Snapshot, durations: Durations, cut: bool = False) -> Iterator[str]:
@@ -216,6 +218,10 @@ def _assumptions(copy: Snapshot, durations: Durations, cut: bool = False) -> Ite
         yield "jobs go on arriving as in the last minutes, and run as long as measured"
     else:
         yield "no further jobs arrive ahead of it, and jobs run as long as measured"
+    if copy.partial and any(worker.resources for worker in copy.workers):
+        yield "jobs of other queues, which are not shown here, use their resources for as long as one run"
+    for by in sorted({by for row in copy.rows if (by := _unknown_code(row, copy)) is not None})[:1]:
+        yield f"worker {by!r} could not read some jobs and is gone; the code of the other workers is another one"
     if copy.left_out:
         yield f"{copy.left_out:,} further jobs take as long as those that were simulated"
     if copy.left_out + AHEAD >= MOST_AHEAD:

@@ -24,7 +24,7 @@ def chunk_of(copy: Snapshot, crew: Collection[str], at_once: str = "") -> Chunk:
     uses = [use for use in copy.limits if use.key == use.rule.name]
     return Chunk(
         jobs=jobs,
-        rules=tuple(LimitFacts(name=use.key, set=_rule(use), pauses=use.pauses) for use in uses),
+        rules=tuple(LimitFacts(name=use.key, set=_behind(use), pauses=use.pauses) for use in uses),
         rates=tuple(rate for use in copy.limits if (rate := _rate(use, copy.now)) is not None),
     )
 
@@ -45,13 +45,16 @@ def _edges(row: Record, rows: dict[str, Record]) -> Iterator[Edge]:
             yield Edge(up, row.version, True)
 
 
-def _rule(use: LimitUse) -> Limit | None:
-    """The rule that acts when nothing pauses the limit. A run sheds no job: it asks when jobs start, not whether."""
+def _behind(use: LimitUse) -> Limit | None:
+    """The rule that acts when nothing pauses the limit."""
     rule = use.behind if use.pauses else use.rule
-    if rule is None or rule.when_full == "refuse":
-        return rule
-    found = replace(rule, max_waiting=None, when_full="refuse")
-    return None if found.empty else found
+    found = None if rule is None else refusing(rule)
+    return None if found is None or found.empty else found
+
+
+def refusing(rule: Limit) -> Limit:
+    """The rule in a virtual run, which sheds no job: it asks when jobs start, not whether."""
+    return rule if rule.when_full == "refuse" else replace(rule, max_waiting=None, when_full="refuse")
 
 
 def _unseen(copy: Snapshot) -> Iterator[Record]:

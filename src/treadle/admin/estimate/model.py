@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
+
+WIDER: Final = (
+    2.0  # virtual runs agree more than real ones: only 79 % of the starts in `bench eta` lay within their range
+)
 
 
 class Range(Struct, frozen=True):
-    """When something happens: in nine of ten virtual runs between `low` and `high`, in half of them by `median`."""
+    """When something happens: in half of the virtual runs by `median`.
+
+    low, high  twice as far from the median as the bounds within which nine of ten virtual runs are, and not before now.
+               Of 98 jobs in the fleets of `bench eta`, 89 % started in between
+    """
 
     low: float
     median: float
@@ -57,10 +67,11 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
 
     queue, at     the queue, and the time of the plan
     queued, running, blocked, scheduled  its jobs now; numbers of 10,000 may be more
-    workers, slots  those that can run its jobs, without silent and paused workers
+    workers, slots  those that can run one of its tasks, without silent, paused and replaced workers
     arriving      jobs a second that enter it: the median of the last minutes
     leaving       jobs a second that start while jobs are queued, at most
-    utilisation   share of the slots that its arriving jobs keep busy; above 1 it falls behind
+    utilisation   share of the slots that its arriving jobs keep busy, or of the resource of which they use the largest
+                  share; above 1 it falls behind
     empty         when no job of it is queued or blocked; None: not by itself
     bottleneck    what its jobs wait for most, as words
     """
@@ -84,10 +95,13 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
     assumptions: tuple[str, ...] = ()
 
 
-def range_of(moments: list[float]) -> Range:
-    """The range of these moments; there is at least one."""
+def range_of(moments: list[float], now: float) -> Range:
+    """The range of these moments; there is at least one. None of them is before `now`."""
     found = sorted(moments)
     last = len(found) - 1
-    return Range(
-        found[round(last * 0.05)], found[last // 2] / 2 + found[(last + 1) // 2] / 2, found[round(last * 0.95)]
+    low, median, high = (
+        found[round(last * 0.05)],
+        found[last // 2] / 2 + found[(last + 1) // 2] / 2,
+        found[round(last * 0.95)],
     )
+    return Range(max(now, median - WIDER * (median - low)), median, median + WIDER * (high - median))

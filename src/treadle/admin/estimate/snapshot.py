@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence, Record
+from treadle.core.placement_words import needs_of
 from treadle.core.query_model import Glance, MetricsRow, Query
 from treadle.errors import TreadleError
+from treadle.policy import misfits
 from treadle.storage.contract import Storage
 
 AHEAD: Final = 1_500  # queued jobs of its own queue that are simulated
@@ -44,6 +46,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     arriving  jobs a second that entered each queue in the last minutes, as a median
     recent    new jobs, as examples of what arrives
     left_out  queued jobs of the main queue, before the job, that were not read
+    partial   running jobs of other queues were not read
     """
 
     now: float
@@ -53,6 +56,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     arriving: dict[str, float] = {}
     recent: tuple[Record, ...] = ()
     left_out: int = 0
+    partial: bool = False
 
     @property
     def workers(self) -> tuple[Presence, ...]:
@@ -80,6 +84,9 @@ class Copying:
         if row.queue_position is None:  # it comes behind those that are queued now, unless its priority is higher
             before = Query(order="queue", queue=row.job.queue)
         read = await self._read(before, AHEAD)
+        needs = needs_of(glance.workers, row.job.task)
+        if needs is not None and needs.uses and read < AHEAD:  # jobs behind it start first while it has no room
+            await self._read(Query(order="queue", queue=row.job.queue), read + OTHERS)
         await self._upstreams(row)
         missing = max(0, (ahead if row.queue_position is not None else _queued(glance, row.job.queue)) or 0) - read
         return await self._whole(row.job.queue, queues, glance, max(0, missing))
@@ -108,6 +115,7 @@ class Copying:
             arriving=arriving,
             recent=tuple(map(_light, recent)),
             left_out=left_out,
+            partial=self._bound or bool(self._reach),
         )
 
     def _queues(self, main: str, glance: Glance) -> list[str]:
@@ -186,4 +194,5 @@ def _queued(glance: Glance, queue: str) -> int:
 def _light(row: Record) -> Record:
     """The row without what only its run needs."""
     job = replace(row.job, payload="[]", headers=(), labels=(), retry=None, reach=())
-    return replace(row, job=job, result=None, value=None, error=None, checkpoints=(), note=None)
+    ends = tuple(pair for pair in row.checkpoints if pair[0] == misfits.UNTIL)
+    return replace(row, job=job, result=None, value=None, error=None, checkpoints=ends, note=None)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.limited import closed, full
-from treadle.admin.explain.queued import able_to_run, serve
+from treadle.admin.explain.placement import placed
 from treadle.admin.explain.wording import count, start_worker
+from treadle.admin.explain.workers import able_to_run, serve
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.storage.row_rules import costs
 
@@ -42,7 +43,9 @@ def _workers(facts: Facts) -> Iterator[str]:
     if queue == SYSTEM_QUEUE:
         return
     serving = serve(facts)
-    if not serving:
+    if (lacks := placed(facts)) is not None:
+        yield lacks
+    elif not serving:
         yield f"no worker serves its queue {queue!r}: {start_worker(queue)} starts one"
     elif not able_to_run(serving, facts):
         yield f"no worker of {queue!r} has the task {task!r}"

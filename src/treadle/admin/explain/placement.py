@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treadle.admin.explain.facts import Facts
-from treadle.admin.explain.wording import count
+from treadle.admin.explain.wording import count, start_worker
+from treadle.admin.explain.workers import able_to_read, claims, free_amounts, kept_for, short_of
 from treadle.core.model import Presence
 from treadle.core.placement import Needs
-from treadle.core.placement_words import amount_of, lacking, needs_of
+from treadle.core.placement_words import amount_of, lacking, needs_of, place_options
 
 
 def placed(facts: Facts) -> str | None:
     """Why no live worker has the place for the job: no labels, never the resources, or not now. None: one has, or its
-    task needs nothing."""
+    task needs nothing, or no worker claims anything now."""
     workers, task = facts.glance.workers, facts.row.job.task
     if facts.row.function_done:
         return None
@@ -28,20 +29,34 @@ def placed(facts: Facts) -> str | None:
     if not able:
         return lacking(workers, task)
     served = [each for each in able if facts.row.job.queue in each.queues]
-    return _not_now(needs, served) if served else None
+    claiming = [each for each in able_to_read(served, facts) if claims(each)]
+    return _not_now(needs, claiming, facts) if claiming else None
 
 
-def _not_now(needs: Needs, able: Sequence[Presence]) -> str | None:
-    """The resource that is in use on each of these workers, which could run it."""
+def _not_now(needs: Needs, able: Sequence[Presence], facts: Facts) -> str | None:
+    """The resource that is in use, or kept free for another task, on each of these workers, which could run it."""
     short: list[tuple[Presence, str, int]] = []
     for each in able:
-        free = {name: has - used for name, has, used in each.resources}
-        if (excess := needs.excess(free)) is None:
+        if (name := short_of(each, facts)) is None:
             return None
-        short.append((each, excess[0], free.get(excess[0], 0)))
+        short.append((each, name, max(0, free_amounts(each).get(name, 0))))
     worker, name, free_now = max(short, key=lambda each: each[2])
     amount = dict(needs.uses)[name]
     whose = f"worker {worker.worker!r}" if len(able) == 1 else f"the freest of {count(len(able), 'worker')}"
+    said = f"it needs {amount:,} {name}: {whose} has {free_now:,} of {amount_of(worker, name):,} free"
+    more = start_worker(
+        facts.row.job.queue, *place_options(worker.labels, [(name, has) for name, has, _ in worker.resources])
+    )
+    return f"{said}{_kept(worker, short, needs, name)}; {more} adds as much"
+
+
+def _kept(worker: Presence, short: Sequence[tuple[Presence, str, int]], needs: Needs, name: str) -> str:
+    """The words for resources that the freest worker, or another one, keeps free."""
     turn = next((each for each, _, _ in short if each.reserved == needs.task), None)
-    kept = "" if turn is None else f"; worker {turn.worker!r} starts nothing smaller until there is room for it"
-    return f"it needs {amount:,} {name}: {whose} has {max(0, free_now):,} of {amount_of(worker, name):,} free{kept}"
+    if turn is not None:
+        return f"; worker {turn.worker!r} starts nothing smaller until there is room for it"
+    if not (other := kept_for(worker, needs.task)):
+        return ""
+    its = needs_of([worker], other)
+    size = "" if its is None or name not in dict(its.uses) else f", which needs {dict(its.uses)[name]:,}"
+    return f", and worker {worker.worker!r} keeps room for {other!r}{size}"

@@ -11,6 +11,16 @@ from treadle.admin.explain.facts import Facts, declined_by, lost_by
 from treadle.admin.explain.limited import own_parent
 from treadle.admin.explain.placement import placed
 from treadle.admin.explain.wording import at, count, jobs, lasting, named, start_worker, worker_of
+from treadle.admin.explain.workers import (
+    able_to_read,
+    able_to_run,
+    claims,
+    free_slots,
+    is_silent,
+    pauses,
+    serve,
+    short_of,
+)
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence, Record
 from treadle.policy import misfits
@@ -36,19 +46,21 @@ def queued(facts: Facts, no_room: bool = False) -> str:
         several = f"none of the {len(serving)} workers" if len(serving) > 1 else "the only worker"
         has = "has" if len(serving) > 1 else "does not have"
         return f"It is queued, and {several} of {queue!r} {has} the task {task!r}."
-    if (misfit := misfits.words(row)) is not None:
+    if (misfit := misfits.words(row)) is not None and not (able := able_to_read(able, facts)):
         return f"It is queued, but {misfit}; {start_worker(queue)} with that code runs it."
     if (held_up := _held_up(able, facts)) is not None:
         return f"It is queued, but {held_up}."
     able = [worker for worker in able if claims(worker)]
-    free = sum(_free(worker, facts) for worker in able)
+    roomy = [worker for worker in able if short_of(worker, facts) is None]
+    free = sum(free_slots(worker, facts) for worker in roomy)
+    room = " with room for it" if len(roomy) < len(able) else ""
     if facts.ahead:
         place = f"It is queued behind {jobs(facts.ahead)} in queue {queue!r}{_turn(facts)}"
         if free <= 0:
-            return f"{place}; {_full(able, facts)}."
-        return f"{place}; {count(len(able), 'worker')} can run it, with {count(free, 'free slot')}."
+            return f"{place}; {_full(roomy, facts, room)}."
+        return f"{place}; {count(len(roomy), 'worker')} can run it, with {count(free, 'free slot')}."
     if free <= 0:
-        return f"It is next in its queue; {_full(able, facts, ' that can run it')}."
+        return f"It is next in its queue; {_full(roomy, facts, room or ' that can run it')}."
     return f"It is next in its queue{_again(row)}{'' if no_room else f'; a worker of {queue!r} will claim it shortly'}."
 
 
@@ -57,43 +69,9 @@ def _again(row: Record) -> str:
         return f" again, after worker {worker!r} declined it (accept=)"
     if (worker := lost_by(row)) is not None:
         return f" again, after worker {worker!r} lost it"
+    if (worker := misfits.released_by(row)) is not None:
+        return f" again, after worker {worker!r} could not read its arguments"
     return ""
-
-
-def serve(facts: Facts) -> list[Presence]:
-    """The workers that claim from its queue. Any worker may maintain the storage, and only one of them does."""
-    queue = facts.row.job.queue
-    return [worker for worker in facts.glance.workers if queue in worker.queues or queue == SYSTEM_QUEUE]
-
-
-def able_to_run(serving: Sequence[Presence], facts: Facts) -> list[Presence]:
-    """Those of the workers that have the task, which the ending of a job and Treadle's own jobs do not need."""
-    row = facts.row
-    return [
-        worker
-        for worker in serving
-        if row.job.task in worker.tasks or row.job.queue == SYSTEM_QUEUE or row.function_done
-    ]
-
-
-def claims(worker: Presence) -> bool:
-    """Whether it claims jobs now: its heartbeats come, no throttle pauses it, and it is not being replaced."""
-    return not is_silent(worker) and not _pauses(worker) and not worker.draining
-
-
-def _free(worker: Presence, facts: Facts) -> int:
-    """The free slots of a worker. Its own figures are as old as its heartbeat; the rows are current."""
-    runs = sum(worker_of(row) == worker.worker for row in facts.running)
-    return max(0, worker.slots - max(runs, worker.running))
-
-
-def is_silent(worker: Presence) -> bool:
-    """Whether a heartbeat is overdue: one comes every third of a lease, and `ttl` is three leases."""
-    return worker.age > worker.ttl / 9 + 1
-
-
-def _pauses(worker: Presence) -> bool:
-    return worker.paused > worker.age
 
 
 def _turn(facts: Facts) -> str:
@@ -142,7 +120,7 @@ def _held_up(able: Sequence[Presence], facts: Facts) -> str | None:
         start = start_worker(facts.row.job.queue)
         return f"{which} {what} replaced ({heard[0].draining}); {start} starts another one"
     heard = [worker for worker in heard if not worker.draining]
-    if all(_pauses(worker) for worker in heard):
+    if all(pauses(worker) for worker in heard):
         which = f"all {len(heard)} workers that can run it" if len(heard) > 1 else f"worker {heard[0].worker!r}"
         ends = min(now - worker.age + worker.paused for worker in heard)
         return f"{which} may claim nothing because of a throttle, until {at(ends)}, in {lasting(ends - now)}"

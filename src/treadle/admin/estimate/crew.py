@@ -1,0 +1,151 @@
+"""Virtual workers: each claims what a real one with its labels, resources and code would claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.admin.estimate.snapshot import Snapshot
+from treadle.core.limit_model import Limit
+from treadle.core.model import Claim, Presence, Record
+from treadle.policy.claim_plan import ClaimPlanner, Head, Offer, Plan, Uses, less
+from treadle.policy.misfits import is_left_by, released_by
+
+LEASE: Final = 1e9  # s: in a virtual run no worker is lost
+
+
+class Extra(Struct, frozen=True, kw_only=True):
+    """A change that a run tries out.
+
+    workers  that many more workers, each of them `like` this one
+    limits   other rules
+    resumed  limits that are resumed
+    now      the job is due now
+    """
+
+    workers: int = 0
+    like: Presence | None = None
+    limits: tuple[Limit, ...] = ()
+    resumed: tuple[str, ...] = ()
+    now: bool = False
+
+
+NOTHING: Final = Extra()
+
+
+class VirtualWorker:
+    """A worker of a virtual run. `clock`: the virtual time.
+
+    free      free slots; a worker that is being replaced has none: its running jobs end, and it claims no more
+    left_out  jobs whose arguments its version of the code cannot read
+    uses      task -> the resources of a run
+    unused    resource -> the amount that no running job uses
+    planner   plans claims by resources; None: it has no task that uses any
+    """
+
+    def __init__(self, each: Presence, starts_at: float, clock: Callable[[], float], left_out: Iterable[str]) -> None:
+        self.name, self.queues, self.starts_at = each.worker, each.queues, starts_at
+        self.free, self.claims_more = 0 if each.draining else each.slots, not each.draining
+        self.left_out = set(left_out)
+        self.tasks: dict[str, tuple[int | None, float | None]] = dict.fromkeys(each.tasks, (None, None))
+        self.uses: dict[str, Uses] = {needs.task: needs.uses for needs in each.needs if needs.uses}
+        self.unused = {name: has for name, has, _ in each.resources}
+        self._in_use = {name: used for name, _, used in each.resources}
+        self._offers = {task: Offer(uses, uses) for task, uses in self.uses.items() if task in self.tasks}
+        self.planner = ClaimPlanner(clock) if self._offers else None
+        if self.planner is not None:
+            self.planner.reserved = each.reserved if each.reserved in self._offers else ""
+        self._turn = 0
+
+    # --- what runs
+
+    def begins(self, task: str) -> None:
+        """A job of this task takes a slot and its resources."""
+        self.free -= 1
+        self.unused = less(self.unused, self.uses.get(task, ()))
+
+    def ends(self, task: str) -> None:
+        self.free += 1
+        self.gives_back(self.uses.get(task, ()))
+
+    def gives_back(self, uses: Uses) -> None:
+        """These resources are not in use any more."""
+        self.unused = less(self.unused, tuple((name, -amount) for name, amount in uses))
+
+    def hold_unseen(self, has: Mapping[str, int]) -> Uses:
+        """Take the resources that its heartbeat counts as used, and that no known run uses."""
+        unseen = [(name, used - (has[name] - self.unused[name])) for name, used in self._in_use.items()]
+        held = tuple((name, amount) for name, amount in unseen if amount > 0)
+        self.unused = less(self.unused, held)
+        return held
+
+    def lacks(self, task: str) -> str | None:
+        """The resource of which too little is free for a job of this task, besides what it keeps free for another one;
+        None: the job has room."""
+        free, planner = self.unused, self.planner
+        if planner is not None and planner.reserved not in ("", task):
+            free = less(free, self.uses[planner.reserved])
+        return next((name for name, amount in self.uses.get(task, ()) if amount > free.get(name, 0)), None)
+
+    # --- claims
+
+    def plan(self) -> Plan:
+        """The bounds of its next claim."""
+        if self.planner is None:
+            return Plan(self.free)
+        return self.planner.plan(self.free, self.unused, self._offers)
+
+    def claim(self, plan: Plan, number: int) -> Claim:
+        """A claim within these bounds. Each queue gets an equal share; each claim begins with the next queue."""
+        self._turn = (self._turn + 1) % len(self.queues)
+        order = self.queues[self._turn :] + self.queues[: self._turn]
+        share = max(1, plan.limit // len(order))
+        return Claim(
+            worker=f"{self.name}#{number}",
+            queues=tuple((queue, share) for queue in order),
+            tasks=plan.among(self.tasks, self._offers),
+            limit=plan.limit,
+            lease=LEASE,
+            running=tuple(self.left_out),
+        )
+
+    def answered(self, plan: Plan, brought: list[str]) -> bool:
+        """The claim has brought jobs of these tasks. Returns whether another claim follows at once."""
+        if self.planner is not None:
+            self.planner.answered(plan, brought)
+        return self.planner is not None and self.free > 0 and (plan.narrow or len(brought) >= plan.limit)
+
+    # --- turns of large jobs
+
+    def waits(self) -> Iterator[tuple[str, float]]:
+        """The tasks that have not fitted, and since when, unless one has its turn already."""
+        if self.planner is not None and not self.planner.reserved:
+            yield from self.planner.waits.items()
+
+    def look(self, heads: Callable[[Iterable[str]], list[Head]]) -> None:
+        """Keep resources free for a task that has long not fitted. `heads`: reads the first queued jobs of tasks."""
+        if self.planner is not None and (overdue := self.planner.overdue()):
+            own = [head for head in heads(self._offers) if head.queue in self.queues]
+            self.planner.give_turn(overdue, own, self.uses)
+
+
+def crew_of(copy: Snapshot, extra: Extra, clock: Callable[[], float]) -> list[VirtualWorker]:
+    """The workers with a recent heartbeat, and the additional ones."""
+    left = [row for row in copy.rows if released_by(row) is not None]
+    found = list[VirtualWorker]()
+    for each in copy.workers:
+        if each.age <= each.ttl / 9 + 1 and each.queues:
+            starts = copy.now + max(0.0, each.paused - each.age)
+            found.append(VirtualWorker(each, starts, clock, _left_by(each, left, copy)))
+    if (like := extra.like) is not None:
+        out = _left_by(like, left, copy)
+        more = (replace(like, worker=f"more-{number}") for number in range(extra.workers))
+        found += [VirtualWorker(each, copy.now, clock, out) for each in more]
+    return found
+
+
+def _left_by(worker: Presence, left: list[Record], copy: Snapshot) -> list[str]:
+    return [row.job.id for row in left if is_left_by(row, worker, copy.workers)]
