@@ -35,16 +35,24 @@ def bounded(it: Evidence, bounds: Bounds) -> Iterator[Violation]:
     """No enqueue raises the number of waiting jobs of a queue above its bound.
 
     Only jobs that needed room are counted, from the answer to their enqueue to their first claim. When the last of them
-    was stored the others were waiting, so there are never more of them than the bound.
+    was stored the others were waiting, so there are never more of them than the bound. Jobs from before the first claim
+    are left out: the rules that code declares are stored when a worker starts.
     """
     if it.steps_of_clock:
         return
+    since = min(it.claims.values(), default=0.0) + TOLERANCE
     waits: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
     for entry in it.entries:
         row, claimed = it.rows.get(entry.id), it.claims.get((entry.id, 1))
         if entry.what != "stored" or entry.name or row is None or claimed is None or row.reopenings:
             continue
-        if needs_room(row.job) and bound_of(bounds, row.job.queue) is not None:
+        asked = it.asked.get(entry.id)
+        if (
+            asked is not None
+            and asked.at > since
+            and needs_room(row.job)
+            and bound_of(bounds, row.job.queue) is not None
+        ):
             waits[row.job.queue].append((entry.at, claimed, entry.id))
     for queue, found in waits.items():
         rule = bound_of(bounds, queue)
