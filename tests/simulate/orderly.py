@@ -165,7 +165,9 @@ DEEDS = delayed, lanes, ranked, crowd, placed, timed
 
 
 async def work(sim: Simulation) -> None:
-    """Run a few producers."""
+    """Run a few producers, once a worker has stored the bounds of the queues."""
+    first = await send(sim, plain.job(0))
+    await sim.again(lambda: first.result(timeout=3_600))
     producers = [sim.spawn(f"producer-{each}", produce(sim, each)) for each in range(sim.size // 3)]
     await produce(sim, 9)
     if producers:

@@ -35,25 +35,22 @@ def bounded(it: Evidence, bounds: Bounds) -> Iterator[Violation]:
     """No enqueue raises the number of waiting jobs of a queue above its bound.
 
     Only jobs that needed room are counted, from the answer to their enqueue to their first claim. When the last of them
-    was stored the others were waiting, so there are never more of them than the bound. Jobs from before the first claim
-    are left out: the rules that code declares are stored when a worker starts.
+    was stored the others were waiting, so there are never more of them than the bound. A queue that had jobs before the
+    first claim of all is not judged: the rules that code declares are stored when a worker starts, and a queue that is
+    longer by then may stay so.
     """
     if it.steps_of_clock:
         return
     since = min(it.claims.values(), default=0.0) + TOLERANCE
     waits: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+    earlier = {row.job.queue for id, row in it.rows.items() if (asked := it.asked.get(id)) is None or asked.at <= since}
     for entry in it.entries:
         row, claimed = it.rows.get(entry.id), it.claims.get((entry.id, 1))
         if entry.what != "stored" or entry.name or row is None or claimed is None or row.reopenings:
             continue
-        asked = it.asked.get(entry.id)
-        if (
-            asked is not None
-            and asked.at > since
-            and needs_room(row.job)
-            and bound_of(bounds, row.job.queue) is not None
-        ):
-            waits[row.job.queue].append((entry.at, claimed, entry.id))
+        queue = row.job.queue
+        if queue not in earlier and needs_room(row.job) and bound_of(bounds, queue) is not None:
+            waits[queue].append((entry.at, claimed, entry.id))
     for queue, found in waits.items():
         rule = bound_of(bounds, queue)
         most, inside, seen = (rule and rule.max_waiting) or 0, list[tuple[float, str]](), set[str]()
