@@ -1,4 +1,4 @@
-"""What the producers of our own simulations do: each deed enqueues some jobs, and says what must become of them."""
+"""The deeds of the producers of our own simulations: each enqueues some jobs and sets their expected values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of our own simulations, beside those of the checker."""
+"""The rules of our own simulations, in addition to those of the checker."""
 
 from __future__ import annotations
 
