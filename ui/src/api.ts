@@ -36,6 +36,7 @@ export interface Pause {
 export interface QueueRow {
   name: string;
   paused: boolean;
+  paused_by: string | null;
   pauses: Pause[];
   queued: number;
   queued_capped: boolean;
@@ -47,6 +48,9 @@ export interface QueueRow {
   failed: number;
   max_waiting: number | null;
   when_full: WhenFull | null;
+  filled: number | null;
+  filled_capped: boolean;
+  full: boolean;
   workers: number;
   ended_rate: number | null;
   spark: number[];
@@ -117,6 +121,7 @@ export interface Overview {
   workers: Worker[];
   limits: LimitUse[];
   leader: string | null;
+  health: number | null;
   rates: Record<"succeeded" | "failed" | "retried" | "run_p50" | "run_p95" | "wait_p50" | "wait_p95", number | null>;
   notices: Notice[];
 }

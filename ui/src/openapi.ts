@@ -324,6 +324,7 @@ export interface Listing {
   label?: string | null;
   since?: number | null;
   before?: number | null;
+  worker?: string | null;
   scan?: number | null;
   order?: "due" | "ended" | "newest" | "oldest" | "queue" | "started";
   cursor?: string | null;
@@ -435,6 +436,7 @@ export interface Overview {
   workers: WorkerView[];
   limits: LimitUse[];
   leader: string | null;
+  health: number | null;
   rates: Rates;
   notices: Notice[];
 }
@@ -513,6 +515,7 @@ export interface QuantileSeries {
 export interface QueueOverview {
   name: string;
   paused: boolean;
+  paused_by: string | null;
   pauses: PauseView[];
   queued: number;
   queued_capped: boolean;
@@ -524,6 +527,10 @@ export interface QueueOverview {
   failed: number;
   max_waiting: number | null;
   when_full: "drop_lowest" | "drop_oldest" | "refuse" | null;
+  filled: number | null;
+  filled_capped: boolean;
+  full: boolean;
+  unplaced: number;
   workers: number;
   ended_rate: number | null;
   spark: number[];
