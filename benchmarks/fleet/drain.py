@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.fleet.features import FAR, Feature
-from benchmarks.fleet.tasks import MARK, Kit, define
+from benchmarks.fleet.tasks import MARK, Kit, make
 from benchmarks.harness import procs
 from treadle import App
 
@@ -81,10 +81,10 @@ class Marks:
 def drained(url: str, feature: Feature, shape: Shape, effort: Effort) -> Drained:
     """Store the jobs, start the workers, and wait until all jobs have ended or the time is over."""
     units = max(1, round(effort.jobs(shape) / feature.weight))
-    asyncio.run(_filled(url, feature, KINDS[shape.kind], units))
     with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_filled(url, Path(folder), feature, KINDS[shape.kind], units))
         marks = Marks(Path(folder), shape.workers)
-        with fleet(url, shape, marks.paths, feature.scheduled) as pids:
+        with fleet(url, shape, marks.paths, feature.ways) as pids:
             before = spent(pids)
             wanted, over = units * feature.ends, time.monotonic() + effort.cut
             while (ended := marks.ended()) < wanted and time.monotonic() < over:
@@ -99,9 +99,9 @@ def drained(url: str, feature: Feature, shape: Shape, effort: Effort) -> Drained
     return Drained(done / max(last - first, LOOK), left, max(now - last, 0.0) if left else 0.0, server, worked)
 
 
-async def _filled(url: str, feature: Feature, seconds: float, units: int) -> None:
-    async with App(url) as app:
-        await fill(define(app), feature, seconds, units)
+async def _filled(url: str, folder: Path, feature: Feature, seconds: float, units: int) -> None:
+    async with make(url, folder, feature.ways) as app:
+        await fill(app, feature, seconds, units)
 
 
 async def fill(app: App, feature: Feature, seconds: float, units: int) -> None:
@@ -118,12 +118,11 @@ async def fill(app: App, feature: Feature, seconds: float, units: int) -> None:
 
 
 @contextlib.contextmanager
-def fleet(url: str, shape: Shape, paths: Sequence[Path], scheduled: bool = False) -> Iterator[list[int]]:
+def fleet(url: str, shape: Shape, paths: Sequence[Path], ways: Sequence[str] = ()) -> Iterator[list[int]]:
     """Start worker processes, yield their process ids once they have begun, and kill them at the end."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "benchmarks.fleet.tasks", url, str(shape.concurrency)]
-    tail = ["scheduled"] if scheduled else []
-    workers = [subprocess.Popen([*command, str(path), *tail], stdin=pipe, stdout=pipe) for path in paths]
+    workers = [subprocess.Popen([*command, str(path), *ways], stdin=pipe, stdout=pipe) for path in paths]
     try:
         for worker in workers:
             assert worker.stdout is not None

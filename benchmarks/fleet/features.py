@@ -1,6 +1,7 @@
 """The features that `bench fleet` measures: one row each, with its jobs and the plain jobs it is compared with.
 
-Features are compared by work: each run of a function, and each durable step, counts as one plain job.
+Features are compared by work: each run of a function, and each durable step, counts as one plain job. Users'
+transactions and the outbox are other ways to enqueue: `bench within` and `bench outbox` measure them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.fleet.tasks import FAMILY, QUEUES, STEPS, Kit
+from benchmarks.fleet.tasks import FAMILY, LARGE, QUEUES, STEPS, Kit
 from treadle import Limit, flow
 
 Specs = Sequence[Any]  # the arguments of one call of `app.enqueue`
@@ -33,7 +34,7 @@ class Feature:
     against: str = "plain"
     rules: tuple[Limit, ...] = ()
     beside: int = 0  # further stored jobs that do not become due
-    scheduled: bool = False  # whether the workers declare schedules
+    ways: tuple[str, ...] = ()  # differences of its workers, see `tasks.WAYS`
 
 
 def _plain(**options: Any) -> Make:
@@ -47,6 +48,10 @@ def _each(of: Callable[[int, random.Random], dict[str, Any]]) -> Make:
 
 def _task(name: str) -> Make:
     return lambda kit, _, __: [kit.job(name)]
+
+
+def _large(kit: Kit, _: int, __: random.Random) -> Specs:
+    return [kit.job("large", LARGE)]
 
 
 def tenant(chance: random.Random) -> int:
@@ -100,13 +105,18 @@ FEATURES: Final[dict[str, Feature]] = {
     "headers": Feature(_plain(headers={"tenant": "42"}), "a header"),
     "timeouts": Feature(_plain(timeout=60, expires=3_600), "a timeout for each run, and a deadline"),
     "results": Feature(_task("value"), "return 100 characters"),
+    "payloads": Feature(_large, "an argument and a result of 4 KB"),
+    "offloaded": Feature(_large, "the same, in a folder of their own", against="payloads", ways=("offloaded",)),
+    "encrypted": Feature(_large, "the same, encrypted", against="payloads", ways=("encrypted",)),
     "progress": Feature(_task("noted"), "report progress once"),
     # --- runs and endings
     "threads": Feature(_task("thread"), "a function that runs in a thread"),
     "batches": Feature(lambda kit, _, __: [kit.item()], "calls of up to 50 items"),
     "retries": Feature(_task("flaky"), "fail once", weight=2),
+    "defers": Feature(_task("deferring"), "a run that defers itself, and the next one", weight=2),
+    "resources": Feature(_task("using"), "a resource for each run, enough for all slots", ways=("resources",)),
     "failures": Feature(_task("doomed"), "fail for good"),
-    "schedules": Feature(_plain(), "plain jobs, with 20 schedules that run each second", scheduled=True),
+    "schedules": Feature(_plain(), "plain jobs, with 20 schedules that run each second", ways=("scheduled",)),
     # --- limits
     "slots": Feature(_plain(limits=["wide"]), "one limit that never blocks", rules=(Limit("wide", slots=WIDE),)),
     "rate": Feature(_plain(limits=["pace"]), "one rate that never blocks", rules=(Limit("pace", rate=WIDE, per=60.0),)),
@@ -135,6 +145,9 @@ FEATURES: Final[dict[str, Feature]] = {
         "six queues with a rule",
         against="queues",
         rules=(Limit("queue", slots=1_000),),
+    ),
+    "bounds": Feature(
+        _plain(), "a queue with a bound that is never reached", rules=(Limit("queue", max_waiting=WIDE),)
     ),
     "two-limits": Feature(
         _each(lambda _, chance: {"limits": ["wide", f"twenty:{tenant(chance)}"]}),

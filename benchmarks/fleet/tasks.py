@@ -7,15 +7,17 @@ as two jobs in the comparison.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import os
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from treadle import Abort, App, Flow, JobSpec, Retry, Worker, current, flow
+from treadle import Abort, App, Defer, Flow, JobSpec, Keys, Retry, Worker, current, flow
 from treadle.core.events import Event
 
 MARK: Final = struct.Struct("d")  # a time of time.monotonic, which all processes of a machine share
@@ -23,6 +25,11 @@ QUEUES: Final = tuple(f"q{number}" for number in range(6))
 FAMILY: Final = 4  # children per parent
 STEPS: Final = 3
 SCHEDULES: Final = 20
+RESOURCE: Final = "memory"
+KEY: Final = "bench:" + base64.b64encode(bytes(range(64))).decode()  # the same in all processes; it hides nothing
+SMALL: Final = 1_024  # bytes from which on a text is offloaded
+LARGE: Final = "x" * 4_096
+WAYS: Final = ("scheduled", "resources", "encrypted", "offloaded")  # differences between the workers of two features
 UNCOUNTED: Final = ("parent", "keyed_parent", "tick")  # tasks with endings that do not count
 
 
@@ -53,6 +60,7 @@ class Kit:
 def define(app: App) -> App:
     """Register all tasks except those of schedules."""
     _simple(app)
+    _placed(app)
     _durable(app)
     _composed(app)
     return app
@@ -99,6 +107,25 @@ def _simple(app: App) -> None:
     async def many(items: list[float]) -> Sequence[None]:
         await nap(items[0])
         return [None] * len(items)
+
+
+def _placed(app: App) -> None:
+    """Tasks of features that change how a worker claims, or how it stores texts."""
+
+    @app.task(name="deferring")
+    async def deferring(seconds: float) -> None:
+        await nap(seconds)
+        if current().version == 1:  # its first run
+            raise Defer(0)
+
+    @app.task(name="using", uses={RESOURCE: 1})
+    async def using(seconds: float) -> None:
+        await nap(seconds)
+
+    @app.task(name="large")
+    async def large(text: str, seconds: float) -> str:
+        await nap(seconds)
+        return text
 
 
 def _durable(app: App) -> None:
@@ -158,6 +185,16 @@ async def _child(number: int, seconds: float) -> int:
     return number
 
 
+def make(url: str, folder: Path, ways: Collection[str] = ()) -> App:
+    """An app with all tasks whose payloads are stored in these ways, of `WAYS`; large ones in that folder."""
+    kinds: dict[str, Any] = {}
+    if "encrypted" in ways:
+        kinds["keys"] = Keys(KEY)
+    if "offloaded" in ways:
+        kinds |= {"blobs": folder / "blobs", "offload": SMALL}
+    return define(App(url, **kinds))
+
+
 def schedule(app: App) -> None:
     """Twenty schedules, each of which runs one job per second."""
     for number in range(SCHEDULES):
@@ -185,17 +222,18 @@ def note(app: App, file: int) -> None:
     app.on("succeeded", "failed")(on_end)
 
 
-def work(url: str, concurrency: int, marks: str, scheduled: bool) -> None:
+def work(url: str, concurrency: int, marks: str, ways: Collection[str]) -> None:
     """One worker, which starts when a line arrives on stdin."""
     logging.getLogger("treadle.jobs").setLevel(logging.CRITICAL)  # failing jobs are part of the measure
-    app = define(App(url))
-    if scheduled:
+    app = make(url, Path(marks).parent, ways)
+    if "scheduled" in ways:
         schedule(app)
     note(app, os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    resources = {RESOURCE: concurrency} if "resources" in ways else {}
     print("ready", flush=True)
     sys.stdin.readline()
-    asyncio.run(Worker(app, concurrency=concurrency, queues=[*QUEUES, "default"]).run())
+    asyncio.run(Worker(app, concurrency=concurrency, queues=[*QUEUES, "default"], resources=resources).run())
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:] == ["scheduled"])
+    work(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:])

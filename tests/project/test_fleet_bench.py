@@ -15,8 +15,8 @@ from benchmarks.fleet.calls import GROUPS
 from benchmarks.fleet.drain import fill
 from benchmarks.fleet.features import FEATURES
 from benchmarks.fleet.judge import Cell, Figure, Known, Misnamed, judged, load, outlived
-from benchmarks.fleet.tasks import QUEUES, UNCOUNTED, define, schedule
-from treadle import App, Worker
+from benchmarks.fleet.tasks import QUEUES, RESOURCE, UNCOUNTED, WAYS, make, schedule
+from treadle import Worker
 from treadle.core.events import Event
 
 ONE = Cell("sqlite", "tenants", "noop", 1, 20)
@@ -136,10 +136,11 @@ def test_the_cpu_of_a_job_is_shown_of_the_round_that_took_least() -> None:
 
 
 @pytest.mark.parametrize("name", FEATURES)
-async def test_a_feature_ends_the_jobs_its_row_says(name: str) -> None:
+async def test_a_feature_ends_the_jobs_its_row_says(name: str, tmp_path: Path) -> None:
     feature, units, ended = FEATURES[name], 3, list[Event]()
-    app = define(App("memory://"))
-    if feature.scheduled:
+    app = make("memory://", tmp_path, feature.ways)
+    resources = {RESOURCE: 20} if "resources" in feature.ways else {}
+    if "scheduled" in feature.ways:
         schedule(app)
     done = asyncio.Event()
 
@@ -152,9 +153,13 @@ async def test_a_feature_ends_the_jobs_its_row_says(name: str) -> None:
 
     async with app:
         await fill(app, feature, 0.0, units)
-        async with Worker(app, concurrency=20, queues=[*QUEUES, "default"]):
+        async with Worker(app, concurrency=20, queues=[*QUEUES, "default"], resources=resources):
             await asyncio.wait_for(done.wait(), 60)
     assert {event.name for event in ended} == ({"failed"} if name == "failures" else {"succeeded"})
+
+
+def test_each_way_of_a_worker_is_one_of_a_feature() -> None:
+    assert {way for feature in FEATURES.values() for way in feature.ways} == {*WAYS}
 
 
 @pytest.mark.parametrize("name", FEATURES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, cast
 
@@ -17,8 +18,12 @@ from msgspec.structs import replace
 from treadle.admin.acts import GROUP, Acts, cancelled
 from treadle.core.limit_model import LimitFacts
 from treadle.core.model import NewJob, Record, Settled, State
-from treadle.storage import connect
+from treadle.scheduling import ticker
+from treadle.storage import connect, row_rules
 from treadle.storage.contract import Storage
+from treadle.storage.machine import store
+from treadle.worker.capacity import Capacity
+from treadle.worker.config import WorkerConfig
 from treadle.workflow import signals
 
 Patch = pytest.MonkeyPatch
@@ -174,7 +179,94 @@ def signal_given_twice(patch: Patch) -> None:
     patch.setattr(signals, "give", give)
 
 
-MUTANTS: dict[str, Callable[[Patch], None]] = {
+# --- not from a review: promises whose rules these defects prove
+
+
+def delay_ignored(patch: Patch) -> None:
+    """A delayed job is queued at once."""
+    real = store._first_row
+
+    def first_row(inserts: Any, new: NewJob, after: tuple[str, ...], now: float) -> Record:
+        return replace(real(inserts, replace(new, delay=0.0), after, now), job=new)
+
+    patch.setattr(store, "_first_row", first_row)
+
+
+def priorities_reversed(patch: Patch) -> None:
+    """The lowest priority comes first."""
+
+    def order(row: Record) -> tuple[float, float, str]:
+        first, *rest = row_rules.order(row)
+        return (-first, *rest)
+
+    patch.setattr("treadle.storage.memory.tables.order", order)
+    patch.setattr("treadle.storage.memory.tables.rank", lambda job: -row_rules.rank(job))
+
+
+def lanes_ignored(patch: Patch) -> None:
+    """A job with a lane is queued behind all others."""
+    patch.setattr(store, "position", lambda ends, job, when: row_rules.turn(job, when))
+
+
+def ticked_twice(patch: Patch) -> None:
+    """A schedule stores two jobs for each of its moments."""
+    _change_ticks(patch, lambda ticks: (*ticks, *(replace(tick, id=f"{tick.id}:again") for tick in ticks)))
+
+
+def tick_left_out(patch: Patch) -> None:
+    """Now and then a schedule stores no job for a moment."""
+    number = count(1)
+    _change_ticks(patch, lambda ticks: tuple(tick for tick in ticks if next(number) % 3))
+
+
+def ticked_early(patch: Patch) -> None:
+    """A tick has the id of the next moment, so that it starts before that."""
+
+    def late(tick: NewJob) -> NewJob:
+        name, _, word = tick.id.rpartition(":")
+        at = datetime.strptime(word.replace("Z", "" if "." in word else ".000"), "%Y%m%dT%H%M%S.%f")  # noqa: DTZ007
+        return replace(tick, id=f"{name}:{(at + timedelta(seconds=4)).strftime('%Y%m%dT%H%M%S.%f')[:-3]}Z")
+
+    _change_ticks(patch, lambda ticks: tuple(map(late, ticks)))
+
+
+def _change_ticks(patch: Patch, change: Callable[[tuple[NewJob, ...]], tuple[NewJob, ...]]) -> None:
+    real = ticker.Ticker._ticks
+
+    async def ticks(self: Any, *rest: Any) -> tuple[tuple[NewJob, ...], Exception | None]:
+        made, problem = await real(self, *rest)
+        return change(made), problem
+
+    patch.setattr(ticker.Ticker, "_ticks", ticks)
+
+
+def bound_ignored(patch: Patch) -> None:
+    """A full queue takes every job."""
+    patch.setattr(store, "make_room", lambda rows, found: iter(()))
+
+
+def count_drifts(patch: Patch) -> None:
+    """A change of a row sometimes leaves the count of its former kind as it was."""
+    real, number = BOOK._count, count(1)
+
+    def counted(self: Any, row: Record | None, by: int) -> None:
+        if by > 0 or next(number) % 50:
+            real(self, row, by)
+
+    patch.setattr(BOOK, "_count", counted)
+
+
+def resources_ignored(patch: Patch) -> None:
+    """A worker claims jobs as if nothing ran on it."""
+    patch.setattr(Capacity, "_free", lambda self: dict(self.has))
+
+
+def labels_ignored(patch: Patch) -> None:
+    """A worker claims jobs whose labels it lacks."""
+    patch.setattr(WorkerConfig, "runs", lambda self, needs: True)
+
+
+MIXED: dict[str, Callable[[Patch], None]] = {
     "O-1": step_not_stored,
     "O-3": strict_order_lost,
     "C-1": value_of_nobody,
@@ -188,3 +280,16 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
     "signal lost": signal_lost,
     "signal twice": signal_given_twice,
 }
+ORDERLY: dict[str, Callable[[Patch], None]] = {
+    "delay": delay_ignored,
+    "priority": priorities_reversed,
+    "lane": lanes_ignored,
+    "tick twice": ticked_twice,
+    "tick left out": tick_left_out,
+    "tick early": ticked_early,
+    "bound": bound_ignored,
+    "counts": count_drifts,
+    "resources": resources_ignored,
+    "labels": labels_ignored,
+}
+"""By the fleet that finds them."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from treadle import App, Worker
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import NewJob, Record, State
+from treadle.core.query_model import CountDrift
 from treadle.testing.history import Entry, History, Recorder, check, read
 
 START = 1_000.0
@@ -68,6 +69,16 @@ def test_a_job_that_lived_as_it_should() -> None:
     assert rules(lived(), [row()]) == []
 
 
+def in_lane(id: str, lane: str) -> Record:
+    return row(id, lane=lane)
+
+
+# The second job of a busy lane is claimed before the first one of another lane.
+BUSY = [
+    *lived("a", 3, 4),
+    *(at(0.2, "asked", "b"), at(0.3, "stored", "b"), *lived("b", 4, 5)[2:]),
+    *(at(0.4, "asked", "c"), at(0.5, "stored", "c"), *lived("c", 5, 6)[2:]),
+]
 ASKED_LATER = at(1, "asked", "b"), at(1.5, "stored", "b")
 
 
@@ -90,6 +101,13 @@ ASKED_LATER = at(1, "asked", "b"), at(1.5, "stored", "b")
         ("signal", lived(), [row(), *(signal(f"{turn}") for turn in (1, 2))]),
         ("key", [*lived("a"), *lived("b")], [row("a", key="k"), row("b", key="k")]),
         ("order", [*lived("a", 3, 4), *ASKED_LATER, *lived("b", 2, 3)[2:]], [row("a", 3, 4), row("b", 2, 3)]),
+        ("asked", [at(0, "asked", actor="p", facts={"task": "t", "priority": 2}), *lived()], [row()]),
+        ("delay", lived(begin=1), [row(delay=3.0)]),
+        ("order", [*lived("a", 3, 4), *ASKED_LATER, *lived("b", 2, 3)[2:]], [in_lane("a", "l"), in_lane("b", "l")]),
+        ("priority", [*lived("a", 3, 4), *lived("b", 2, 3)], [row("a", 3, 4, priority=1), row("b", 2, 3)]),
+        ("lane", BUSY, [in_lane("a", "l"), in_lane("b", "l"), in_lane("c", "m")]),
+        ("tick", [], [row("cron:s:20260101T000000Z:again")]),
+        ("tick", [], [replace(row("cron:s:20260101T000000Z"), started_at=START)]),
         ("after", [*lived("a", 1, 4), *lived("b", 2, 3)], [row("a", 1, 4), row("b", 2, 3, after=("a",))]),
     ],
 )
@@ -123,6 +141,64 @@ def test_limits() -> None:
     assert rules(entries, rows, LimitUse(key="l", rule=Limit("l", rate=1, per=1.0))) == []
     assert rules(entries, rows, LimitUse(key="l", rule=Limit("l", rate=1, per=2.0))) == ["rate"]
     assert rules(entries, rows, LimitUse(key="l:x", rule=Limit("l", slots=2), used=1)) == ["left"]
+
+
+def test_the_clock_was_set() -> None:
+    """Then no claim can be judged by its time."""
+    entries = [*lived("a", 3, 4), *lived("b", 2, 3), at(1, "clock", "", seconds=5)]
+    assert rules(entries, [row("a", 3, 4, priority=1), row("b", 2, 3, delay=9.0)]) == []
+
+
+def test_the_order_of_a_queue_compares_only_what_nothing_holds_back() -> None:
+    entries = [*lived("a", 3, 4), *lived("b", 2, 3)]
+    for held in ({"delay": 1.0}, {"limits": (("l", 1),)}, {"key": "k"}, {"queue": "other"}):
+        assert rules(entries, [row("a", 3, 4, priority=1, **held), row("b", 2, 3)]) == [], held
+    lanes = [in_lane("a", "l"), in_lane("b", "l"), in_lane("c", "m")]
+    first = [*BUSY[:-4], at(3.5, "claimed", "c", "w", version=1), *lived("c", 3.5, 6)[3:]]
+    assert rules(first, lanes) == []  # the first one of its lane is second in the queue
+
+
+def test_ticks_of_a_schedule() -> None:
+    rows = [row(f"cron:s:19700101T00163{second}Z") for second in (0, 2, 4)]
+    assert rules([], rows, ticks={"s": 2.0}) == []
+    assert rules([], [rows[0], rows[2]], ticks={"s": 2.0}) == ["tick"]
+    assert rules([], [rows[0], rows[2]]) == []  # it may leave out ticks
+
+
+def test_a_bounded_queue() -> None:
+    before = [*lived("x", 0.5, 0.6)]
+    crowd = [*before, *(each for id in "abc" for each in (at(1, "asked", id), at(1.1, "stored", id)))]
+    crowd += [each for number, id in enumerate("abc") for each in lived(id, 2 + number, 3 + number)[2:]]
+    rows = [row("x", queue="other"), *(row(id, queue="q") for id in "abc")]
+    for most, broken in ((3, []), (2, ["bound"])):
+        assert rules(crowd, rows, LimitUse(key="queue:q", rule=Limit("queue:q", max_waiting=most))) == broken
+    early = [replace(each, at=each.at - 1) if each.what in ("asked", "stored") else each for each in crowd]
+    assert rules(early, rows, LimitUse(key="queue:q", rule=Limit("queue:q", max_waiting=2))) == []
+    shed = replace(row(queue="q"), state=State.CANCELLED, reason="shed", result=None)
+    for how, broken in (("refuse", ["shed"]), ("drop_oldest", ["shed"])):
+        rule: Any = Limit("queue:q", max_waiting=2, when_full=how)
+        assert rules(lived(), [shed], LimitUse(key="queue:q", rule=rule)) == broken
+    unclaimed = [each for each in lived() if each.what in ("asked", "stored")]
+    assert rules(unclaimed, [shed], LimitUse(key="queue:q", rule=rule)) == []
+
+
+def test_kept_counts() -> None:
+    drift = CountDrift(queue="q", task="t", kind="queued", kept=1, counted=0)
+    assert rules(lived(), [row()], drifts=[drift]) == ["counts"]
+
+
+def test_where_jobs_run() -> None:
+    place = at(0, "worker", "", facts={"labels": {"zone": "a"}, "resources": {"memory": 3}})
+
+    def two(**facts: Any) -> list[Entry]:
+        entries = [place, *lived("a", 1, 3), *lived("b", 2, 4)]
+        return [replace(each, facts=facts) if each.what == "began" else each for each in entries]
+
+    rows = [row("a", 1, 3), row("b", 2, 4)]
+    assert rules(two(uses={"memory": 1}, requires=[["zone", ["a", "b"]]]), rows) == []
+    assert rules(two(uses={"memory": 2}), rows) == ["resources"]
+    assert rules(two(requires=[["zone", ["b"]]]), rows) == ["labels", "labels"]
+    assert rules([each for each in two(uses={"memory": 2}) if each.what != "worker"], rows) == []
 
 
 def test_values_that_the_caller_knows() -> None:

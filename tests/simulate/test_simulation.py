@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulate.mix import INVARIANTS, work
-from tests.simulate.mix import app as mixed
+from tests.simulate.fleets import FLEETS
 from treadle import App, BadOption, Retry, current
 from treadle.storage import connect
 from treadle.testing import Simulation, SimulationFailed, simulate
@@ -21,8 +20,9 @@ PART = 40
 
 
 @pytest.mark.parametrize("part", range(5))
-def test_a_mixed_fleet_on_memory(part: int) -> None:
-    report = simulate(mixed, work, invariants=INVARIANTS, seeds=range(PART * part, PART * (part + 1)))
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_a_fleet_on_memory(fleet: str, part: int) -> None:
+    report = simulate(**FLEETS[fleet], seeds=range(PART * part, PART * (part + 1)))
     assert report.seeds == PART
     assert report.runs > PART
     assert report.faults > 0
@@ -30,16 +30,16 @@ def test_a_mixed_fleet_on_memory(part: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
-def test_a_mixed_fleet_on_sqlite(part: int) -> None:
-    seeds = range(10 * part, 10 * (part + 1))
-    assert simulate(mixed, work, invariants=INVARIANTS, seeds=seeds, storage="sqlite").seeds == 10
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_a_fleet_on_sqlite(fleet: str, part: int) -> None:
+    assert simulate(**FLEETS[fleet], seeds=range(10 * part, 10 * (part + 1)), storage="sqlite").seeds == 10
 
 
 def test_a_seed_is_the_same_run_each_time() -> None:
     """Also the first run in a process, and a run after another seed. This test must pass alone, too."""
     settings = Settings(
-        app=lambda: mixed,
-        scenario=work,
+        app=lambda: FLEETS["mixed"]["app"],
+        scenario=FLEETS["mixed"]["scenario"],
         concurrency=2,
         lease=5.0,
         patience=3_600.0,

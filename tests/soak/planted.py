@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.core.limit_model import Declare
+from treadle.core.limit_model import Declare, Limit
 from treadle.core.model import (
     APPLIED,
     Claim,
@@ -61,6 +61,15 @@ def _each_job(it: Any, change: Callable[[NewJob], NewJob]) -> None:
     it.enqueue = changed
 
 
+def _each_rule(it: Any, change: Callable[[Limit], Limit]) -> None:
+    set_limits = it.set_limits
+
+    async def changed(changes: Sequence[Any]) -> None:
+        await set_limits([Declare(change(each.rule)) if isinstance(each, Declare) else each for each in changes])
+
+    it.set_limits = changed
+
+
 def version_ignored(it: Any) -> None:
     """A worker settles under whatever version the row has. Its leases are short, so that other workers take its
     jobs."""
@@ -81,18 +90,7 @@ def version_ignored(it: Any) -> None:
 
 def slot_ignored(it: Any) -> None:
     """A claim admits one job more than a limit has slots."""
-    set_limits = it.set_limits
-
-    async def widened(changes: Sequence[Any]) -> None:
-        await set_limits([_wider(change) for change in changes])
-
-    it.set_limits = widened
-
-
-def _wider(change: Any) -> Any:
-    if isinstance(change, Declare) and change.rule.name in ("tenant", "account"):
-        return Declare(replace(change.rule, slots=(change.rule.slots or 0) + 1))
-    return change
+    _each_rule(it, lambda rule: replace(rule, slots=rule.slots + 1) if rule.slots else rule)
 
 
 def followups_lost(it: Any) -> None:
@@ -178,6 +176,37 @@ def ending_lost(it: Any) -> None:
     it.settle = lying
 
 
+def priority_ignored(it: Any) -> None:
+    """All jobs have the same priority."""
+    _each_job(it, lambda job: replace(job, priority=0) if job.priority else job)
+
+
+def lane_ignored(it: Any) -> None:
+    """No job has a lane."""
+    _each_job(it, lambda job: replace(job, lane=None) if job.lane else job)
+
+
+def lease_short(it: Any) -> None:
+    """A lease ends long before its time."""
+    claim = it.claim
+
+    async def brief(ask: Claim) -> Claimed:
+        found: Claimed = await claim(replace(ask, lease=0.05))
+        return found
+
+    it.claim = brief
+
+
+def rate_ignored(it: Any) -> None:
+    """A rate admits four times as many starts."""
+    _each_rule(it, lambda rule: replace(rule, rate=4 * rule.rate) if rule.rate else rule)
+
+
+def bound_ignored(it: Any) -> None:
+    """A full queue takes more jobs than it may."""
+    _each_rule(it, lambda rule: replace(rule, max_waiting=3 * rule.max_waiting) if rule.max_waiting else rule)
+
+
 FAULTS: dict[str, Callable[[Any], None]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -191,5 +220,10 @@ FAULTS: dict[str, Callable[[Any], None]] = {
         join_early,
         claimed_again,
         ending_lost,
+        priority_ignored,
+        lane_ignored,
+        lease_short,
+        rate_ignored,
+        bound_ignored,
     )
 }

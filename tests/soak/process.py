@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.soak.planted import plant
 from tests.soak.producer import Producer
-from tests.soak.tasks import LEASE, SOON, make
+from tests.soak.tasks import LEASE, PLACE, SOON, make
 from treadle import Worker
 from treadle.storage import connect
 
@@ -39,8 +39,10 @@ def be_patient(seconds: float) -> None:
 async def work(storage: Any, actor: str, path: str) -> None:
     app, history = make(storage, actor, path)
     history.add("note", text="up")
+    history.add("worker", facts=PLACE)
+    worker = Worker(app, concurrency=8, lease=LEASE, poll=0.2, grace=5, recovery=SOON, **PLACE)
     try:
-        await Worker(app, concurrency=8, lease=LEASE, poll=0.2, grace=5, recovery=SOON).run()  # opens the app, retrying
+        await worker.run()  # opens the app, retrying
     finally:
         await app.close()
 

@@ -16,13 +16,15 @@ from typing import Any
 import psycopg
 
 from tests.soak.skew import true
+from tests.soak.tasks import BOUND, BOUNDED
 from tests.waiting import random_moment
-from treadle import App, JobSpec, Key, StorageError, TreadleError, at_least
+from treadle import App, JobSpec, Key, QueueFull, StorageError, TreadleError, at_least
 from treadle.errors import Signalled, Stale
 from treadle.testing.history import History, facts_of
 
 MOST = 250  # unfinished jobs after which producers wait
 REMEMBERED = 40  # own jobs that a producer may cancel
+SINGLES = ("work", "work", "thread", "tenant", "account", "paced", "batch", "trip", "heavy", "light")  # tasks
 FORK_ALIVE = 20  # seconds that a forked copy may take
 
 
@@ -44,6 +46,7 @@ class Producer:
         """Run until `stopping` is set."""
         acts: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (60, self._jobs),
+            (6, self._crowd),
             (10, self._workflows),
             (8, self._joins),
             (5, self._cancel),
@@ -97,7 +100,9 @@ class Producer:
     async def _jobs(self) -> None:
         chance, specs = self._chance, list[JobSpec[Any]]()
         for _ in range(chance.choice((1, 1, 1, 4, 12))):
-            task = chance.choice(("work", "work", "thread", "tenant", "account", "paced", "batch", "trip"))
+            task = chance.choice(
+                ("work", "work", "thread", "tenant", "account", "paced", "batch", "trip", "heavy", "light")
+            )
             specs.append(self._job(task, **self._options(task)))
         await self._send(*specs)
 
@@ -115,6 +120,16 @@ class Producer:
                 return {"key": Key(f"key{chance.randrange(6)}", conflict=conflict)}
             case _:
                 return {}
+
+    async def _crowd(self) -> None:
+        """More jobs than a bounded queue takes; it refuses some, or cancels others. Before the first job has ended, no
+        worker may have stored the bounds."""
+        if not (await self._app.jobs.list(state="succeeded", limit=1)).records:
+            return
+        queue = self._chance.choice(BOUNDED)
+        for _ in range(BOUND + 4):
+            with contextlib.suppress(QueueFull):
+                await self._send(self._job(f"crowd.{queue}", priority=self._chance.randrange(3)))
 
     async def _workflows(self) -> None:
         await self._send(self._job(self._chance.choice(("tree", "chained", "gathered"))))

@@ -1,5 +1,8 @@
-"""The tasks of the soak: every feature once, each with a value that follows from its arguments, and with a record of
-its run."""
+"""The tasks of the soak, each with a value that follows from its arguments, and with a record of its run.
+
+Deadlines, timeouts, `Defer` and labels of jobs are left out: under faults of seconds no rule can say whether a run was
+in time. The simulation has them (tests/simulate/orderly.py).
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,19 @@ from treadle.testing.history import History, Recorder
 
 LEASE = 2.0  # seconds; short, so that a stalled worker loses its jobs within a trial
 EVERY = 0.5  # seconds between two ticks of the schedule
+BOUND = 4  # waiting jobs of a bounded queue
 SOON = Retry(attempts=100, base=0.05, max=0.3)
 COMMON: dict[str, Any] = {"retry": SOON, "max_lost": 1_000_000, "keep": 86_400, "keep_failed": 86_400}
 RULES = (
     Limit("tenant", slots=2),
     Limit("account", slots=1, hold="ended"),
-    Limit("pace", rate=10, per=1.0),
+    Limit("pace", rate=4, per=1.0),
+    Limit("queue:refusing", max_waiting=BOUND),
+    Limit("queue:oldest", max_waiting=BOUND, when_full="drop_oldest"),
+    Limit("queue:lowest", max_waiting=BOUND, when_full="drop_lowest"),
 )
+BOUNDED = ("refusing", "oldest", "lowest")  # queues
+PLACE: dict[str, Any] = {"labels": {"zone": "a"}, "resources": {"memory": 3}}  # of each worker
 TABLES = ("CREATE TABLE soak_order (id text)", "CREATE TABLE soak_done (id text)")
 
 # Task -> its value, computed from its arguments; also the expected value of a workflow or a join.
@@ -38,7 +47,7 @@ VALUES: dict[str, Callable[..., int]] = {
 
 
 class Claims(Middleware):
-    """Records when each claim was made: by the storage's clock, a lease before the moment at which it runs out.
+    """Records when each claim was made, by the storage's clock.
 
     Where that clock is set, this is an earlier moment rather than a later one, and none in the future.
     """
@@ -47,9 +56,9 @@ class Claims(Middleware):
         self._history = history
 
     async def run(self, context: Context, proceed: Run) -> Any:
-        due = context.record.due_at
-        if due is not None:
-            at = min(due - LEASE - most_ahead(), true()) if is_settable() else due - LEASE
+        claimed = context.record.started_at
+        if claimed is not None:
+            at = min(claimed - most_ahead(), true()) if is_settable() else claimed
             self._history.add("claimed", context.id, version=context.version, at=at)
         return await proceed()
 
@@ -60,8 +69,11 @@ def make(storage: Any, actor: str, path: str) -> tuple[App, History]:
     app = App(storage, retry=SOON) if isinstance(storage, str) else App(storage=storage, retry=SOON)
     app.middleware(Claims(history))
     Recorder(history).attach(app)
-    app.limits.declare(*RULES)
+    # Redis with shards refuses rules of whole queues.
+    sharded = isinstance(storage, str) and "shards=" in storage and "shards=1" not in storage
+    app.limits.declare(*(rule for rule in RULES if not (sharded and rule.name.startswith("queue:"))))
     _plain(app)
+    _placed(app)
     _composed(app)
     _durable(app, history)
     return app, history
@@ -104,6 +116,27 @@ def _plain(app: App) -> None:
     @app.task(name="tick", **COMMON)
     async def tick() -> int:
         return 1
+
+
+def _placed(app: App) -> None:
+    """Jobs that wait in bounded queues, and jobs that only some workers may run."""
+    for queue in BOUNDED:
+
+        async def crowd(n: int) -> int:
+            await asyncio.sleep(0.05)
+            return n
+
+        app.task(name=f"crowd.{queue}", queue=queue, **COMMON)(crowd)
+
+    @app.task(name="heavy", uses={"memory": 2}, **COMMON)
+    async def heavy(n: int) -> int:
+        await asyncio.sleep(random.random() * 0.1)
+        return n
+
+    @app.task(name="light", uses={"memory": 1}, requires={"zone": "a"}, **COMMON)
+    async def light(n: int) -> int:
+        await asyncio.sleep(random.random() * 0.1)
+        return n
 
 
 def _composed(app: App) -> None:

@@ -61,6 +61,11 @@ PLANTED = {
     "join-early": {"asked"},
     "claimed-again": {"fence", "value"},
     "ending-lost": {"value"},
+    "priority-ignored": {"asked"},
+    "lane-ignored": {"asked"},
+    "lease-short": {"overlap"},
+    "rate-ignored": {"rate"},
+    "bound-ignored": {"bound"},
 }
 IN_THE_SUITE = ("followups-lost", "job-lost")  # 10 s of processor time each; `dev.py soak tests` runs all
 

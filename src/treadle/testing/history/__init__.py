@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
-from treadle.testing.history import holding, jobs
+from treadle.core.query_model import CountDrift
+from treadle.testing.history import bounds, holding, jobs, places, starts
 from treadle.testing.history.entries import Entry, History, Recorder, facts_of, ordered, read
 from treadle.testing.history.evidence import Evidence, Run, Violation, brief
 
@@ -43,6 +44,8 @@ def check(
     lease: float,
     expected: Mapping[str, str | None] | None = None,
     waiting: Iterable[str] = (),
+    ticks: Mapping[str, float] | None = None,
+    drifts: Sequence[CountDrift] = (),
 ) -> list[Violation]:
     """Return the violations of Treadle's promises; an empty list if there are none.
 
@@ -53,6 +56,15 @@ def check(
     expected  by id, the encoded value with which a job must have succeeded, where one run does not determine it: the
               value of a flow or of a join. None: the job must not have succeeded
     waiting   ids of jobs that may still wait at the end, such as for a signal that is never sent
+    ticks     by name, the seconds between two ticks of a schedule that leaves none out: it has `catch_up="all"`, and
+              was not paused and continued meanwhile
+    drifts    the result of `storage.recount()`
     """
     evidence = Evidence(entries, rows, limits, lease)
-    return [*jobs.check(evidence, frozenset(waiting), expected or {}), *holding.check(evidence)]
+    return [
+        *jobs.check(evidence, frozenset(waiting), expected or {}),
+        *holding.check(evidence),
+        *starts.check(evidence, ticks or {}),
+        *bounds.check(evidence, drifts),
+        *places.check(evidence),
+    ]

@@ -17,6 +17,7 @@ from msgspec import Struct
 from treadle.core import defaults
 from treadle.core.clock import Clock, monotonic
 from treadle.core.job import Continuation
+from treadle.core.placement import Needs
 from treadle.errors import StorageUnavailable, TreadleError
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
@@ -45,6 +46,7 @@ What = Literal[
     "stalled",
     "crashed",
     "clock",
+    "worker",
     "note",
 ]
 """The kinds of entries.
@@ -53,7 +55,7 @@ asked      a process is about to enqueue this job; `facts` are those of its spec
 stored     the enqueue returned; `name` is the id of the existing row that was returned, if any
 refused    the enqueue raised an error after which nothing is stored
 claimed    the storage has applied a worker's claim of this version; written only where the storage's side is visible
-began      a run of this version begins
+began      a run of this version begins; `facts` are the needs of its task
 ended      that run has ended; `how` it ended, and `text`, its encoded value
 settled    the storage has confirmed the outcome to the worker; `how` is the state
 step       the function of the step `name` is about to run, in the run of this version
@@ -66,6 +68,7 @@ acted      that call returned
 stalled    the actor did not run for `seconds` until now
 crashed    the actor has ended and writes no more entries
 clock      the clock of the storage steps by `seconds`
+worker     the process runs a worker; `facts` are its labels and its resources
 note       a text for people
 """
 
@@ -153,6 +156,19 @@ def facts_of(new: NewJob) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value not in (None, 0, [], ())}
 
 
+def facts_of_needs(needs: Needs | None, of_one_run: bool) -> dict[str, Any]:
+    """The needs of a task as facts of a run. A batch uses its resources once for all jobs of a call (`of_one_run` is
+    false), so they are left out."""
+    if needs is None:
+        return {}
+    facts: dict[str, Any] = {}
+    if needs.requires:
+        facts["requires"] = [[name, list(values)] for name, values in needs.requires]
+    if needs.uses and of_one_run:
+        facts["uses"] = dict(needs.uses)
+    return facts
+
+
 def kept(seconds: float, usual: float) -> float | None:
     """The seconds for which the row of an ended job is kept; None: the usual ones."""
     return None if seconds == usual else max(seconds, defaults.KEEP_LEAST)
@@ -212,7 +228,9 @@ class Recorder(Middleware):
 
     async def run(self, context: Context, proceed: Run) -> Any:
         history, id, version = self.history, context.id, context.version
-        history.add("began", id, version=version, name=context.task)
+        known = self.tasks.get(context.task)
+        needs = {} if known is None else facts_of_needs(known.needs, known.kind != "batch")
+        history.add("began", id, version=version, name=context.task, facts=needs)
         try:
             value = await proceed()
         except Exception as error:

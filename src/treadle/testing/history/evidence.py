@@ -19,7 +19,8 @@ class Violation(Struct, frozen=True):
     """A broken promise.
 
     rule   acknowledged | unfinished | unknown | value | fence | overlap | step | signal | after | key | slots | rate |
-           order | left | expected
+           left | delay | order | priority | lane | tick | bound | shed | counts | labels | resources | asked |
+           expected
     text   what was found and what was expected, in one line
     ids    the jobs concerned; `story` lists everything known about them, ordered by time
     """

@@ -1,4 +1,4 @@
-"""The checker's rules that compare jobs with each other: limits, keys, queue order, and upstream jobs."""
+"""The checker's rules that compare jobs with each other: limits, keys, and upstream jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ def check(it: Evidence) -> Iterator[Violation]:
     yield from rates(it)
     yield from slots_left(it)
     yield from keys(it)
-    yield from order(it)
     yield from upstreams(it)
 
 
@@ -135,44 +134,6 @@ def _waited(it: Evidence, one: Record, other: Record) -> bool:
     if one.reason == SUPERSEDED or other.started_at is None or one.ended_at is None:
         return True
     return one.ended_at <= other.started_at
-
-
-def order(it: Evidence) -> Iterator[Violation]:
-    """Of jobs that differ only in their enqueue time, the one acknowledged first is claimed first. Under a limit of one
-    slot they therefore run strictly in sequence. Judged by claim times; skipped if the clock was set."""
-    if it.steps_of_clock:
-        return
-    stored: dict[str, float] = {}
-    for entry in it.entries:
-        if entry.what == "stored" and not entry.name:
-            stored.setdefault(entry.id, entry.at)
-    lines: dict[object, list[str]] = {}
-    for id in stored:
-        row = it.rows.get(id)
-        if row is not None and id in it.asked and (id, 1) in it.claims and _plain(row):
-            job = row.job
-            lines.setdefault((job.task, job.queue, job.priority, job.limits), []).append(id)
-    for ids in lines.values():
-        yield from _overtaken(it, ids, stored)
-
-
-def _overtaken(it: Evidence, ids: list[str], stored: dict[str, float]) -> Iterator[Violation]:
-    """The first job that was claimed before an equal one that was already stored when this one was enqueued."""
-    waiting = sorted((stored[id], id) for id in ids)
-    latest, at = (0.0, ""), 0
-    for id in sorted(ids, key=lambda id: it.asked[id].at):
-        while at < len(waiting) and waiting[at][0] < it.asked[id].at:
-            other = waiting[at][1]
-            latest, at = max(latest, (it.claims[other, 1], other)), at + 1
-        if latest[0] > it.claims[id, 1]:
-            text = f"{id} was claimed before {latest[1]}, which was already stored when {id} was enqueued"
-            yield it.violation("order", text, latest[1], id)
-            return
-
-
-def _plain(row: Record) -> bool:
-    job = row.job
-    return not (job.delay or job.after or job.lane or job.aging or job.key or job.parent or job.function_done)
 
 
 def upstreams(it: Evidence) -> Iterator[Violation]:

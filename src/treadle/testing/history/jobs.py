@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from treadle.core.defaults import KEEP, KEEP_FAILED
 from treadle.core.model import FINAL, State
@@ -23,6 +24,7 @@ def check(it: Evidence, waiting: frozenset[str], expected: Mapping[str, str | No
     yield from steps(it)
     yield from signals(it)
     yield from expectations(it, expected)
+    yield from as_asked(it)
 
 
 def acknowledged(it: Evidence) -> Iterator[Violation]:
@@ -177,6 +179,30 @@ def expectations(it: Evidence, expected: Mapping[str, str | None]) -> Iterator[V
         found = (row.value if row.value is not None else row.result) if row.state is State.SUCCEEDED else None
         if found != wanted:
             yield it.violation("expected", f"{id} has the value {found}, expected {wanted}", id)
+
+
+def as_asked(it: Evidence) -> Iterator[Violation]:
+    """A stored row has the options of a call that enqueued it, unless an act changed it."""
+    for id, row in it.rows.items():
+        asked = [entry.facts for entry in it.by_id.get(id, ()) if entry.what == "asked" and "task" in entry.facts]
+        job = row.job
+        found = job.key, job.priority, job.delay, job.lane, job.aging, job.required, len(job.after)
+        if asked and not it.acts_on(id) and found not in map(_options, asked):
+            names = "key, priority, delay, lane, aging, required, after"
+            text = f"{id} has ({names}) {found}, asked were {' or '.join(str(_options(facts)) for facts in asked)}"
+            yield it.violation("asked", text, id)
+
+
+def _options(facts: Mapping[str, Any]) -> tuple[Any, ...]:
+    named = (facts.get(name, 0) for name in ("priority", "delay"))
+    return (
+        facts.get("key"),
+        *named,
+        facts.get("lane"),
+        facts.get("aging", 0),
+        facts.get("required"),
+        len(facts.get("after", ())),
+    )
 
 
 def _pruned_value(it: Evidence, id: str, wanted: str | None) -> Iterator[Violation]:

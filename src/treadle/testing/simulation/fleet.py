@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from treadle.core.job import Job
-from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
 from treadle.errors import StorageError, StorageUnavailable
@@ -204,10 +203,10 @@ class Simulation:
 
     def _lived(self) -> list[Violation]:
         """Run the fleet from start to end, and return the violations."""
-        loop, limits, violations = self._loop, tuple[LimitUse, ...](), list[Violation]()
+        loop, found, violations = self._loop, list[Violation](), list[Violation]()
         scenario = check_scenario(self._settings.scenario(self))
         try:
-            limits = loop.run_until_complete(loop.start(loop.root, self._life(scenario)))
+            found = loop.run_until_complete(loop.start(loop.root, self._life(scenario)))
         except Stuck as error:
             violations.append(Violation("unfinished", str(error), story=self._tail()))
         except Exception as error:  # raised by the scenario: a violation
@@ -215,14 +214,9 @@ class Simulation:
             self.cause = error
         violations += [self._raised("worker", error) for error in self._errors]
         violations += [self._odd(context) for context in loop.errors if context["message"].startswith(CALLBACK)]
-        if violations:
-            return violations
-        found = check(
-            loop.entries, self.rows, limits, lease=self._settings.lease, expected=self.expected, waiting=self.waiting
-        )
-        return found + self._broken()
+        return violations or found + self._broken()
 
-    async def _life(self, scenario: Awaitable[Any]) -> tuple[LimitUse, ...]:
+    async def _life(self, scenario: Awaitable[Any]) -> list[Violation]:
         await self._storage.open()
         try:
             await self.app.open()
@@ -238,12 +232,14 @@ class Simulation:
             # late.
             await self._rest(self._settings.patience + self._unnoticed)
             self.rows = await self._all_rows()
+            limits, drifts = await self._storage.limits(), await self._storage.recount()
             self._loop.root.history.add("note", text="all rows are read")  # the rules need this time
-            return await self._storage.limits()
         finally:
             for slot in self._slots:
                 slot.end()
             await self._storage.close()
+        rest: dict[str, Any] = {"expected": self.expected, "waiting": self.waiting, "drifts": drifts}
+        return check(self._loop.entries, self.rows, limits, lease=self._settings.lease, **rest)
 
     async def _ended(self, program: asyncio.Task[Any]) -> None:
         """Wait for the scenario, then for the processes it spawned. Raises what they raise."""

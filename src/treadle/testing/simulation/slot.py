@@ -67,6 +67,8 @@ class Slot:
             **settings.options,
         )
         worker._core.pools.lend(CalledAtOnce())
+        place = {"labels": worker._core.config.labels or {}, "resources": worker._core.config.resources or {}}
+        actor.history.add("worker", facts=place)
         starting = self._loop.start(actor, worker.start())
         starting.add_done_callback(lambda done: self._begun(actor, done))
 

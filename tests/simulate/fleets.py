@@ -1,0 +1,19 @@
+"""The fleets of our own simulations, as arguments of `simulate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.simulate import mix, orderly
+from treadle.testing.simulation import KINDS
+
+FLEETS: dict[str, dict[str, Any]] = {
+    "mixed": {"app": mix.app, "scenario": mix.work, "invariants": mix.INVARIANTS},
+    "orderly": {
+        "app": orderly.app,
+        "scenario": orderly.work,
+        "invariants": (orderly.no_tick_is_left_out,),
+        "options": orderly.WORKERS,
+        "faults": tuple(kind for kind in KINDS if kind != "clock"),
+    },
+}
