@@ -35,8 +35,7 @@ async def batched(requests: Requests, *items: int) -> list[asyncio.Task[Sequence
     tasks = [asyncio.create_task(batcher([0]))]
     await requests.begun.wait()
     tasks += [asyncio.create_task(batcher([item])) for item in items]
-    for _ in tasks:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)  # each of them begins
     return tasks
 
 

@@ -28,6 +28,8 @@ ALLOWED = {
     "simulate/orderly.py": "the time of the simulation",
     "simulate/tasks.py": "the time of the simulation",
     "simulate/mutants.py::pause_lost": "the time of the simulation",
+    "simulate/test_gone_rows.py": "the time of the simulation",
+    "simulate/test_resources.py": "the time of the simulation",
     "simulate/test_simulation.py::pay": "the time of the simulation",
     "soak/fleet.py::Fleet._stall": "how long a process stands still",
     "soak/nemesis.py": "how long a fault lasts",
