@@ -224,7 +224,7 @@ class Capacity:
             self.waits.setdefault(name, self._clock())
 
     def overdue(self) -> list[str]:
-        """The tasks whose turn it could be, the first first."""
+        """The tasks that have waited for TURN seconds, longest wait first."""
         now = self._clock()
         return [] if self.reserved else [name for name, since in self.waits.items() if now - since >= TURN]
 
