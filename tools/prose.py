@@ -57,8 +57,9 @@ RULES = (
     ),
     _rule(
         "the actor and its verb: send, publish, notify, return, raise, store, read, write, poll, wait, wake",
-        r"\b(is|are|was|were|be|been|being|gets?) (?:(?:only|never|always|then|also|first|not|still|already|once|again|just|even"
-        r"|at once|[a-z]+ly) ){0,2}(told|said|asked|heard|handed)\b",
+        r"\b(is|are|was|were|be|been|being|gets?) "
+        r"(?:(?:only|never|always|then|also|first|not|still|already|once|again|just|even|at once|[a-z]+ly) ){0,2}"
+        r"(told|said|asked|heard|handed)\b",
     ),
     _rule("'it' for a thing, 'they' for a person", r"\b(he|his|him|himself)\b"),
     _rule(
