@@ -119,7 +119,6 @@ else:
                 "LifespanFailed",
                 "NotADatabase",
                 "OldRows",
-                "Probes",
                 "ProcessDied",
                 "QueueFull",
                 "RemoteFailure",

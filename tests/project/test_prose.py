@@ -30,6 +30,7 @@ def test_no_sentence_breaks_a_rule() -> None:
         ("guides", "Who stores a job makes the claim.", "'Who'", "the actor as the subject"),
         ("errors", "what waits is lost", "'What'", "the actor as the subject"),
         ("comments", "The worker is told its row.", "'is told'", "the actor and its verb"),
+        ("internals", "A storage is only asked for rows.", "'is only asked'", "the actor and its verb"),
         ("docstrings", "The lock goes to him.", "'him'", "'it' for a thing"),
         ("guides", "Nothing is lost, nor repeated.", "'nor'", "the plain word"),
         ("internals", "A video stands in line.", "'stands in'", "the field's term"),

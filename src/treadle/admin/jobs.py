@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 
 from treadle.admin import acts, stored_values
-from treadle.admin.audit import is_entry, without_entries
+from treadle.admin.audit import without_entries
+from treadle.admin.chosen_jobs import chosen, refuse
 from treadle.admin.estimate import Copying, Estimate, estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
 from treadle.admin.explain.reading import Reader
@@ -275,7 +276,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", UNFINISHED)
         done = 0
-        async for rows in self._chosen(job, filters, lambda row: not row.state.final or job is not None, progress):
+        async for rows in chosen(self, job, filters, lambda row: not row.state.final or job is not None, progress):
             done += await self._acts.cancel(rows, tree)
         return done
 
@@ -292,10 +293,10 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         if job is None and filters:
             filters.setdefault("state", (State.FAILED,))
         done = 0
-        async for rows in self._chosen(job, filters, _reopens, progress):
+        async for rows in chosen(self, job, filters, _reopens, progress):
             done += await self._acts.reopen(rows, raising=job is not None)
         if job is not None and not done:
-            await self._refuse(job, _reopens, "only failed and cancelled jobs can be reopened")
+            await refuse(self, job, _reopens, "only failed and cancelled jobs can be reopened")
         return done
 
     async def signals_of(self, job: HasId | str) -> Sequence[str]:
@@ -366,42 +367,11 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         progress: Told | None,
     ) -> int:
         done = 0
-        async for rows in self._chosen(job, filters, fits, progress):
+        async for rows in chosen(self, job, filters, fits, progress):
             done += len(await self._acts.settle(rows, act, raising=job is not None))
         if job is not None and not done:
-            await self._refuse(job, fits, otherwise)
+            await refuse(self, job, fits, otherwise)
         return done
-
-    async def _refuse(self, job: HasId | str, fits: Callable[[Record], bool], otherwise: str) -> None:
-        """Raise Stale if the job does not fit."""
-        row = await self.get(job)
-        if is_entry(row):
-            raise Stale(row.job.id, "an entry of the audit log, which cannot be changed")
-        if not fits(row):
-            raise Stale(row.job.id, f"{row.state}: {otherwise}")
-
-    async def _chosen(
-        self,
-        job: HasId | str | None,
-        filters: dict[str, Filter],
-        fits: Callable[[Record], bool],
-        progress: Told | None = None,
-    ) -> AsyncIterator[Sequence[Record]]:
-        """Yield the job, or the jobs that match the filters in groups."""
-        if (job is None) == (not filters):
-            raise BadOption("job", "give a job or an id, or else at least one filter")
-        if job is not None:
-            yield [row for row in [await self.get(job)] if fits(row) and not is_entry(row)]
-            return
-        looked, cursor = 0, None
-        while True:
-            page = await self.list(cursor=cursor, limit=acts.GROUP, order="oldest", **filters)
-            yield [row for row in page.records if row.job.task and fits(row) and not is_entry(row)]
-            looked, cursor = looked + len(page.records), page.cursor
-            if progress is not None:
-                progress(looked)
-            if cursor is None:
-                return
 
 
 def _reopens(row: Record) -> bool:

@@ -47,6 +47,7 @@ Visible = Callable[[str], bool]
 """Whether a name may be shown to the caller."""
 Name = tuple[str, str]
 """("task", "queue" or "limit", name)"""
+_NUMBER: Final = re.compile(r"\d+")
 T = TypeVar("T")
 
 
@@ -232,7 +233,7 @@ class Names:
         if known.has(kind, name):
             return None
         like = closest(name, known.shown(kind, _seen()))
-        if like is None or _digits(name) == _digits(like):  # tenant-2 is not a mistyped tenant-1
+        if like is None or _NUMBER.sub("0", name) == _NUMBER.sub("0", like):  # tenant-2 is not a mistyped tenant-1
             return None
         return _unused(kind, name, f"; did you mean {like!r}?")
 
@@ -382,10 +383,6 @@ def _of(job: NewJob) -> Iterator[Name]:
     for limit, _ in job.limits:
         if not limit.startswith("task:"):  # the limit that `concurrency=` creates
             yield "limit", limit
-
-
-def _digits(name: str) -> str:
-    return re.sub(r"\d+", "0", name)
 
 
 async def _soon(look: Awaitable[T]) -> T | None:

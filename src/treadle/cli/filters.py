@@ -36,7 +36,7 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--status",
         type=click.Choice(["queued", "scheduled", "blocked"]),
-        help="Which of the ready jobs: due, not due yet, or blocked by a limit.",
+        help="Kind of ready job: queued (due), scheduled (not due yet) or blocked (by a limit).",
     )
     @click.option(
         "--search",

@@ -90,7 +90,7 @@ def list_(
     type=click.IntRange(1),
     default=12,
     show_default=True,
-    help="Show more jobs of one task and state than this as one.",
+    help="Number of jobs of one task and state above which they are drawn as one node.",
 )
 @as_json
 def show(target: Target, id: str, mermaid: bool, fold: int, json_: bool) -> None:

@@ -7,7 +7,6 @@ from typing import Final
 QUEUE: Final = "default"
 DELAYED_TASK: Final = "delayed.job"  # stored by the delayed protocol, run by `App.delayed_handler`
 DELAYED_QUEUE: Final = "delayed"
-PRIORITY: Final = 0  # higher first
 PRIORITY_RANGE: Final = (-32768, 32767)  # 16 bits, by which every storage can sort
 KEEP: Final = 86_400.0  # s; a day: yesterday's jobs can still be read
 KEEP_FAILED: Final = 30 * 86_400.0  # s; gives an operator time to look at failures

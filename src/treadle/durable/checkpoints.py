@@ -168,8 +168,7 @@ class Checkpoints:
 
     @contextmanager
     def within(self, asked: Asked) -> Iterator[None]:
-        """While the step's function runs: steps asked inside belong to it, and are not asked again once it is
-        stored."""
+        """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
         token = _branch.set(Branch(self, _place(), f"{asked.key}>"))
         running = _running.set(f"{self.job}:{asked.key}")
         try:

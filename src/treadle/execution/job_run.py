@@ -95,6 +95,13 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     _numbers: count[int] | None = None  # made with the first job made here, as it takes 0.1 us
     _process: str = ""  # the tag of the process that `_numbers` belongs to
 
+    def storage_time(self, now: float) -> float:
+        """`now` of this process's clock, by the storage's clock: the time of the claim, and the time since then."""
+        claimed = self.record.started_at
+        if claimed is None:
+            return now
+        return claimed + max(0.0, now - self.began) if self.began else claimed
+
     def stop(self, why: str) -> None:
         """Ask the function to stop. The first reason is kept, except that any other reason replaces "stop"."""
         if self.why in (None, "stop"):

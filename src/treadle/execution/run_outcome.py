@@ -29,7 +29,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
              retrying    the attempt failed, and there will be another
              deferred    it runs again later, and the run is not counted: `Defer`, or a durable sleep
              waiting     it waits: for its children, or in its run for a signal
-             released    its worker stopped and handed it back, uncounted
+             released    its worker stopped and returned it to the queue, uncounted
              cancelled   it was cancelled while it ran
              lost        it belongs to this worker no longer: its lease expired and another worker claimed it, or it
                          was reopened or deleted while it ran

@@ -289,11 +289,11 @@ class Runner:
             self._troubles[run] = None
             return run.with_attempt(
                 judge.ended(record, EXPIRED, "its deadline passed while it ran", note=run.note),
-                self._moment(run, began),
+                run.storage_time(self._now()),
             )
         if why == "stop":
             self._troubles[run] = None
-            return run.with_attempt(judge.handed_back(record, note=run.note), self._moment(run, began), RELEASED)
+            return run.with_attempt(judge.handed_back(record, note=run.note), run.storage_time(self._now()), RELEASED)
         return self._failed(task, run, rules, error or asyncio.CancelledError(), began)
 
     def _left(
@@ -318,15 +318,10 @@ class Runner:
         if not isinstance(error, Defer | Abort | RetryAfter):  # these already are verdicts
             ask = self._ask
             verdict = ask(task.on_error, error, run, rules) or ask(self._on_error, error, run, rules)
-        moment = self._moment(run, began)
+        moment = run.storage_time(self._now())
         return run.with_attempt(
             judge.failed(record, rules, error, verdict, moment, self._chance(), note=run.note), moment
         )
-
-    def _moment(self, run: JobRun, began: float) -> float:
-        """Now, by the storage's clock: the time of the claim, and the time since then by this process's clock."""
-        now, claimed = self._now(), run.record.started_at
-        return now if claimed is None else claimed + max(0.0, now - began)
 
     def _ask(
         self, on_error: judge.OnError | None, error: BaseException, run: JobRun, rules: judge.Rules

@@ -19,7 +19,7 @@ from treadle.errors import UNREADABLE
 KEPT: Final = 10  # attempts of a job; a claim reads all of them
 ERROR: Final = 2_000  # characters of the error of one attempt
 ATTEMPT: Final = "treadle:attempt:"  # prefix of the checkpoints; their number modulo KEPT follows
-RELEASED: Final = "released"  # reason of a run that its worker handed back when it stopped
+RELEASED: Final = "released"  # reason of a run that its worker released when it stopped
 
 Ended = Literal["succeeded", "failed", "retrying", "deferred", "lost", "expired", "cancelled", "running"]
 

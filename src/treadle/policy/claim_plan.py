@@ -129,7 +129,7 @@ class ClaimPlanner:
     # --- turns
 
     def overdue(self) -> list[str]:
-        """The tasks whose turn it could be, the first first."""
+        """The tasks that have waited for TURN seconds, longest wait first."""
         now = self.clock()
         return [] if self.reserved else [name for name, since in self.waits.items() if now - since >= TURN]
 

@@ -1,4 +1,4 @@
-"""A job that one version of a program cannot read, and another one can: how long it waits, and the words for it.
+"""Decides how long a job waits for a worker whose code can read its arguments, and describes that wait.
 
 The row keeps the end of the wait in a checkpoint, with the round that it belongs to: after a reopening it counts anew.
 """

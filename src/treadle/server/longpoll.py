@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from starlette.requests import Request
 
@@ -18,6 +18,8 @@ from treadle.core import defaults
 from treadle.errors import StorageError
 from treadle.server.errors import Refused
 from treadle.storage.contract import Storage
+
+BEAT: Final = 15.0  # s between comments on an idle stream; shorter than the timeouts of proxies
 
 T = TypeVar("T")
 Look = Callable[[], Awaitable[tuple[T, bool, float | None]]]

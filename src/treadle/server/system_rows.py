@@ -29,7 +29,6 @@ from treadle.worker import leader
 from treadle.workflow.plan import FLOW, PLAN, Plan, either_id, mark_id, plan_of_job, read_plan
 from treadle.workflow.signals import ONCE_KEY, SIGNAL, Wanted, Won, signal_id
 
-CHOSEN: Final = "treadle:"
 TICK: Final = "cron:"
 SCHEDULE: Final = "treadle:schedule:"
 ONCE: Final = "treadle:once:"

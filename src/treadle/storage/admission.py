@@ -46,6 +46,12 @@ def rule_for(rules: Mapping[str, Limit], key: str) -> Limit | None:
     return rules.get(key) or rules.get(key.partition(":")[0])
 
 
+def keeps_slots(rules: Mapping[str, Limit], key: str) -> bool:
+    """Whether jobs hold the slot of this limit until they have ended."""
+    rule = rule_for(rules, key)
+    return rule is not None and rule.hold == "ended"
+
+
 def slots_fit(rule: Limit, usage: Usage, cost: int) -> bool:
     """Whether there are slots for `cost`. A cost above the rule counts as the whole rule: such a job runs alone."""
     return rule.slots is None or (rule.slots > 0 and usage.used + min(cost, rule.slots) <= rule.slots)

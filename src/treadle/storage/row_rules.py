@@ -5,8 +5,9 @@ Every storage must take these decisions alike; the SQL and Lua versions follow t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Final
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from treadle.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUps
 CLOCK_BACK: Final = 1.0  # seconds by which a clock must go back to count; calls that overtake each other differ by less
 # Jobs blocked in one step of a claim, during which no other call can write (memory 5 ms, SQLite 15 ms).
 ASIDE_MOST: Final = 500
+CLAIM_IDS: Final = 64  # claim ids remembered for each worker
 
 
 class CircularWait(TreadleError):
@@ -50,6 +52,26 @@ def order(row: Record) -> tuple[float, float, str]:
     """The key by which a queue is sorted."""
     place = row.queue_position if row.queue_position is not None else row.return_position
     return -rank(row.job), place if place is not None else 0.0, row.job.id
+
+
+def in_order(held: Iterable[Record], queues: Sequence[tuple[str, int]]) -> list[Record]:
+    """The jobs that run under a claim id, in the order in which a claim from these queues would take them."""
+    first = {queue: -number for number, (queue, _) in enumerate(reversed(queues))}
+    return sorted(held, key=lambda row: (first.get(row.job.queue, 1), order(row)))
+
+
+def claim_slot(claim_id: str) -> tuple[str, int]:
+    """The worker of a claim id, and where the jobs of the id are remembered: by its number, or by a hash without."""
+    name, _, number = claim_id.rpartition("#")
+    slot = int(number) % CLAIM_IDS if number.isdecimal() else crc32(claim_id.encode()) >> 1
+    return name or claim_id, slot
+
+
+def new_record(job: NewJob, now: float) -> Record:
+    """The record of a plain job without a lane that has just been stored."""
+    return Record(
+        job=job, version=0, state=State.READY, queue_position=now, return_position=now, created_at=now, updated_at=now
+    )
 
 
 def needed(required: int | None, after: tuple[str, ...]) -> int:

@@ -102,20 +102,7 @@ async def drain_core(
                 labels=None,
                 resources=None,
             )
-            worker = WorkerCore(cast("AppCore", host), config, patient=False)
-            if threads is not None:
-                worker.pools.lend(threads)
-            watched.attend(worker)
-            await worker.start()
-            try:
-                await watched.rested.wait()
-                if watched.away is not None and worker.session is not None:
-                    worker.session.hurry.set()  # otherwise it waits for the storage for its whole grace period
-            finally:
-                await worker.stop()
-            if watched.away is not None:
-                watched.away.add_note(AWAY)
-                raise watched.away
+            await _work(WorkerCore(cast("AppCore", host), config, patient=False), watched, threads)
             again = await _end_inline(core) or watched.ran > ran
             again = await _relayed(core) or again
             queues = queues | await _queues(core, storage)
@@ -131,6 +118,23 @@ async def drain_core(
                 await core.resources.leave(life)
         finally:
             await core.release()
+
+
+async def _work(worker: WorkerCore, watched: _Watched, threads: Runs | None) -> None:
+    """Run a worker until nothing is left to do now. Raises the error of a storage that did not answer."""
+    if threads is not None:
+        worker.pools.lend(threads)
+    watched.attend(worker)
+    await worker.start()
+    try:
+        await watched.rested.wait()
+        if watched.away is not None and worker.session is not None:
+            worker.session.hurry.set()  # otherwise it waits for the storage for its whole grace period
+    finally:
+        await worker.stop()
+    if watched.away is not None:
+        watched.away.add_note(AWAY)
+        raise watched.away
 
 
 async def _queues(core: AppCore, storage: Storage) -> set[str]:
@@ -256,7 +260,7 @@ class _Watched(StorageProxy):
                 return claimed
 
     async def _claim(self, ask: Claim) -> Claimed:
-        """Claim, and hand back the records beyond the limit."""
+        """Claim, and release the records beyond the limit."""
         self._claiming += 1
         try:
             with self._answered():

@@ -182,8 +182,7 @@ class Executor:
         """The outcome with the checkpoints of this run: its steps, and its log lines. A job whose arguments this code
         cannot read may be left to other workers."""
         if is_misfit(outcome):
-            moment = (job_run.record.started_at or self._now()) + max(0.0, self._now() - job_run.began)
-            found = await self._misfits.settled(job_run, outcome, moment)
+            found = await self._misfits.settled(job_run, outcome, job_run.storage_time(self._now()))
             if found is not outcome:
                 self._state.troubles[job_run] = None
                 return found
@@ -198,13 +197,8 @@ class Executor:
         # A defect of Treadle, not of the job. It counts as an attempt, so that the retries end.
         log.error("running %s %s failed outside the task", run.task.name, run.record.job.id, exc_info=error)
         self._state.troubles[run.job_run] = error
-        run.called, moment = not isinstance(run.task, SystemTask), self._moment(run)
+        run.called, moment = not isinstance(run.task, SystemTask), run.job_run.storage_time(self._now())
         return run.job_run.with_attempt(judge.failed(run.record, run.rules, error, None, moment, 1.0), moment)
-
-    def _moment(self, run: RunningJob) -> float:
-        """Now, by the storage's clock."""
-        now, began = self._now(), run.job_run.began
-        return (run.record.started_at or now) + (max(0.0, now - began) if began else 0.0)
 
     def _lost_too_often(self, run: RunningJob) -> Outcome | None:
         outcome = judge.lost_too_often(run.record, run.rules)
@@ -226,7 +220,7 @@ class Executor:
             self._settler.committed(run, outcome)
             return None
         if left is not None and left is not outcome:
-            left = run.job_run.with_attempt(left, self._moment(run))
+            left = run.job_run.with_attempt(left, run.job_run.storage_time(self._now()))
         if self._judging is not None:
             self._judging.report(run, left)
         return left

@@ -1,4 +1,4 @@
-"""Tells the middleware of the app how each run of this worker ended."""
+"""Calls `Middleware.judged` at the end of each run of this worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the large texts of a claimed job before it runs, and hands back a job whose texts this worker cannot read."""
+"""Reads the large texts of a claimed job before it runs, and releases a job whose texts this worker cannot read."""
 
 from __future__ import annotations
 

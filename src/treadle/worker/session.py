@@ -94,16 +94,7 @@ class WorkerSession:
             self.state.capacity.follow(self.batches)
         self.lost = LostReporter(storage, app.emitter, config.name)
         self.misfits = Misfits(self.state.name, app.tasks, storage, app.misfit_wait)
-        self.heartbeat = Heartbeat(
-            self.state,
-            storage,
-            self.lost,
-            list(queues),
-            config.lease,
-            self.tasks,
-            self.batches.gathering,
-            partial(place_of, config, app.tasks, self.state.capacity, self.misfits.versions),
-        )
+        self.heartbeat = self._make_heartbeat()
         self.election = LeaderElection(
             config.role,
             self.state.claim_id(),
@@ -113,41 +104,17 @@ class WorkerSession:
             self.on_leader_change,
         )
         self.maintains = not storage.capabilities.queues
-        source, measures = self.state.claim_id()[-defaults.MAX_NAME :], config.metrics or app.counts is not None
-        self.metrics = JobMetrics(source, app.now, app.counts) if measures else None
-        if app.counts is not None:
-            app.counts.expect((task.queue, name) for name, task in app.tasks.items())
+        self.metrics = self._make_metrics()
         self.capture = None if config.capture_logs is None else LogCapture(config.capture_logs)
-        parts = WorkerParts(
-            app=app,
-            config=config,
-            storage=storage,
-            misfits=self.misfits,
-            outage=outage,
-            state=self.state,
-            timeouts=self.timeouts,
-            batches=self.batches,
-            site=Site(storage, self.loop, self.life, pools.threads),
-            metrics=self.metrics,
-            capture=self.capture,
-            judging=judging_of(app.layers, self.state.troubles, self.lost, app.now),
-        )
+        parts = self._make_parts(pools)
         settler = Settler(parts, self.lost)
-        self.executor = Executor(
-            parts,
-            Runner(app, pools, self.batches, self.state.troubles),
-            WorkflowFinisher(storage, app.tasks, app.reducers, app.sizes.result),
-            WorkerDurableBackend(parts, self.heartbeat, pools.threads),
-            settler,
-        )
+        self.executor = self._make_executor(parts, pools, settler)
         start = self.executor.start_handed
         self.handoff = HandOff(self.state, start, hand_offs(storage), min(config.poll, config.lease / 2))
         build = ClaimBuilder(parts, queues, self.election, self.tasks, self.handoff, self.maintains)
+        handoffs = [self.handoff, *(HandOff(self.state, start) for _ in range(dispatchers_for(config, storage) - 1))]
         self.dispatchers = [
-            Dispatcher(
-                number, parts, build, HandOff(self.state, start) if number else self.handoff, self.executor, settler
-            )
-            for number in range(dispatchers_for(config, storage))
+            Dispatcher(number, parts, build, handoff, self.executor, settler) for number, handoff in enumerate(handoffs)
         ]
         self.loops: list[asyncio.Task[None]] = []
         self.by_id = ClaimsById(parts, self.tasks, self.executor, self.loops)
@@ -156,6 +123,54 @@ class WorkerSession:
         self._grace_ends = float("inf")  # the loop's time when running jobs are cancelled
         self._shortened = asyncio.Event()  # `_grace_ends` has changed
         self.stop_logging: Callable[[], None] = lambda: None
+
+    def _make_heartbeat(self) -> Heartbeat:
+        config = self.config
+        return Heartbeat(
+            self.state,
+            self.storage,
+            self.lost,
+            list(self.queues),
+            config.lease,
+            self.tasks,
+            self.batches.gathering,
+            partial(place_of, config, self.app.tasks, self.state.capacity, self.misfits.versions),
+        )
+
+    def _make_metrics(self) -> JobMetrics | None:
+        app = self.app
+        if app.counts is not None:
+            app.counts.expect((task.queue, name) for name, task in app.tasks.items())
+        elif not self.config.metrics:
+            return None
+        return JobMetrics(self.state.claim_id()[-defaults.MAX_NAME :], app.now, app.counts)
+
+    def _make_parts(self, pools: Executors) -> WorkerParts:
+        app = self.app
+        return WorkerParts(
+            app=app,
+            config=self.config,
+            storage=self.storage,
+            misfits=self.misfits,
+            outage=self.outage,
+            state=self.state,
+            timeouts=self.timeouts,
+            batches=self.batches,
+            site=Site(self.storage, self.loop, self.life, pools.threads),
+            metrics=self.metrics,
+            capture=self.capture,
+            judging=judging_of(app.layers, self.state.troubles, self.lost, app.now),
+        )
+
+    def _make_executor(self, parts: WorkerParts, pools: Executors, settler: Settler) -> Executor:
+        app = self.app
+        return Executor(
+            parts,
+            Runner(app, pools, self.batches, self.state.troubles),
+            WorkflowFinisher(self.storage, app.tasks, app.reducers, app.sizes.result),
+            WorkerDurableBackend(parts, self.heartbeat, pools.threads),
+            settler,
+        )
 
     async def restore_declared(self) -> None:
         """Store the declared limits and schedules again if the storage has lost them. Checks after an outage, after a
@@ -354,7 +369,7 @@ class WorkerSession:
         await self.lost.settled()
 
     def shorten_grace(self, grace: float) -> None:
-        """Of a stop under way: cancel the running jobs in this many seconds at the latest."""
+        """During a stop, cancel the running jobs after at most this many seconds."""
         ends = self.loop.time() + grace
         if ends < self._grace_ends:
             self._grace_ends = ends

@@ -1,4 +1,4 @@
-"""Gives a task its turn that has long not fitted into the free resources of a worker, see `Capacity`."""
+"""Reserves resources for a task that has not fitted for `capacity.TURN` seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look at the storage for all readers of a process: none when nobody reads, and never more than 2 % of its time.
+"""Reads the overview once for all open pages of a process, at most 2 % of the time, and not while no page is open.
 
 A reader gets the newest look when it can take one, so a slow reader skips looks and holds nothing back.
 """
@@ -22,7 +22,7 @@ from treadle.server.auth.tokens import Token
 from treadle.server.doctor.common import Check
 from treadle.server.doctor.quick import others, warnings
 from treadle.server.errors import Refused
-from treadle.server.longpoll import LongPoll
+from treadle.server.longpoll import BEAT, LongPoll
 from treadle.server.overview.activity import Activity, Recent
 from treadle.server.overview.compose import Look, compose
 from treadle.server.overview.filling import exact_filling
@@ -38,7 +38,6 @@ LEAST: Final = 2.0  # s between two looks
 SHARE: Final = 50  # times as long as a look takes: 2 % of the time
 LONGEST: Final = 60.0  # s between two looks at most
 TIMEOUT: Final = 10.0  # s of a look
-BEAT: Final = 15.0  # s between comments on an idle stream; shorter than the timeouts of proxies
 RARE: Final = 30.0  # s between two looks at all schedules, and at the counts by task
 READERS: Final = 1_000  # streams of one process; each costs 30 us a look
 PENDING: Final = 1_000  # events that wait for one slow reader; newer ones replace those with their key
@@ -172,7 +171,7 @@ class Looks:
     # --- looking
 
     async def _run(self) -> None:
-        """Look while anybody reads."""
+        """Read while a page is open."""
         while True:
             if (left := self._fresh()) > 0:
                 await self._rest(left)

@@ -17,7 +17,7 @@ from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
 from treadle.server.event_stream import EventStream
 from treadle.server.incoming_rows import users_row
-from treadle.server.longpoll import LongPoll
+from treadle.server.longpoll import BEAT, LongPoll
 from treadle.server.middleware import allowed
 from treadle.server.operation import Call, Operation
 from treadle.server.path_parts import path_part
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from treadle.core.job import JobSpec
 
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request with the arguments of one job
-BEAT: Final = 15.0  # s between comments on an idle event stream; shorter than the timeouts of proxies
 LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
 
 

@@ -5,7 +5,7 @@ Each storage walks along its queues in its own way: memory row by row, SQLite by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from treadle.core.model import Claim, NewJob, Record, State
 from treadle.storage.admission import Admission, opens_at, rule_for
 from treadle.storage.machine import limits
 from treadle.storage.machine.rows import Rows
-from treadle.storage.row_rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, order, within
+from treadle.storage.row_rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, within
 
 
 def shares(rows: Rows, ask: Claim) -> list[tuple[str, int]]:
@@ -25,12 +25,6 @@ def shares(rows: Rows, ask: Claim) -> list[tuple[str, int]]:
 
 def _queues_of(rows: Rows, ask: Claim) -> list[str]:
     return [queue for queue in dict.fromkeys(rows.queues_of(ask.ids)) if within(ask.reach, queue)]
-
-
-def in_order(held: Iterable[Record], ask: Claim) -> list[Record]:
-    """The jobs that run under a claim id, in the order in which its claim would take them."""
-    queues = {queue: -number for number, (queue, _) in enumerate(reversed(ask.queues))}
-    return sorted(held, key=lambda row: (queues.get(row.job.queue, 1), order(row)))
 
 
 def next_start(rows: Rows, ask: Claim) -> float | None:

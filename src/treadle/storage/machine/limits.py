@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.limit_model import Limit
 from treadle.core.model import Record
-from treadle.storage.admission import Admission, opens_behind, rule_for
+from treadle.storage.admission import Admission, keeps_slots, opens_behind, rule_for
 from treadle.storage.machine.rows import Rows, Steps
 from treadle.storage.row_rules import costs, first_moment
 
@@ -22,12 +22,6 @@ def kept(rules: Mapping[str, Limit], row: Record) -> list[str]:
     if row.started_at is None or row.state.final or not rules:
         return []
     return [key for key, _ in costs(row.job) if keeps_slots(rules, key)]
-
-
-def keeps_slots(rules: Mapping[str, Limit], key: str) -> bool:
-    """Whether jobs hold the slot of this limit until they have ended."""
-    rule = rule_for(rules, key)
-    return rule is not None and rule.hold == "ended"
 
 
 def unblock(rows: Rows, row: Record) -> None:

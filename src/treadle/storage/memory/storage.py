@@ -35,7 +35,7 @@ from treadle.storage.limit_facts import folded
 from treadle.storage.machine import store
 from treadle.storage.machine.bounds import to_shed
 from treadle.storage.machine.due import act
-from treadle.storage.machine.leasing import in_order, next_start
+from treadle.storage.machine.leasing import next_start
 from treadle.storage.machine.limits import call_in
 from treadle.storage.machine.plan import plan
 from treadle.storage.machine.rows import Steps, finish
@@ -44,7 +44,7 @@ from treadle.storage.memory import transfer
 from treadle.storage.memory.claim import ClaimWalk
 from treadle.storage.memory.recount import recount
 from treadle.storage.memory.tables import Tables
-from treadle.storage.row_rules import CLOCK_BACK, first_moment, taken_back
+from treadle.storage.row_rules import CLOCK_BACK, first_moment, in_order, taken_back
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Chunk, MoveState, check_replaces, gone, refusal, shut
 from treadle.storage.value_checks import check_ask, check_beat, check_changes, check_jobs, check_rows, odd_outcomes
@@ -157,7 +157,7 @@ class MemoryStorage:
 
     def _running(self, ask: Claim) -> list[Record]:
         """The jobs that were claimed under this claim id before and still run."""
-        return in_order([self._jobs[id] for id in self._tables.held.get(ask.worker, ())], ask)
+        return in_order([self._jobs[id] for id in self._tables.held.get(ask.worker, ())], ask.queues)
 
     def _claimed(self, taken: list[Record], ask: Claim, now: float) -> Claimed:
         moment = first_moment(self._tables.next_moment(), next_start(self._tables, ask))

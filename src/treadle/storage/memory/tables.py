@@ -16,10 +16,9 @@ from typing import Any
 from treadle.core.limit_model import Limit, LimitFacts
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Kind
-from treadle.storage.admission import Asker, Usage, is_over, rule_for
+from treadle.storage.admission import Asker, Usage, is_over, keeps_slots, rule_for
 from treadle.storage.bounds import WAITING, Candidate, bounds_of, may_shed
 from treadle.storage.limit_facts import acting, is_empty
-from treadle.storage.machine.limits import keeps_slots
 from treadle.storage.machine.rows import Dependent
 from treadle.storage.memory.ordered import Ordered, Spot
 from treadle.storage.queries import kind_of

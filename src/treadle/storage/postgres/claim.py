@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -14,11 +13,10 @@ from treadle.storage.postgres.connection import Row
 from treadle.storage.postgres.rows import record, said, text
 from treadle.storage.postgres.scan_floor import Floor
 from treadle.storage.postgres.topics import Caller, noting
-from treadle.storage.row_rules import rank
+from treadle.storage.row_rules import claim_slot, in_order
 
 AGAIN, UNFINISHED = 1, 2  # in the last row: the claim id was used before; more is left to scan
 CLAIM: Final = noting("SELECT * FROM {schema}.work(%s::float8, NULL, 0, false, %s::json)", 13)
-TICKETS: Final = 64  # claim ids remembered for each worker
 
 Floors = dict[str, Floor] | None
 
@@ -53,12 +51,12 @@ async def claim(run: Caller, ask: Claim, now: float | None, watch: Watch) -> Cla
 
 
 def asked(ask: Claim, floors: Floors) -> str:
-    name, _, number = ask.worker.rpartition("#")
+    name, slot = claim_slot(ask.worker)
     tasks = None if ask.tasks is None else sorted(ask.tasks)
     words: dict[str, Any] = {
         "worker": ask.worker,
-        "name": name or ask.worker,
-        "slot": int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode()) >> 1,
+        "name": name,
+        "slot": slot,
         "lines": [queue for queue, _ in ask.queues],
         "shares": [share for _, share in ask.queues],
         "limit": ask.limit,
@@ -90,15 +88,5 @@ def claimed(rows: Sequence[Row], ask: Claim, watch: Watch, floors: Floors) -> Cl
     if again == UNFINISHED and not found:
         return None
     if again == AGAIN:
-        records = _in_line_order(records, ask)
+        records = in_order(records, ask.queues)
     return Claimed(tuple(records), None if due_at is None else max(0.0, due_at - now))
-
-
-def _in_line_order(records: list[Record], ask: Claim) -> list[Record]:
-    order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
-
-    def turn(row: Record) -> tuple[int, float, float, str]:
-        position = row.queue_position if row.queue_position is not None else row.return_position
-        return order.get(row.job.queue, 1), -rank(row.job), position if position is not None else 0.0, row.job.id
-
-    return sorted(records, key=turn)

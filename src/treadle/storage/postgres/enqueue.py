@@ -18,7 +18,6 @@ from treadle.storage.postgres.rows import (
     is_plain,
     job_words,
     key_columns,
-    new_record,
     plain_columns,
     plain_extras,
     record,
@@ -26,7 +25,7 @@ from treadle.storage.postgres.rows import (
     text,
 )
 from treadle.storage.postgres.topics import Caller, noting
-from treadle.storage.row_rules import CircularWait, taken_by
+from treadle.storage.row_rules import CircularWait, new_record, taken_by
 
 PLAIN: Final = noting(
     "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], "

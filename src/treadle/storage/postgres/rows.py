@@ -192,13 +192,6 @@ def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
     )
 
 
-def new_record(job: NewJob, now: float) -> Record:
-    """The record of a plain job that has just been stored."""
-    return Record(
-        job=job, version=0, state=State.READY, queue_position=now, return_position=now, created_at=now, updated_at=now
-    )
-
-
 # --- jobs
 
 

@@ -14,12 +14,11 @@ from treadle.storage.redis.rows import (
     is_plain,
     job_bytes,
     moment_of,
-    new_record,
     pairs,
     record,
     until_bytes,
 )
-from treadle.storage.row_rules import CircularWait, rank
+from treadle.storage.row_rules import CircularWait, in_order, new_record, rank
 
 GROUP: Final = 1_000  # the most plain jobs of one queue and priority in a group
 
@@ -103,19 +102,8 @@ def claimed_of(answer: list[Any], ask: Claim) -> Claimed | None:
         return None
     rows = pairs(answer, 3)
     if again == 1:
-        rows = repeated_order(rows, ask.queues)
+        rows = in_order((row for row in rows if row.state is State.RUNNING), ask.queues)
     return Claimed(tuple(rows), max(0.0, moment_of(moment) - moment_of(now)) if moment else None)
-
-
-def repeated_order(rows: list[Record], queues: tuple[tuple[str, int], ...]) -> list[Record]:
-    """The jobs of a repeated claim, in the order in which the first call returned them."""
-    order = {queue: -n for n, (queue, _) in enumerate(reversed(queues))}
-
-    def spot(row: Record) -> tuple[float, ...]:
-        position = row.queue_position if row.queue_position is not None else row.return_position
-        return order.get(row.job.queue, 1), -rank(row.job), position or 0.0
-
-    return sorted((row for row in rows if row.state is State.RUNNING), key=lambda row: (*spot(row), row.job.id))
 
 
 def settle_calls(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Any]]]:

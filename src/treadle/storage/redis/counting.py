@@ -13,7 +13,7 @@ from treadle.core.limit_model import Limit, LimitFacts, LimitUse
 from treadle.core.model import Presence
 from treadle.core.query_model import Kind, QueueGlance
 from treadle.storage import queries
-from treadle.storage.admission import counted, rule_for
+from treadle.storage.admission import counted, keeps_slots, rule_for
 from treadle.storage.limit_facts import Fact, gathered
 from treadle.storage.redis.reading import STEP, Reader
 from treadle.storage.redis.rows import decode_presence, decode_rule, moment_of
@@ -157,7 +157,7 @@ async def _limits(
     facts = _facts(stored)
     rules = queries.acting_rules(facts)
     slots, ever = _numbers(live), _numbers(begun)
-    used = {key: ever[key] if _keeps(rules, key) else slots.get(key, 0) for key in ever}
+    used = {key: ever[key] if keeps_slots(rules, key) else slots.get(key, 0) for key in ever}
     blocked = dict[str, int]()
     for at in range(0, len(asides), STEP):
         some = asides[at : at + STEP]
@@ -178,11 +178,6 @@ async def _rates(db: Reader, rules: dict[str, Limit], keys: Words) -> dict[str, 
                 opens = float(told[n + 2]) if told[n + 2] else None
                 found[key] = counted(rule, float(told[n + 1])), opens
     return found
-
-
-def _keeps(rules: dict[str, Limit], key: str) -> bool:
-    rule = rule_for(rules, key)
-    return rule is not None and rule.hold == "ended"
 
 
 def _numbers(pairs: Words) -> dict[str, int]:

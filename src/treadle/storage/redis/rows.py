@@ -18,7 +18,7 @@ from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Pairs, Presence, Record, State
 from treadle.core.ranges import OWN
-from treadle.storage.row_rules import rank
+from treadle.storage.row_rules import new_record, rank
 
 PLAIN: Final = 1
 RAN: Final = 2
@@ -145,13 +145,6 @@ def job_bytes(job: NewJob, plain: bool) -> bytes:
 def _body(data: bytes) -> NewJob:
     _, _, _, _, task, queue, head = _JOB.unpack_from(data)
     return decode(memoryview(data)[_JOB.size + task + queue + head : -8])
-
-
-def new_record(job: NewJob, now: float) -> Record:
-    """The record of a plain job without a lane that was stored at `now`."""
-    return Record(
-        job=job, version=0, state=State.READY, queue_position=now, return_position=now, created_at=now, updated_at=now
-    )
 
 
 def stored(jobs: Sequence[NewJob], moment: bytes, places: bytes, *known: Any) -> list[Record]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.core.model import Claim, Claimed, Record
+from treadle.core.model import Claim, Claimed, Record, State
+from treadle.storage import row_rules
 from treadle.storage.redis import transfer
-from treadle.storage.redis.call_words import repeated_order
 from treadle.storage.redis.cross_shard import FRESH, CrossShard, together
 from treadle.storage.redis.routing import Spot, dealt, in_order
 from treadle.storage.redis.rows import encode
@@ -61,7 +61,8 @@ class ShardClaims:
         claimed = await together(shard.claim(ask) for shard in shards)
         rows = [row for each in claimed for row in each.records]
         moments = [each.next_in for each in claimed if each.next_in is not None]
-        return Claimed(tuple(repeated_order(rows, ask.queues)), min(moments) if moments else None)
+        running = (row for row in rows if row.state is State.RUNNING)
+        return Claimed(tuple(row_rules.in_order(running, ask.queues)), min(moments) if moments else None)
 
     async def _claim_lines(
         self, ask: Claim, lines: Sequence[Sequence[Sequence[Spot]]], moments: list[float | None]

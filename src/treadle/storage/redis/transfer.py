@@ -23,11 +23,11 @@ from treadle.storage.redis.rows import (
     in_doubles,
     is_plain,
     job_bytes,
-    new_record,
     record,
     row_bytes,
     until_bytes,
 )
+from treadle.storage.row_rules import new_record
 from treadle.storage.transfer import Carried, Chunk, Edge, MoveState, Rate, decode_mark, encode_mark, overtaken
 
 AWAY: Final = b"\0"  # the first value in the answer of a script that a mark has stopped

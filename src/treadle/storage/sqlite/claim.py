@@ -5,7 +5,6 @@ The decisions about limits and leases are in `machine/leasing.py`.
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -16,8 +15,8 @@ from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admission import rule_for
 from treadle.storage.count_groups import QUEUED
 from treadle.storage.count_groups import RUNNING as RUNNING_KIND
-from treadle.storage.machine.leasing import Leasing, in_order, next_start, shares
-from treadle.storage.row_rules import costs, first_moment, named_costs, rank
+from treadle.storage.machine.leasing import Leasing, next_start, shares
+from treadle.storage.row_rules import claim_slot, costs, first_moment, in_order, named_costs, rank
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.advance_due import advance_due
 from treadle.storage.sqlite.bulk_read import BulkRead
@@ -40,7 +39,6 @@ LINES = {name: BulkRead(statement) for name, statement in SQL.items() if name.st
 RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
 SLOW_PAGE = 64  # ... of rows that may have limits
-TICKETS = 64  # claim ids remembered for each worker
 
 ASKS = SLOW_CLAIM | MORE
 LEASED = 9  # bytes that a lease adds to a plain row, in addition to the name of its worker
@@ -52,9 +50,8 @@ Cursor = tuple[int, float, str]  # rank, position, id
 def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None, None, Claimed | None]:
     """One step of a claim. None: no job of this step may start, and there are more jobs to look at. `quickly`: return
     nothing unless the queue is all there is to read, which means no rules and no rows that are due."""
-    name, _, number = ask.worker.rpartition("#")
-    slot = int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode())
-    mark, found, rules, *moments = unit.ex(SQL["glance"], (name or ask.worker, slot, ask.worker)).fetchone()
+    name, slot = claim_slot(ask.worker)
+    mark, found, rules, *moments = unit.ex(SQL["glance"], (name, slot, ask.worker)).fetchone()
     unit.saw(mark)
     unit.refuse("closing")
     if unit.shut():
@@ -79,7 +76,7 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
             unit.leases.note(taken, seqs, taking.groups.pop() if len(taking.groups) == 1 else None)
             if earlier:
                 seqs += [seq for seq in earlier if seq not in seqs]
-            unit.ex(SQL["set_recent_claim"], (name or ask.worker, slot, ask.worker, numbers_text(seqs), unit.now))
+            unit.ex(SQL["set_recent_claim"], (name, slot, ask.worker, numbers_text(seqs), unit.now))
         if tended or not taking.plainly:
             moments = unit.ex(SQL["moments"]).fetchone()
         else:
@@ -90,7 +87,7 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
 
 def _held(unit: UnitOfWork, ask: Claim, seqs: Sequence[int]) -> list[Record]:
     """The jobs that still run under this claim id, in queue order."""
-    return in_order([row for row in unit.by_seq(seqs) if row.worker == ask.worker and row.state is RUNNING], ask)
+    return in_order([row for row in unit.by_seq(seqs) if row.worker == ask.worker and row.state is RUNNING], ask.queues)
 
 
 class ClaimWalk:

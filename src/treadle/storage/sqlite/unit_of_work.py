@@ -11,10 +11,9 @@ from typing import Any
 
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Record, State
-from treadle.storage.admission import Asker, Usage, rule_for
+from treadle.storage.admission import Asker, Usage, keeps_slots, rule_for
 from treadle.storage.bounds import Bounds, Candidate
 from treadle.storage.count_groups import letter_of
-from treadle.storage.machine.limits import keeps_slots
 from treadle.storage.machine.rows import Dependent
 from treadle.storage.row_rules import costs, named_costs, rank
 from treadle.storage.sqlite import rows as columns

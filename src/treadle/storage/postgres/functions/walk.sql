@@ -149,7 +149,7 @@ BEGIN
                 SELECT b.spec, b.state, b.version, b.attempt, b.lost, b.worker, b.queue_position, b.return_position, b.due_at,
                     b.created_at, b.started_at, b.updated_at, b.more
                 FROM begun b ORDER BY b.rank DESC, b.return_position, b.id;
-                IF met.again THEN       -- some were claimed before and may hold them already
+                IF met.again THEN       -- some of these jobs were claimed before and may already hold their slots
                     INSERT INTO slot (key, id, cost, live)
                     SELECT u.key, u.id, greatest(u.cost, 1), NOT (SELECT j.function_done FROM job j WHERE j.id = u.id)
                     FROM unnest(met.slot_keys, met.slot_ids, met.slot_costs) AS u (key, id, cost)
