@@ -50,7 +50,7 @@ def app_of(bucket: FaultyBucket) -> App:
     return App(storage=MemoryStorage(), blobs=objects, offload=2_000, random=lambda: 0.0)
 
 
-@shows("Whatever a bucket answers but NoSuchKey, a job whose text it has waits, without a counted attempt")
+@shows("While a bucket answers anything but NoSuchKey, a job whose text it has waits, without a counted attempt")
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_claimed_job_waits(bucket: FaultyBucket, fault: str) -> None:
     async with app_of(bucket) as app:

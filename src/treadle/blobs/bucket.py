@@ -127,7 +127,8 @@ class Bucket:
         async def ask() -> Head | None:
             async with self._request("HEAD", name) as answer:
                 if answer.status == 404:
-                    return await self._not_found(name)
+                    await self._not_found(name)
+                    return None
                 await self._check(answer)
                 headers = answer.headers
                 age = _time(headers.get("Date")) - _time(headers.get("Last-Modified"))
