@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from treadle.testing.shows import shows
-
 ROOT = Path(__file__).resolve().parents[2]
 FENCED = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(?<!`)(`+)(?!`)(?:(?!\n\n).)+?(?<!`)\1(?!`)", re.DOTALL)
@@ -54,7 +52,6 @@ def broken(page: Path) -> Iterator[str]:
             yield f"{where}: no such heading"
 
 
-@shows("Each relative link of the documentation leads to a page, and to a heading that is there", area="Documentation")
 def test_no_link_is_broken() -> None:
     assert [each for page in pages() for each in broken(page)] == []
 
