@@ -56,11 +56,22 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most similar; None if none is.
+    """The known name that is most similar; None if none is. A name without a dot is also compared with the last parts
+    of the known ones, because most tasks are named MODULE.FUNCTION.
 
     Comparing two names of 200 characters takes 40 us. Long names are therefore skipped, and of more than COMPARED names
     those with another first character.
     """
+    known = list(known)
+    if (found := _closest(name, known)) is not None or "." in name:
+        return found
+    parts = {each.rpartition(".")[2]: each for each in sorted(known, reverse=True) if "." in each}
+    if name in parts:
+        return parts[name]
+    return None if (part := _closest(name, parts)) is None else parts[part]
+
+
+def _closest(name: str, known: Iterable[str]) -> str | None:
     if not SHORT <= len(name) <= LONG:
         return None
     alike = {
