@@ -4,7 +4,7 @@
 
 The storage is filled if it is empty, with queued jobs of two parameters; one in a thousand does not fit the code. The
 figures are the time of the check, the CPU time of this process, and the longest and the median time that an enqueue of
-another connection took meanwhile, next to the same without a check. The figures are in docs/guides/checking.md.
+another connection took meanwhile, next to the same without a check. The figures are in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ async def other(url: str, until: Awaitable[Any]) -> list[float]:
 
 async def checked(url: str) -> None:
     app = program(url)
-    app._core.only_look()
     began, spent = time.perf_counter(), time.process_time()
-    async with app:
-        report = await check_code(app._core, Options(serves=("mail", "q")))
+    with app._core.looking():
+        async with app:
+            report = await check_code(app._core, Options(serves=("mail", "q")))
     print(
         f"{report.looked:,} jobs looked at in {time.perf_counter() - began:.1f} s, "
         f"{time.process_time() - spent:.1f} s of CPU; {len(report.findings)} findings"

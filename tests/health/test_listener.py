@@ -121,16 +121,38 @@ async def test_a_client_that_sends_nothing_is_closed(served: PageListener, monke
 
 
 async def test_clients_that_hold_their_connections_do_not_keep_a_probe_waiting(served: PageListener) -> None:
-    holding = [await asyncio.open_connection("127.0.0.1", served.address.port) for _ in range(150)]
+    many = listener.CONNECTIONS + 90
+    holding = [await asyncio.open_connection("127.0.0.1", served.address.port) for _ in range(many)]
     try:
         assert (await exchange(served, b"GET /hello HTTP/1.1\r\n\r\n"))[2] == "hello\n"
         async with patient("the oldest connections to be closed"):
-            for reader, _ in holding[: 150 - listener.CONNECTIONS]:
+            for reader, _ in holding[: many - listener.CONNECTIONS]:
                 assert await rest(reader) == b""
         assert len(served._serving) <= listener.CONNECTIONS
     finally:
         for _, writer in holding:
             writer.transport.abort()
+
+
+async def test_connections_of_the_same_moment_do_not_push_out_a_probe(served: PageListener) -> None:
+    """All of these are accepted in a few turns of the loop: the request of the probe must be read before as many
+    others have come as close it."""
+    where, flood = ("127.0.0.1", served.address.port), list[socket.socket]()
+    probe = socket.create_connection(where)
+    try:
+        probe.sendall(b"GET /hello HTTP/1.1\r\n\r\n")
+        for _ in range(6):
+            for _ in range(listener.BACKLOG):  # while the loop stands still
+                flood.append(socket.socket())
+                flood[-1].setblocking(False)
+                flood[-1].connect_ex(where)
+            await asyncio.sleep(0)
+        probe.setblocking(False)
+        async with patient("a response"):
+            assert (await asyncio.get_running_loop().sock_recv(probe, 1_000)).endswith(b"hello\n")
+    finally:
+        for each in (probe, *flood):
+            each.close()
 
 
 async def test_it_stops_while_a_page_is_being_made() -> None:

@@ -369,3 +369,14 @@ def test_a_wrong_name_is_answered_with_the_right_ones(capsys: pytest.CaptureFixt
     assert "nobody is called 'nobody'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run.main(["--rounds", "0"])
+
+
+def test_the_bench_of_checks_finds_the_job_that_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import checking
+
+    assert checking.main(["--url", f"sqlite:///{tmp_path}/jobs.db", "--rows", "1000"]) == 0
+    out = capsys.readouterr().out
+    assert "1,000 jobs looked at in" in out
+    assert "1 findings" in out

@@ -78,6 +78,11 @@ def test_every_expression_names_a_metric_and_brackets_match() -> None:
             assert text.count(opening) == text.count(closing), text
 
 
+def test_no_alert_compares_the_sum_of_the_queues_beyond_300_with_a_bound() -> None:
+    [full] = [rule for rule in alerts() if rule["alert"] == "TreadleQueueFull"]
+    assert 'treadle_jobs{state="ready", queue!="other"}' in full["expr"]
+
+
 def test_the_scrape_config_names_the_rules_and_both_sources() -> None:
     found = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     assert found["rule_files"] == ["alerts.yml"]

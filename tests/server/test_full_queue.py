@@ -131,9 +131,29 @@ async def test_full_queues_are_noticed(site: Site) -> None:
     checks = (await site("GET", "/v1/doctor"))[1]["checks"]
     [found] = [each for each in checks if each["name"] == "bounds"]
     assert found["text"].startswith("queue 'mail' is full: 1 of 1 jobs wait")
+    assert found["advice"].endswith("`treadle limits set queue:mail --max-waiting 2 --when-full drop_oldest`")
     text = (await site("GET", "/v1/jobs/a/explain"))[1]["text"]
     assert "queue mail was full: max_waiting is 1." in text
     assert "`treadle limits set queue:mail --max-waiting 2 --when-full drop_oldest` doubles its bound" in text
+
+
+async def test_the_advice_for_a_full_queue_keeps_the_rest_of_the_rule_that_holds(site: Site) -> None:
+    await site("PUT", "/v1/limits/queue", {"max_waiting": 1, "slots": 2, "rate": 5, "per": 60})
+    job = {"task": "t", "queue": "mail"}
+    await site("POST", "/v1/jobs", job)
+    assert "in the rule 'queue:mail', or in the rule 'queue' if" in (await site("POST", "/v1/jobs", job))[1]["message"]
+    checks = (await site("GET", "/v1/doctor"))[1]["checks"]
+    [found] = [each for each in checks if each["name"] == "bounds"]
+    assert found["advice"].endswith("`treadle limits set queue --slots 2 --rate 5 --per 60 --max-waiting 2`")
+
+
+async def test_the_parts_that_a_new_rule_drops_are_named(site: Site) -> None:
+    await site("PUT", "/v1/limits/queue", {"slots": 2})
+    said = (await site("PUT", "/v1/limits/queue:mail", {"max_waiting": 4, "when_full": "drop_oldest"}))[1]
+    assert "it had from the rule 'queue' slots 2 before" in said["warning"]
+    said = (await site("PUT", "/v1/limits/queue:mail", {"max_waiting": 4}))[1]
+    assert "it had when-full drop_oldest before" in said["warning"]
+    assert (await site("PUT", "/v1/limits/queue:mail", {"max_waiting": 8}))[1] == {}
 
 
 async def test_a_rule_without_numbers_is_refused(site: Site) -> None:

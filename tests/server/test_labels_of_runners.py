@@ -63,6 +63,10 @@ async def test_claims_of_runners() -> None:
         assert (status, "name them" in str(answer)) == (422, True), answer
         status, answer = await call("POST", "/v1/work/claim", {**odd, "tasks": known, "resources": {"mb": -1}})
         assert (status, "expected 0 to" in str(answer)) == (422, True), answer
+        both = {f"l{number}": [] if number % 2 else ["x"] for number in range(65)}  # any value, and one of some values
+        wide = {**odd, "tasks": known, "needs": {"scale": {"requires": both}}}
+        status, answer = await call("POST", "/v1/work/claim", wide)
+        assert (status, "expected at most 64, found 65" in str(answer)) == (422, True), answer
 
 
 def worker(**facts: Any) -> Presence:

@@ -37,6 +37,14 @@ def by_another_name(n: int) -> int:
     return n * 10
 
 
+def paid(order: int) -> str:
+    return f"old {order}"
+
+
+def paid_in(order: str, currency: str) -> str:
+    return f"new {order} {currency}"
+
+
 def double(n: int) -> int:
     return n * 2
 

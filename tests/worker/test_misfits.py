@@ -13,6 +13,7 @@ import pytest
 from tests.fixtures import KINDS, a_url
 from tests.kit import Told
 from tests.served import memory_url
+from tests.worker import process_tasks
 from treadle import App, BadOption, JobFailed, Worker
 from treadle.core.model import Presence
 from treadle.policy import misfits
@@ -81,6 +82,23 @@ async def test_two_versions_side_by_side(kind: str, tmp_path: Path) -> None:
             rows = await old.storage.get([job.id for job in jobs])
     assert results == ["old"] * 5 + ["new"] * 5
     assert {row.attempt for row in rows if row is not None} == {1}
+
+
+@pytest.mark.slow
+@shows("with misfits='wait', jobs in processes of their own wait for code that fits, and for the resources they use")
+async def test_two_versions_in_processes() -> None:
+    """The worker of the new code starts first and has room; jobs of each version run in a process of that version."""
+    where = {"storage": MemoryStorage()}
+    old, new = App(**where, misfits="wait"), App(**where, misfits="wait")
+    needs: dict[str, Any] = {"requires": {"gpu": "a100"}, "uses": {"gpu": 1}}
+    first = old.task(name="pay", kind="process", **needs)(process_tasks.paid)
+    second = new.task(name="pay", kind="process", **needs)(process_tasks.paid_in)
+    async with old, new:
+        has: dict[str, Any] = {"labels": {"gpu": "a100"}, "resources": {"gpu": 1}, "concurrency": 4, "poll": 0.05}
+        async with working(Worker(new, **has), Worker(old, **has)):
+            jobs: list[Any] = [await first.enqueue(1), await second.enqueue("2", "EUR"), await first.enqueue(3)]
+            assert [await job.result(60) for job in jobs] == ["old 1", "new 2 EUR", "old 3"]
+        assert {row.attempt for row in await old.storage.get([job.id for job in jobs]) if row is not None} == {1}
 
 
 async def test_without_another_version_it_fails_at_once(tmp_path: Path) -> None:

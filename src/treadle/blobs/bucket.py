@@ -32,9 +32,13 @@ FIRST_PAUSE: Final = 0.2  # s; doubled each time
 LONGEST: Final = 2**20  # bytes of a response that is not an object
 SILENCE: Final = 60.0  # s without a byte
 PASSING: Final = frozenset({408, 409, 429, 500, 502, 503, 504})  # transient errors, which are retried
+STALLED: Final = "RequestTimeout"  # S3 answers it with 400, and expects a retry
+MISSING: Final = "NoSuchKey"  # the only 404 that says that there is no object: others come from gateways, or no bucket
+ERROR: Final = 10_000  # bytes of an error that are read
 FULL: Final = frozenset({"InsufficientCapacity", "QuotaExceeded", "XMinioStorageFull", "EntityTooLarge"})
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 CODE: Final = re.compile(rb"<Code>([^<]{1,100})</Code>")
+REGION: Final = re.compile(rb"<Region>([a-z0-9-]{1,50})</Region>")
 ITEM: Final = re.compile(
     rb"<Contents>(?=.*?<Key>([^<]*)</Key>)(?=.*?<LastModified>([^<]*)<)(?=.*?<Size>(\d+)<).*?</Contents>", re.DOTALL
 )
@@ -59,9 +63,14 @@ class Head(Struct, frozen=True):
 
 
 class _Refused(Exception):
-    def __init__(self, status: int, code: str) -> None:
-        super().__init__(f"{status} {code}".strip())
+    def __init__(self, status: int, code: str, advice: str = "") -> None:
+        super().__init__(f"{status} {code}".strip() + advice)
         self.status, self.code = status, code
+
+    @property
+    def missing(self) -> bool:
+        """Whether S3 says that the bucket has no such object."""
+        return self.status == 404 and self.code == MISSING
 
 
 def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Place, Source]:
@@ -118,6 +127,7 @@ class Bucket:
         async def ask() -> Head | None:
             async with self._request("HEAD", name) as answer:
                 if answer.status == 404:
+                    await self._not_found(name)
                     return None
                 await self._check(answer)
                 headers = answer.headers
@@ -149,13 +159,14 @@ class Bucket:
             await asyncio.to_thread(into.truncate)
             sha = hashlib.sha256()
             async with self._request("GET", name) as answer:
-                if answer.status == 404:
+                if not await self._exists(answer):
                     return None
-                await self._check(answer)
+                if "ETag" not in answer.headers:  # for example the page of a gateway that asks for a login
+                    raise _Refused(answer.status, "without an ETag: no response of S3")
                 async for piece in answer.content.iter_chunked(PIECE):
                     sha.update(piece)
                     await asyncio.to_thread(into.write, piece)
-                return sha.hexdigest(), answer.headers.get("ETag", "")
+                return sha.hexdigest(), answer.headers["ETag"]
 
         return await self._again(bring)
 
@@ -166,12 +177,9 @@ class Bucket:
             source = escaped(f"/{self._place.bucket}/{self._place.prefix}{name}")
             headers = {"x-amz-copy-source": source, "x-amz-copy-source-if-match": etag}
             async with self._request("PUT", to, headers) as answer:
-                if answer.status in (404, 412):
+                if answer.status == 412 or not await self._exists(answer):
                     return False
-                await self._check(answer)
-                said = b""  # the server sends blanks while it copies
-                while len(said) < LONGEST and (piece := await answer.content.read(PIECE)):
-                    said += piece
+                said = await _read(answer, LONGEST)  # the server sends blanks while it copies
                 if b"<Error>" in said:  # errors after the headers arrive with status 200
                     raise _Refused(500, "copy")
                 return True
@@ -183,8 +191,8 @@ class Bucket:
 
         async def ask() -> None:
             async with self._request("DELETE", name, {} if etag is None else {"if-match": etag}) as answer:
-                if answer.status not in (404, 412):
-                    await self._check(answer)
+                if answer.status != 412:
+                    await self._exists(answer)
 
         await self._again(ask)
 
@@ -198,9 +206,7 @@ class Bucket:
         async def ask() -> list[tuple[str, int, float]]:
             async with self._request("GET", None, query=query) as answer:
                 await self._check(answer)
-                now, said = _time(answer.headers.get("Date")), b""
-                while len(said) < LONGEST and (piece := await answer.content.read(PIECE)):
-                    said += piece
+                now, said = _time(answer.headers.get("Date")), await _read(answer, LONGEST)
             found = list[tuple[str, int, float]]()
             for key, moment, size in ITEM.findall(said):
                 name = unquote(key.decode(errors="replace"))
@@ -242,8 +248,29 @@ class Bucket:
 
     async def _check(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status >= 300:
-            found = CODE.search(await answer.content.read(10_000))
-            raise _Refused(answer.status, found[1].decode(errors="replace") if found else answer.reason or "")
+            said = await _read(answer, ERROR)
+            found, place = CODE.search(said), REGION.search(said)
+            region = answer.headers.get("x-amz-bucket-region") or (place[1].decode() if place else "")
+            elsewhere = region not in ("", self._place.region)
+            advice = f"; the bucket is in another region: add region={region} to its URL" if elsewhere else ""
+            code = found[1].decode(errors="replace") if found else answer.reason or ""
+            raise _Refused(answer.status, code, advice)
+
+    async def _exists(self, answer: aiohttp.ClientResponse) -> bool:
+        """False if S3 says that there is no such object. Raises _Refused for every other error."""
+        try:
+            await self._check(answer)
+        except _Refused as error:
+            if error.missing:
+                return False
+            raise
+        return True
+
+    async def _not_found(self, name: str) -> None:
+        """Raise _Refused unless the object is missing: the response to a HEAD has no code, that to a GET has one."""
+        async with self._request("GET", name, {"range": "bytes=0-0"}) as answer:
+            if await self._exists(answer):
+                raise _Refused(409, "the object was stored meanwhile")
 
     async def _again(self, trip: Callable[[], Awaitable[T]]) -> T:
         pause = FIRST_PAUSE
@@ -253,7 +280,7 @@ class Bucket:
             except _Refused as error:
                 if error.status == 507 or error.code in FULL:
                     raise StorageFull(f"no room for blobs in {self}: {error}") from None
-                if error.status not in PASSING:
+                if error.status not in PASSING and error.code != STALLED:
                     raise StorageError(f"blobs in {self} are refused: {error}") from None
                 why: Exception = error
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -262,6 +289,14 @@ class Bucket:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause *= 2
         raise StorageUnavailable(f"blobs in {self}: {str(why) or 'no response in time'}") from why
+
+
+async def _read(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body, or its beginning if it is longer than `most` by a piece."""
+    said = b""
+    while len(said) < most and (piece := await answer.content.read(min(PIECE, most))):
+        said += piece
+    return said
 
 
 def _time(text: str | None) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from treadle.cli.audited import audited
 from treadle.cli.output import FAILED, Stop, as_json, document, note, seconds, table
@@ -149,7 +150,11 @@ def set_(
     max_waiting: int | None,
     when_full: WhenFull | None,
 ) -> None:
-    """Add or replace the rule of a limit. Jobs name it as NAME or NAME:partition; queue:mail limits the queue mail."""
+    """Add or replace the rule of a limit. Jobs name it as NAME or NAME:partition; queue:mail limits the queue mail.
+
+    A rule is replaced whole: give all of --slots, --rate and --max-waiting that it must have.
+    """
+    from treadle.admin.dropped_parts import dropped
     from treadle.core.limit_model import Limit
 
     words: dict[str, Any] = {"slots": slots, "rate": rate, "per": per, "how": how, "burst": burst, "hold": hold}
@@ -160,14 +165,19 @@ def set_(
         instead = f"`treadle limits remove {name}` removes the rule"
         raise click.UsageError(f"give --slots, --rate or --max-waiting; {instead}")
 
-    async def act(app: App) -> LimitUse | None:
+    given = typed()
+
+    async def act(app: App) -> tuple[str | None, LimitUse | None]:
         words = ", ".join(f"{name}={value}" for name, value in shown.items())
+        before = await app.limits.list(use=False)
         async with audited(app, "limit.set", name, words):
             await app.limits.set(rule)
-        return await _of(app, name)
+        return dropped(before, rule, given), await _of(app, name)
 
-    found = target.run(act)
+    lost, found = target.run(act)
     note(f"limit {name!r} is set")
+    if lost is not None:
+        note(lost)
     if found is not None and found.pauses:
         note(_still(found))
 
@@ -199,6 +209,12 @@ def remove(target: Target, name: str) -> None:
         note(f"code declares the rule: a worker that starts stores it again; `treadle limits set {name}` overrides it")
     if after is not None and after.pauses:
         note(_still(after))
+
+
+def typed() -> set[str]:
+    """The names of the options on the command line, those with the value of the default too."""
+    context = click.get_current_context()
+    return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 async def _of(app: App, name: str) -> LimitUse | None:

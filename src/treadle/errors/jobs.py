@@ -56,7 +56,8 @@ class QueueFull(TreadleError):
         fewer = f"enqueue at most {max_waiting:,} jobs in one call, " if asked > max_waiting else ""
         super().__init__(
             f"queue {queue!r} has no room for {jobs}: {waiting:,} wait, max_waiting is {max_waiting:,}; {fewer}try "
-            f"again later, add workers, or raise the bound (`treadle limits set queue:{queue} --max-waiting N`)"
+            f"again later, add workers, or raise the bound in the rule {f'queue:{queue}'!r}, or in the rule 'queue' if "
+            "`treadle limits list` shows no other (a rule is replaced whole: repeat its slots and its rate)"
         )
 
 

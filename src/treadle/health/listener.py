@@ -23,7 +23,8 @@ HEAD_SIZE: Final = 8_192  # bytes of a request line with its headers
 HEAD_TIME: Final = 5.0  # s that a client has to send them
 PAGE_TIME: Final = 10.0  # s that a page may take
 SEND_TIME: Final = 5.0  # s that a client has to read a response
-CONNECTIONS: Final = 64  # at once; each costs 10 kB at most until its page is made
+BACKLOG: Final = 64  # connections that are accepted in one turn of the loop
+CONNECTIONS: Final = 8 * BACKLOG  # a request is read within six turns; each costs 10 kB at most until its page is made
 TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -83,10 +84,12 @@ class PageListener:
         host, port = self._asked
         try:
             if host:
-                self._server = await asyncio.start_server(self._accept, host, port, limit=HEAD_SIZE)
+                self._server = await asyncio.start_server(self._accept, host, port, limit=HEAD_SIZE, backlog=BACKLOG)
             else:
                 listening = _on_every_address(port)
-                self._server = await asyncio.start_server(self._accept, sock=listening, limit=HEAD_SIZE)
+                self._server = await asyncio.start_server(
+                    self._accept, sock=listening, limit=HEAD_SIZE, backlog=BACKLOG
+                )
         except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
             where = f"{host or 'every address'} port {port}"
             reason = getattr(error, "strerror", None) or error

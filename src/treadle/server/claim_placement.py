@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core.model import Claim
-from treadle.core.placement import Needs, amounts, labels_of, needs_of, runs_of_any
+from treadle.core.placement import Needs, amounts, check_needs, labels_of, needs_of, runs_of_any
 from treadle.errors import BadOption
 from treadle.storage import messages
 
@@ -41,7 +41,8 @@ def placed(asked: messages.ClaimCall, tasks: Mapping[str, Any]) -> Claim:
 
 
 def _needs(task: str, sent: messages.TaskNeeds) -> Needs | None:
-    """The needs that a request names, checked."""
+    """The needs that a request names, checked. Raises BadOption."""
+    check_needs(Needs(task, tuple(sent.requires.items())))
     named = {name: values for name, values in sent.requires.items() if values}
     found = needs_of(task, named, sent.uses)
     anything = needs_of(task, [name for name, values in sent.requires.items() if not values], None)

@@ -11,7 +11,7 @@ from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 
 from tests.kit import work
-from treadle import App, Retry, current
+from treadle import App, Retry, Sizes, current, flow
 from treadle.errors import BadOption
 from treadle.integrations.sentry import TreadleIntegration
 from treadle.testing import HandClock, drain
@@ -156,6 +156,28 @@ async def test_the_baggage_of_another_tracer_is_kept(app: App, init: Init) -> No
     assert rows[0].startswith("tenant=42,sentry-")
     assert "trace_id=old" not in rows[0]
     assert rows[1] == "tenant=" + "4" * 990
+
+
+async def test_a_job_has_no_more_headers_than_the_app_allows(init: Init) -> None:
+    """First the baggage is left out, then the trace; a flow is limited by its part with the longest headers."""
+    async with App("memory://", sizes=Sizes(headers=1_000)) as app:
+
+        @app.task(name="f")
+        async def f(*results: Any) -> None: ...
+
+        init(traces_sample_rate=1.0)
+        with sentry_sdk.start_transaction(name="web"):
+            jobs = [await f.options(headers={"own": "x" * size}).enqueue() for size in (100, 850, 990)]
+            wide = f.options(headers={"own": "x" * 990}, id="wide").job()
+            await flow(wide, f.job()).enqueue()
+        rows = [row for row in await app.storage.get([*(job.id for job in jobs), "wide"]) if row is not None]
+        assert [{name for name, _ in row.job.headers} - {"own"} for row in rows] == [
+            {"sentry-trace", "baggage"},
+            {"sentry-trace"},
+            set(),
+            set(),
+        ]
+        assert all(sum(len(name) + len(text) for name, text in row.job.headers) <= 1_000 for row in rows)
 
 
 async def test_a_schedule_checks_in(app: App, clock: HandClock, init: Init) -> None:

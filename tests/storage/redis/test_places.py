@@ -92,6 +92,9 @@ async def test_a_slot_that_moved(clustered: RedisStorage) -> None:
     await asyncio.sleep(0)
     await clustered.enqueue(jobs("b", 1))
     assert await watch == {"queue:default"}
+    assert await clustered.recount() == ()
+    [count] = [each for each in (await clustered.stats()).counts if each.queued]
+    assert count.queued == 300
 
 
 async def test_while_a_slot_moves_nothing_is_half_seen(

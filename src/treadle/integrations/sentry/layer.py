@@ -17,6 +17,7 @@ from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.sentry import failures, scopes, traces
 from treadle.integrations.sentry.check_ins import CheckIns
 from treadle.integrations.sentry.harmless import Harmless
+from treadle.tasks.options import Sizes
 from treadle.tasks.redactor import Redactor
 
 DEAD: Final = ("failed", "expired")
@@ -36,6 +37,7 @@ class SentryMiddleware(Middleware):
     def __init__(self, active: Callable[[], Options | None]) -> None:
         self._active, self._check_ins, self._harmless = active, CheckIns(), Harmless()
         self._redactor: Redactor | None = None
+        self._limit = Sizes().headers
 
     @property
     def enabled(self) -> bool:
@@ -45,12 +47,12 @@ class SentryMiddleware(Middleware):
     def added(self, app: App) -> None:
         """Called by Treadle."""
         self._check_ins.use(app)
-        self._redactor = app._core.redactor
+        self._redactor, self._limit = app._core.redactor, app._core.sizes.headers
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
         """Adds the headers of the current trace."""
         with self._harmless.block("enqueue", lambda: traces.publishing(specs)):
-            traced = self._harmless.call("enqueue", lambda: traces.with_traces(specs))
+            traced = self._harmless.call("enqueue", lambda: traces.with_traces(specs, self._limit))
             return await proceed(specs if traced is None else traced)
 
     async def run(self, context: Context, proceed: Run) -> Any:

@@ -33,13 +33,14 @@ def outgoing() -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def with_traces(specs: Specs) -> Specs:
-    """The specs with the headers of the current trace."""
+def with_traces(specs: Specs, limit: int) -> Specs:
+    """The specs with the headers of the current trace. A job has at most `limit` bytes of headers: beyond it first
+    the baggage is left out, then the trace."""
     headers = outgoing()
-    return [with_trace(spec, headers) for spec in specs] if headers else specs
+    return [with_trace(spec, headers, limit) for spec in specs] if headers else specs
 
 
-def with_trace(spec: JobSpec[Any], headers: Mapping[str, str]) -> JobSpec[Any]:
+def with_trace(spec: JobSpec[Any], headers: Mapping[str, str], limit: int) -> JobSpec[Any]:
     """The spec with these headers. A `baggage` that it has already, of another tracer, keeps its other members."""
     own = dict(spec.new.headers)
     if TRACE in own:  # a schedule, or the caller, has set a trace
@@ -49,7 +50,15 @@ def with_trace(spec: JobSpec[Any], headers: Mapping[str, str]) -> JobSpec[Any]:
     merged = ",".join([*kept, headers.get(BAGGAGE, "")]).strip(",")
     if len(merged) > MOST:
         merged = ",".join(kept)
-    return spec.with_headers({**headers, BAGGAGE: merged} if merged else {TRACE: headers[TRACE]})
+    slim = {TRACE: headers[TRACE]}
+    for added in ({**headers, BAGGAGE: merged} if merged else slim, slim):
+        if all(_size({**dict(new.headers), **added}) <= limit for new in (spec.new, *spec.others)):
+            return spec.with_headers(added)
+    return spec
+
+
+def _size(headers: Mapping[str, str]) -> int:
+    return sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
 
 
 @contextmanager

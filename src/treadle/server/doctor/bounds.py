@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from treadle.admin.explain.wording import set_limit
+from treadle.core.defaults import MAX_COUNT
 from treadle.core.model import State
 from treadle.core.words import lasts, plural
 from treadle.server.doctor.common import Check, ok, warn
@@ -46,5 +47,5 @@ def _full(queue: str, rule: Limit, waiting: int, oldest: float) -> Check:
         "bounds",
         f"queue {queue!r} is {'full' if waiting >= most else 'nearly full'}: {waiting:,} of {most:,} jobs wait{since}"
         f"{f'; {does}' if waiting >= most else ''}",
-        f"add workers, enqueue less, or raise the bound: `treadle limits set {shlex.quote(rule.name)} --max-waiting N`",
+        f"add workers, enqueue less, or double the bound: {set_limit(rule, max_waiting=min(2 * most, MAX_COUNT))}",
     )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
+from treadle.admin.dropped_parts import dropped
+from treadle.admin.known_names import warn
 from treadle.core.defaults import MAX_COUNT, SYSTEM_QUEUE
 from treadle.core.limit_model import Limit, LimitUse, WhenFull
 from treadle.core.model import Presence, State
@@ -81,7 +83,10 @@ class LimitAsked(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Noted(Struct, frozen=True, omit_defaults=True):
-    """The change is done. warning: a hint that the given name may be mistyped."""
+    """The change is done.
+
+    warning  a hint that the given name may be mistyped, or which parts of a limit's rule the new one has not
+    """
 
     warning: str | UnsetType = UNSET
 
@@ -235,8 +240,10 @@ class OperatorRoutes:
         rule = Limit(call.part("name"), **asdict(asked))
         if rule.empty:
             raise Refused(422, "wrong_shape", "expected slots, rate or max_waiting; DELETE removes a limit")
+        before = await self._core.limits.list(use=False)
         with call.heard() as said:
             await self._core.limits.set(rule)
+            warn(dropped(before, rule))
         return Noted(said.text)
 
     async def drop_limit(self, call: Call[None, messages.Nothing]) -> Noted:
