@@ -24,7 +24,7 @@ import { JobTable, type View } from "../parts/JobTable";
 import { askBulk, openEnqueue } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
 
-const LOOK = 10; // s between two looks for newer jobs
+const LOOK = 10; // s between two looks for newer jobs; a search by text is a look at many rows, and is not repeated
 const SORTED = 60; // s if a SQLite file must sort all ended jobs for the page: 0.2 s for a million
 
 /** The order in which each status is read at a bounded cost. */
@@ -61,7 +61,7 @@ export function Jobs(): JSX.Element {
   };
   const path = withQuery("jobs", params);
   const isSorted = params["order"] === "ended" && view !== "failed" && view !== "cancelled";
-  const load = useLoad<Page>(path, query.get("cursor") ? 0 : isSorted ? SORTED : LOOK);
+  const load = useLoad<Page>(path, query.get("cursor") || filter.q ? 0 : isSorted ? SORTED : LOOK);
   const selection = useSelection();
   useEffect(selection.clear, [path]);
   return (
@@ -85,6 +85,14 @@ export function Jobs(): JSX.Element {
           )}
         </Loaded>
       </section>
+      {filter.q && load.data && (
+        <p class="row small quiet">
+          A search by text is not repeated by itself.
+          <Button slim kind="plain" onClick={load.reload}>
+            Search again
+          </Button>
+        </p>
+      )}
     </>
   );
 }

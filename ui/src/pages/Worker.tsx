@@ -45,10 +45,15 @@ export function Worker({ name }: { name: string }): JSX.Element {
               <>
                 {jobs.length ? (
                   <JobTable jobs={jobs} view="running" caption="Jobs that this worker runs" />
+                ) : page.cursor ? (
+                  <Empty title={`It runs none of the first ${MOST} running jobs`}>
+                    {found?.running ? `It runs ${plural(found.running, "job")} that started later. ` : ""}
+                    The page reads the {MOST} running jobs with the earliest start.
+                  </Empty>
                 ) : (
                   <Empty title="It runs no job" />
                 )}
-                {page.cursor && (
+                {page.cursor && jobs.length > 0 && (
                   <p class="pad small quiet">Only the {MOST} running jobs with the earliest start were looked at.</p>
                 )}
               </>
