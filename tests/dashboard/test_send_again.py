@@ -50,6 +50,7 @@ async def test_a_running_job_with_large_arguments(visit: Visit, shop: Shop, blob
     page = await visit.open(f"jobs/{job.id}")
     await expect(page.get_by_label("Progress").first).to_contain_text("half of the film")  # a row of the stream
     await expect(page.locator("main")).not_to_contain_text("in the blob store")
+    await expect(page.locator("main")).to_contain_text(f"treadle jobs show {job.id} --app shop.py:app")
     await page.get_by_role("button", name="Send again").click()
     await expect(page.get_by_role("dialog").get_by_label("file")).to_have_value(LARGE)
     await sent(page, shop)
@@ -78,6 +79,7 @@ async def test_a_server_without_the_app_keeps_the_options(browser: Browser, shop
         Visit(browser, serving.url) as visit,
     ):
         page = await visit.open(f"jobs/{job.id}")
+        await expect(page.locator("main")).to_contain_text(f"treadle jobs cancel {job.id} --url 'sqlite:///")
         await page.get_by_role("button", name="Send again").click()
         words = page.get_by_test_id("copied")
         await expect(words).to_contain_text("limits (smtp, tenant:7), retry policy, timeout, headers")

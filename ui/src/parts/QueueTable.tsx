@@ -108,7 +108,7 @@ export function waits(of: QueueRow): number {
   return of.queued + of.scheduled + of.blocked;
 }
 
-function isFull(of: QueueRow): boolean {
+export function isFull(of: QueueRow): boolean {
   return of.max_waiting !== null && waits(of) >= of.max_waiting;
 }
 
