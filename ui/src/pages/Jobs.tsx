@@ -17,11 +17,11 @@ import { go, href, route, setQuery } from "../lib/route";
 import { canEnqueue, canOperate, epoch } from "../lib/session";
 import { rows } from "../lib/settings";
 import { isFinal, statusOf, STATUSES } from "../lib/status";
-import { askCancel, retryJob, runJobNow } from "../parts/acts";
+import { retryJob, runJobNow } from "../parts/acts";
 import { firstJob } from "../parts/firstJob";
 import { FILTERS, JobFilter } from "../parts/JobFilter";
 import { JobTable, type View } from "../parts/JobTable";
-import { askBulk, openEnqueue } from "../parts/open";
+import { askBulk, askCancel, openEnqueue } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
 
 const LOOK = 10; // s between two looks for newer jobs; a search by text is a look at many rows, and is not repeated

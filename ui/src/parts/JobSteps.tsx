@@ -10,7 +10,7 @@ import { plural } from "../lib/format";
 import { href } from "../lib/route";
 import { canOperate } from "../lib/session";
 import { isFinal } from "../lib/status";
-import { askSignal } from "./acts";
+import { askSignal } from "./open";
 
 /** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved". */
 function plain(name: string): string {

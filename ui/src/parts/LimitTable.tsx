@@ -7,8 +7,8 @@ import { Num, Table } from "../design/Table";
 import { brief, count, duration, plural } from "../lib/format";
 import { overview } from "../lib/live";
 import { canOperate, servesAll } from "../lib/session";
-import { askRemoveLimit, pauseLimit, pauseQueue } from "./acts";
-import { editLimit } from "./open";
+import { pauseLimit, pauseQueue } from "./acts";
+import { askRemoveLimit, editLimit } from "./open";
 import { isFull } from "./QueueTable";
 
 const PER: Record<number, string> = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };

@@ -1,67 +1,13 @@
-/** What a reader can do to one thing. Acts with an exact inverse offer "Undo"; those without one ask first. */
+/** The dialogs of acts without an inverse, and of signals: they say what will happen, and ask. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Job, Overview } from "../api";
+import type { Job } from "../api";
 import { Button } from "../design/Button";
-import { closeDialog, Dialog, openDialog } from "../design/Dialog";
+import { closeDialog, Dialog } from "../design/Dialog";
 import { CheckField, TextField } from "../design/Field";
-import { failed, toast } from "../design/toasts";
-import { shortName } from "../lib/format";
-import { get, part, send } from "../lib/http";
-import { take } from "../lib/live";
-import { go } from "../lib/route";
-import { reloadAll } from "../lib/session";
-
-interface Noted {
-  warning?: string;
-}
-
-/** Read everything again after an act; the overview too, where no stream brings it. */
-export function refreshAll(): void {
-  reloadAll();
-  void get<Overview>("overview").then(take, () => undefined);
-}
-
-function reported(text: string, answer: Noted | null, undo?: () => unknown): void {
-  toast(answer?.warning ? `${text} ${answer.warning}` : text, {
-    tone: answer?.warning ? "warn" : "good",
-    action: undo && { words: "Undo", run: undo },
-  });
-  refreshAll();
-}
-
-export async function pauseQueue(name: string, on: boolean): Promise<void> {
-  const answer = await send<Noted | null>("POST", `queues/${part(name)}/${on ? "pause" : "resume"}`);
-  reported(`Queue ${name} ${on ? "paused" : "resumed"}.`, answer, () => pauseQueue(name, !on));
-}
-
-export async function pauseLimit(name: string, on: boolean): Promise<void> {
-  const answer = await send<Noted | null>("POST", `limits/${part(name)}/${on ? "pause" : "resume"}`);
-  reported(`Limit ${name} ${on ? "paused" : "resumed"}.`, answer, () => pauseLimit(name, !on));
-}
-
-export async function pauseSchedule(name: string, on: boolean): Promise<void> {
-  await send("POST", `schedules/${part(name)}/${on ? "pause" : "resume"}`);
-  reported(`Schedule ${name} ${on ? "paused" : "resumed"}.`, null, () => pauseSchedule(name, !on));
-}
-
-export async function triggerSchedule(name: string): Promise<void> {
-  const job = await send<Job>("POST", `schedules/${part(name)}/trigger`);
-  toast(`Schedule ${name} triggered.`, { action: { words: "Open the job", run: () => go(`jobs/${part(job.id)}`) } });
-  refreshAll();
-}
-
-export async function retryJob(job: Pick<Job, "id" | "task">): Promise<void> {
-  await send("POST", `jobs/${part(job.id)}/retry`);
-  reported(`${shortName(job.task)} is queued again.`, null);
-}
-
-export async function runJobNow(job: Pick<Job, "id" | "task">): Promise<void> {
-  await send("POST", `jobs/${part(job.id)}/run_now`);
-  reported(`${shortName(job.task)} is queued now.`, null);
-}
-
-// --- acts that ask
+import { failed } from "../design/toasts";
+import { part, send } from "../lib/http";
+import { reported, type Noted } from "./acts";
 
 interface AskProps {
   title: string;
@@ -102,7 +48,7 @@ function Ask({ title, words, act, children, run }: AskProps): JSX.Element {
   );
 }
 
-function Cancel({ job }: { job: Job }): JSX.Element {
+export function CancelJob({ job }: { job: Job }): JSX.Element {
   const tree = useSignal(true);
   return (
     <Ask
@@ -119,12 +65,8 @@ function Cancel({ job }: { job: Job }): JSX.Element {
   );
 }
 
-export function askCancel(job: Job): void {
-  openDialog(<Cancel job={job} />);
-}
-
-export function askDelete(job: Job, after?: () => void): void {
-  openDialog(
+export function DeleteJob({ job, after }: { job: Job; after: (() => void) | undefined }): JSX.Element {
+  return (
     <Ask
       title="Delete this job?"
       words={`The row of ${job.task} is removed, with its result, error and attempts. This cannot be undone.`}
@@ -134,23 +76,23 @@ export function askDelete(job: Job, after?: () => void): void {
         reported("Job deleted.", null);
         after?.();
       }}
-    />,
+    />
   );
 }
 
-export function askRemoveLimit(name: string): void {
-  openDialog(
+export function RemoveLimit({ name }: { name: string }): JSX.Element {
+  return (
     <Ask
       title={`Remove the limit ${name}?`}
       words="The rule is removed and jobs that it blocks may start at once. A limit that code declares applies again."
       act="Remove the limit"
       run={async () => reported(`Limit ${name} removed.`, await send<Noted | null>("DELETE", `limits/${part(name)}`))}
-    />,
+    />
   );
 }
 
-export function askDeleteSchedule(name: string, after?: () => void): void {
-  openDialog(
+export function DeleteSchedule({ name, after }: { name: string; after: (() => void) | undefined }): JSX.Element {
+  return (
     <Ask
       title={`Delete the schedule ${name}?`}
       words="It creates no more jobs. The jobs that it has created stay."
@@ -160,11 +102,11 @@ export function askDeleteSchedule(name: string, after?: () => void): void {
         reported(`Schedule ${name} deleted.`, null);
         after?.();
       }}
-    />,
+    />
   );
 }
 
-function SendSignal({ job, name: given }: { job: Job; name: string }): JSX.Element {
+export function SendSignal({ job, name: given }: { job: Job; name: string }): JSX.Element {
   const name = useSignal(given);
   const value = useSignal("null");
   const wrong = useSignal<string | null>(null);
@@ -212,8 +154,4 @@ function SendSignal({ job, name: given }: { job: Job; name: string }): JSX.Eleme
       />
     </Dialog>
   );
-}
-
-export function askSignal(job: Job, name = ""): void {
-  openDialog(<SendSignal job={job} name={name} />);
 }
