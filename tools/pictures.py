@@ -20,7 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, Route, async_playwright
 
 from tools import node
 from tools.browser import FLAGS, NoBrowser, browser
@@ -29,7 +29,7 @@ PICTURES: Final = node.ROOT / "docs/pictures"
 SIZE: Final = {"width": 1280, "height": 820}
 MOST: Final = 150_000  # bytes of a picture
 MINUTES: Final = 16.0  # the overview shows the last 15
-URL: Final = "sqlite:///shop.db"  # in the folder of the shop, so that no picture has a path of this machine
+URL: Final = "sqlite:///shop.db"  # in the folder of the shop; the pages show it without the path of that folder
 PATIENCE: Final = 60.0  # s until a workflow has jobs in several states
 SEED: Final = 11
 SETTLED: Final = 2_000  # ms until charts and live figures are there
@@ -123,6 +123,7 @@ async def _visit(chromium: Browser, url: str, found: dict[str, str], theme: Lite
         reduced_motion="reduce",
     )
     page = await context.new_page()
+    await page.route("**/v1/me", _without_path)
     for name, path in found.items():
         await page.goto(f"{url}/dashboard/{path}")
         await _prepare(page, name)
@@ -132,6 +133,12 @@ async def _visit(chromium: Browser, url: str, found: dict[str, str], theme: Lite
             raise RuntimeError(f"{name}-{theme}.png has {len(data):,} bytes, and at most {MOST:,} belong into the docs")
         print(f"docs/pictures/{name}-{theme}.png: {len(data) / 1000:.0f} KB")
     await context.close()
+
+
+async def _without_path(route: Route) -> None:
+    """The caller and the server, whose storage is in a folder of this machine."""
+    found = await (await route.fetch()).json()
+    await route.fulfill(json={**found, "storage": URL})
 
 
 async def _prepare(page: Page, name: str) -> None:

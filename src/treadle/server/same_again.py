@@ -1,4 +1,4 @@
-"""What a request needs that enqueues a job equal to a stored one, and what no such request has. Pure."""
+"""The request that enqueues a job equal to a stored one, and the parts of the job that no such request has. Pure."""
 
 from __future__ import annotations
 
