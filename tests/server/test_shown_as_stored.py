@@ -34,7 +34,7 @@ async def followed(call: Client, id: str) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
 
 
-@shows("The event stream of a job has its large arguments and its large result, as the answer about the job has them.")
+@shows("The event stream of a job has its large arguments and its large result, as the answer about the job has them")
 async def test_large_texts_are_in_the_stream(session: aiohttp.ClientSession, tmp_path: Path) -> None:
     app = App(storage=MemoryStorage(), blobs=tmp_path, offload=2_000)
 
@@ -99,7 +99,7 @@ async def test_a_text_that_cannot_be_decrypted_is_named(session: aiohttp.ClientS
     assert found["withheld"] == {"arguments": "encrypted"}
 
 
-@shows("The answer about a job has the request that enqueues an equal one, and names what such a job does not have.")
+@shows("The answer about a job has the request that enqueues an equal one, and names what such a job does not have")
 async def test_the_options_of_a_job_enqueue_an_equal_one(session: aiohttp.ClientSession) -> None:
     app = App(storage=MemoryStorage())
     call = Client(host().add(app, Settings()), session)
