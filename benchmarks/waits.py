@@ -3,10 +3,10 @@
     python3 dev.py bench waits [--url URL] [--rounds 3]
 
 900 jobs of every kind: limits with and without partitions, rates, keys, lanes, joins and children. Six workers on
-separate connections settle and claim 24 at a time; an operator sets limits, enqueues, replaces, cancels and prunes. A
-sampler asks the server every 2 ms which backend waits for which, and how long. The goal: no wait over 100 ms, and no
-cycle of waits. The test suite runs the same load and checks for cycles; durations are measured only here, because they
-depend on other load on the machine.
+separate connections settle and claim 24 at a time; an operator sets limits, enqueues into bounded queues, replaces,
+cancels, retries, stores metrics and prunes. A sampler asks the server every 2 ms which backend waits for which, and how
+long. The goal: no wait over 100 ms, and no cycle of waits. The test suite runs the same load and checks for cycles;
+durations are measured only here, because they depend on other load on the machine.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from msgspec.structs import replace
 
 from benchmarks.claim_cost import there
 from treadle.core.limit_model import Limit
-from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
-from treadle.core.query_model import Query
+from treadle.core.model import ACT, Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
+from treadle.core.query_model import MetricsRow, Query
 from treadle.errors import StorageError
 from treadle.storage.postgres import PostgresStorage
 
@@ -40,6 +40,7 @@ RULES = (
     Limit("user", rate=500, per=1.0),
     Limit("bucket", rate=500, per=1.0, how="bucket"),
     Limit("queue", slots=1_000),
+    Limit("queue:three", max_waiting=250, when_full="drop_oldest"),
     Limit("all", slots=40),
 )
 WAITING = (
@@ -199,13 +200,25 @@ class Load:
                 for number in range(5)
             ]
             await storage.enqueue(new)
+            await self._reopen(storage)
             self.more -= 1
+        at = float(self.more // 4)
+        await storage.store_metrics([MetricsRow(at=at, span=1.0, source=f"w{self.chance.randrange(9)}", data=b"x")])
         rows = (await storage.find(Query(state=(State.READY, State.WAITING), limit=200))).records
         some = self.chance.sample(list(rows), min(4, len(rows)))
         await storage.settle(
             [Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, reason="asked") for row in some]
         )
         await storage.prune(100)
+
+    async def _reopen(self, storage: PostgresStorage) -> None:
+        """Retry some of the failed jobs and of those that were cancelled."""
+        rows = (await storage.find(Query(state=(State.FAILED, State.CANCELLED), limit=50))).records
+        some = self.chance.sample(list(rows), min(6, len(rows)))
+        nonce = ((ACT, f"retry {self.more}"),)
+        await storage.settle(
+            [Outcome(id=row.job.id, version=row.version, state=State.READY, checkpoints=nonce) for row in some]
+        )
 
 
 @contextlib.asynccontextmanager
@@ -223,7 +236,8 @@ async def work_off(load: Load, watcher: Watcher) -> list[Record]:
     async with opened(load.url) as storage:
         await storage.set_limits(RULES)
         new = [load.new("j", number) for number in range(900)]
-        await storage.enqueue(new)
+        for at in range(0, len(new), 100):
+            await storage.enqueue(new[at : at + 100])
         for number in range(60):
             with contextlib.suppress(StorageError):
                 await storage.enqueue([load.joined(number, new)])

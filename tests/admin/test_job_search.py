@@ -12,6 +12,7 @@ from tests.kit import Spy
 from treadle import App, BadOption, Retry
 from treadle.admin.error_signature import signature
 from treadle.admin.failure_groups import key_of, read_key
+from treadle.core.model import Claim
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
 
@@ -55,6 +56,32 @@ async def test_jobs_are_found_by_their_texts(app: App) -> None:
         assert sorted(await texts(app, text)) == sorted(expected), text
     assert await texts(app, "mail.s", state="failed") == ["bad"]
     assert await texts(app, "mail.s", queue="other") == []
+
+
+@shows("`app.jobs.list(worker=)` finds the jobs that one worker runs among those of all workers, on every storage")
+async def test_the_jobs_of_a_worker_are_found_among_all(app: App) -> None:
+    send = task(app)
+    for name in ("a", "b", "c", "dora", "ewa"):
+        await send.enqueue(name)
+    for number, limit in enumerate((3, 2), 1):
+        claim = Claim(worker=f"w{number}#1", queues=(("mail", 1),), tasks={"mail.send": (None, None)}, limit=limit)
+        assert len((await app.storage.claim(claim)).records) == limit
+
+    async def found(worker: str, **filters: Any) -> list[str]:
+        page = await app.jobs.list(worker=worker, order="started", **filters)
+        return sorted(app.jobs.arguments(row)[0][0] for row in page.records)
+
+    assert await found("w1") == ["a", "b", "c"]
+    assert await found("w2", status="running") == ["dora", "ewa"]
+    assert await found("w2", search="dora") == ["dora"]
+    assert await found("w") == []
+    page = await app.jobs.list(worker="w2", order="started", scan=3)
+    assert (page.records, page.scanned, page.cursor is None) == ((), 3, False)
+    for wrong in ({"worker": ""}, {"worker": "w1", "state": "ready"}, {"worker": "w1", "count": True}):
+        with pytest.raises(BadOption):
+            await app.jobs.list(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadOption):
+        await app.jobs.cancel(worker="w1")  # acts know no such filter
 
 
 async def test_a_search_continues_by_its_cursor_in_any_order(app: App, clock: HandClock) -> None:

@@ -40,6 +40,14 @@ WRONG: dict[str, tuple[Callable[[App], Awaitable[object]], str]] = {
         lambda app: app.jobs.retry(task="fetch.pgae"),
         "nothing uses the task 'fetch.pgae' yet; did you mean 'fetch.page'?",
     ),
+    "retry function": (
+        lambda app: app.jobs.retry(task="pgae"),
+        "nothing uses the task 'pgae' yet; did you mean 'fetch.page'?",
+    ),
+    "retry function without its module": (
+        lambda app: app.jobs.retry(task="page"),
+        "nothing uses the task 'page' yet; did you mean 'fetch.page'?",
+    ),
 }
 
 RIGHT: dict[str, Callable[[App], Awaitable[object]]] = {

@@ -17,6 +17,9 @@ from tests.fixtures import KINDS, a_url
 from tests.served import memory_url
 from treadle import App, Worker
 from treadle.ports.memory import memory_backend
+from treadle.prometheus import StoredReader
+from treadle.prometheus.reader import FRESH
+from treadle.testing import HandClock
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
 
@@ -50,5 +53,20 @@ def test_jobs_one_by_one_and_side_by_side(app: App) -> None:
             async with Worker(app, poll=0.2):
                 assert await result(7) == 14
                 assert sum(await asyncio.gather(*(result(n) for n in range(20)))) == 380
+
+    asyncio.run(main())
+
+
+def test_metrics_are_read_again_and_again() -> None:
+    """On a storage in memory a read never waits: it ends before `scrape` has stored its task."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+        clock = HandClock()
+        async with App("memory://") as app:
+            reader = StoredReader(app._core, now=clock)
+            await reader.scrape()
+            clock.advance(2 * FRESH)
+            assert (await reader.scrape()).age == 0
 
     asyncio.run(main())

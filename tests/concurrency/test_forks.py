@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from tests.concurrency import fork_tasks as work
 from tests.worker.test_processes import record, run, task_of
 from treadle import App, Middleware, ProcessDied, Record, State, Worker
+from treadle.admin.estimate import in_turn
 from treadle.core.model import NewJob
 from treadle.core.query_model import Query
 from treadle.execution.context import Context
@@ -52,6 +54,12 @@ def three() -> str:
 
 def a_run() -> JobRun:
     return JobRun(Record(job=NewJob(id="j", task="t"), version=4, state=State.RUNNING), "w", lambda: None)
+
+
+def test_a_child_makes_estimates_after_its_parent_did() -> None:
+    """As in a web server that asks once and then forks: the thread of the estimates exists in the parent only."""
+    assert asyncio.run(in_turn(lambda: "7")) == "7"
+    assert said_by_a_child(lambda: asyncio.run(asyncio.wait_for(in_turn(lambda: "8"), 60))) == "8"
 
 
 @pytest.mark.parametrize("counted", [False, True])

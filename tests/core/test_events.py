@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -96,6 +97,67 @@ async def test_a_stream_begins_when_it_is_asked_for_and_leaves_nothing_behind() 
     assert [(await anext(stream)).id, (await anext(stream)).id] == ["a", "b"]
     await stream.aclose()  # type: ignore[attr-defined]
     assert not emitter.wants("failed")
+
+
+def test_a_reader_is_woken_by_events_of_other_threads() -> None:
+    """Such as the stream of a web server whose worker runs in a thread. Nothing else wakes the reader's loop."""
+    emitter, got, listening = Emitter(), list[str](), threading.Event()
+
+    async def read() -> None:
+        stream = emitter.stream()
+        asyncio.get_running_loop().call_soon(listening.set)  # runs once the reader waits
+        got.extend([(await anext(stream)).id, (await anext(stream)).id])
+        await stream.aclose()  # type: ignore[attr-defined]
+
+    reader = threading.Thread(target=lambda: asyncio.run(read()), daemon=True)
+    reader.start()
+    assert listening.wait(60)
+    emitter.emit(Event(name="failed", id="a"))
+    emitter.emit(Event(name="failed", id="b"))
+    reader.join(60)
+    assert got == ["a", "b"]
+
+
+def test_a_reader_whose_loop_has_ended_is_forgotten() -> None:
+    emitter = Emitter()
+    stream = emitter.stream()
+
+    async def read() -> None:
+        emitter.emit(Event(name="failed", id="a"))
+        await anext(stream)
+        waiting = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(read())
+    loop.close()
+    emitter.emit(Event(name="failed", id="b"))
+    assert emitter.silent
+
+
+async def test_listeners_of_another_loop_are_not_waited_for() -> None:
+    emitter, free = Emitter(), threading.Event()
+
+    async def slow(event: Event) -> None:
+        await asyncio.to_thread(free.wait)
+
+    emitter.on("failed", slow)
+    emitted = threading.Event()
+
+    async def other() -> None:
+        emitter.emit(Event(name="failed"))
+        emitted.set()
+        await emitter.settle(60)
+
+    thread = threading.Thread(target=lambda: asyncio.run(other()))
+    thread.start()
+    assert emitted.wait(60)
+    await emitter.settle(60)
+    assert thread.is_alive()
+    free.set()
+    thread.join(60)
+    assert not emitter._tasks
 
 
 async def test_a_reader_that_is_too_slow_misses_the_oldest() -> None:

@@ -12,6 +12,8 @@ from playwright.async_api import Browser, Page, Route, expect
 from tests.dashboard.shop import Shop
 from tests.dashboard.visits import Visit
 
+pytestmark = pytest.mark.slow
+
 HIDE = """hidden => {
     Object.defineProperty(document, "hidden", {get: () => hidden, configurable: true});
     Object.defineProperty(document, "visibilityState", {get: () => hidden ? "hidden" : "visible", configurable: true});

@@ -12,6 +12,8 @@ from tests.dashboard.shop import Shop
 from tests.dashboard.visits import DESK, Visit
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 # Address (with the name of one of the shop's jobs in braces) -> its heading, and a text that shows that it has loaded.
 PAGES: Final = {
     "": ("Overview", "letters"),

@@ -15,6 +15,7 @@ GOLDEN = {  # RULES -> the rows that these calls make
     1: "1fd108410c06b381",
     2: "1fd108410c06b381",  # rows of metrics
     3: "1fd108410c06b381",  # bounds of queues
+    4: "1fd108410c06b381",  # a repeated outcome has its checkpoints in the row
 }
 
 

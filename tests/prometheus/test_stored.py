@@ -96,6 +96,13 @@ def test_queues_are_shown_without_jobs_if_they_are_served_paused_or_declared() -
     assert not [name for name in found if name.startswith("limit_")], "the pause of a queue is no limit"
 
 
+def test_a_pause_of_the_limit_of_all_queues_pauses_those_without_their_own() -> None:
+    shut = LimitUse(key="queue", rule=Limit("queue", slots=0), pauses=(Pause("queue"),))
+    own = LimitUse(key="queue:own", rule=Limit("queue:own", slots=3))
+    found = lines(Reading(stats=Stats(limits=(shut, own)), queues=("mail", "own")))
+    assert (found["queue_paused mail"], found["queue_paused own"]) == (1, 0)
+
+
 def test_the_bound_of_a_queue_is_shown_also_while_it_is_paused() -> None:
     own, every = Limit("queue:mail", max_waiting=5), Limit("queue", max_waiting=9)
     pause = LimitUse(key="queue:mail", rule=Limit("queue:mail", slots=0), behind=own, pauses=(Pause("queue:mail"),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -361,6 +362,23 @@ async def test_a_deploy_takes_over_what_code_says(app: App, spy: Spy, clock: Han
     with pytest.raises(BadOption, match="declared in code"):
         await next_code.schedules.upsert("beat", beat.job())
     await next_code.close()
+
+
+async def test_a_pause_and_a_deploy_at_the_same_time_both_hold(app: App, spy: Spy, clock: HandClock) -> None:
+    """Both changes are made from the same row: the second one is made again from the row that the first one left."""
+
+    async def beat() -> None: ...
+
+    app.every(60)(app.task(name="beat")(beat))
+    await app.schedules.store()
+    operator, deploy = again(app, spy, clock), again(app, spy, clock)
+    deploy.every(120)(deploy.task(name="beat")(beat))
+    await asyncio.gather(operator.schedules.pause("beat"), deploy.schedules.store())
+    found = await app.schedules.get("beat")
+    assert (found.paused, found.every) == (True, 120)
+    await asyncio.gather(operator.schedules.resume("beat"), app.schedules.upsert("beat", catch_up="all"))
+    found = await app.schedules.get("beat")
+    assert (found.paused, found.catch_up) == (False, "all")
 
 
 async def test_a_schedule_that_code_took_over_from_a_person(app: App, spy: Spy, clock: HandClock) -> None:

@@ -536,6 +536,7 @@ async def test_a_bound_token_stores_the_metrics_of_its_own_workers(sites: Sites)
     assert (status, problem["error"]) == (403, "forbidden")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "enqueue"])
 async def test_within_its_queue_a_bound_token_does_what_its_scopes_say(sites: Sites, name: str) -> None:
     await furnish(sites)
@@ -566,6 +567,7 @@ async def test_who_may_not_look_sees_nothing_of_the_job_that_answers(sites: Site
         assert (status, answer["details"]["task"], answer["details"]["other"]) == (422, None, False)
 
 
+@pytest.mark.slow
 async def test_explain_says_nothing_of_what_others_do_with_a_limit(sites: Sites) -> None:
     """My job may name a limit of the other queue, but not see which jobs it blocks or how much of it is used."""
     await furnish(sites)

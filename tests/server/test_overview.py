@@ -6,11 +6,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.server.test_crossing import token
 from treadle.core.limit_model import Limit, LimitUse, Pause
-from treadle.core.model import Presence
-from treadle.core.query_model import Glance, MetricsRow, QueueGlance
+from treadle.core.model import Presence, State
+from treadle.core.placement import Needs
+from treadle.core.query_model import Count, Glance, MetricsRow, QueueGlance
 from treadle.metrics import Cell, encode
 from treadle.metrics.histogram import bucket_of
 from treadle.server.overview import Look, Overview, compose
@@ -146,20 +148,66 @@ def test_limits_that_block_jobs_while_they_are_paused_are_noticed() -> None:
     ]
 
 
+def test_a_paused_queue_without_workers_is_paused_and_names_the_limit_to_resume() -> None:
+    found = compose(look(queues=(QueueGlance(name="b", queued=1),), limits=(pause("queue"),)))
+    assert texts(found) == ["Queue 'b' is paused with 1 queued job."]
+    assert "'queue'" in found.notices[0].advice
+    bound = compose(
+        look(queues=(QueueGlance(name="b", queued=1),), limits=(pause("queue"), pause("queue:x"))),
+        token("bound", "read", queues=("b",)),
+    )
+    assert [(queue.name, queue.paused_by) for queue in bound.queues] == [("b", "queue")]
+    assert [use.key for use in bound.limits] == ["queue"]
+
+
+def test_a_queue_is_full_by_the_exact_number_of_its_jobs() -> None:
+    queues = (QueueGlance(name="mail", queued=10_000, queued_capped=True, scheduled=20),)
+    limits = (LimitUse(key="queue", rule=Limit("queue", max_waiting=10_500)),)
+    cut = compose(look(queues=queues, limits=limits)).queues[0]
+    assert (cut.filled, cut.filled_capped, cut.full) == (10_020, True, False)
+    found = compose(look(queues=queues, limits=limits, exact={"mail": 10_500}))
+    assert (found.queues[0].filled, found.queues[0].filled_capped, found.queues[0].full) == (10_500, False, True)
+    assert texts(found)[0] == "Queue 'mail' is full with 10,500 waiting jobs and refuses new jobs."
+
+
+def test_jobs_that_no_running_worker_can_run_are_noticed() -> None:
+    needs = Needs("train", (("gpu", ("a100",)),))
+    worker = Presence(worker="cpu", queues=("ml",), tasks=("load",), needs=(needs,))
+    counts = (
+        Count(queue="ml", task="train", state=State.READY, jobs=3, queued=3),
+        Count(queue="ml", task="load", state=State.READY, jobs=1, queued=1),
+    )
+    queues = (QueueGlance(name="ml", queued=4),)
+    [notice] = compose(look(queues=queues, workers=(worker,), counts=counts)).notices
+    assert (notice.level, notice.href) == ("warning", "jobs?task=train")
+    assert notice.text == "No worker can run 3 jobs of task 'train': no running worker has label gpu=a100."
+    assert notice.advice == "A worker started with --label gpu=a100 runs it."
+    able = replace(worker, worker="gpu", tasks=("load", "train"), labels=(("gpu", "a100"),))
+    assert compose(look(queues=queues, workers=(worker, able), counts=counts)).notices == []
+    other = token("bound", "read", queues=("mail",))
+    assert compose(look(queues=queues, workers=(worker,), counts=counts), other).notices == []
+
+
+def test_the_number_of_warnings_is_for_tokens_that_see_the_checks() -> None:
+    assert compose(look(health=3)).health == 3
+    assert compose(look(health=3, outage=5.0)).health == 1, "the only check is then that of the storage"
+    assert compose(look(health=3), token("bound", "read", queues=("mail",))).health is None
+
+
 def test_a_storage_that_is_slow_away_or_moved_is_noticed() -> None:
     slow = compose(look(cost=2.5, every=60.0))
     assert texts(slow) == ["The storage took 2.5 s to answer."]
     away = compose(look(cost=10.0, outage=12.4))
     assert (away.notices[0].level, texts(away)) == ("error", ["The storage has not answered for 12 s."])
     moved = compose(look(moved="the jobs of this storage were moved to redis://new"))
-    assert (moved.notices[0].level, moved.notices[0].href) == ("error", "doctor")
+    assert (moved.notices[0].level, moved.notices[0].href) == ("error", "health")
 
 
 def test_schedules_whose_last_job_could_not_be_made_are_noticed_first() -> None:
     found = compose(look(failing=("nightly",), cost=2.0))
     assert [(notice.level, notice.href) for notice in found.notices] == [
         ("error", "schedules/nightly"),
-        ("warning", "doctor"),
+        ("warning", "health"),
     ]
 
 

@@ -18,8 +18,9 @@ from tests.server.test_crossing import token
 from tests.waiting import Signal, patient
 from treadle import App
 from treadle.core.clock import wall
-from treadle.core.limit_model import Limit
-from treadle.core.model import NewJob
+from treadle.core.limit_model import Limit, Pause
+from treadle.core.model import NewJob, Presence
+from treadle.core.placement import Needs
 from treadle.server import Serving, Settings, Token, make_site
 from treadle.server.auth.tokens import ANYBODY, SCOPES, digest
 from treadle.server.errors import Refused
@@ -405,4 +406,24 @@ async def test_a_session_that_ends_ends_its_stream(session: aiohttp.ClientSessio
         assert b"event: bye" not in content
     async with session.get(f"{url}/v1/me", headers={"Cookie": cookie}) as response:
         assert response.status == 401
+    host().run(app.close())
+
+
+@shows("the figure at Health is the number of warnings on that page")
+async def test_the_number_of_warnings_is_that_of_the_doctor(session: aiohttp.ClientSession) -> None:
+    app = App(storage=MemoryStorage())
+    call = Client(host().add(app, Settings(tokens=(token("all", "read"),))), session)
+    needs = Needs("train", (("gpu", ()),))
+    worker = Presence(worker="cpu", queues=("ml", "mail"), needs=(needs,))
+
+    async def furnish() -> None:
+        await app.storage.enqueue([NewJob(id="j", task="train", queue="ml"), NewJob(id="k", task="t", queue="far")])
+        await app.storage.heartbeat(worker, [], 30.0)
+        await app.storage.set_limits([Limit("queue:mail", slots=0), Pause("queue:mail"), Limit("api", slots=0)])
+
+    host().run(furnish())
+    _, overview = await call("GET", "/v1/overview", token="all")
+    _, doctor = await call("GET", "/v1/doctor", token="all")
+    bad = [check for check in doctor["checks"] if check["verdict"] != "ok"]
+    assert overview["health"] == len(bad) >= 2, (overview["health"], bad)
     host().run(app.close())

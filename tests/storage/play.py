@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,7 +18,14 @@ from treadle.errors import TreadleError
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 
+AT_ONCE = 8  # seeds of each comparison that are no slow tests
 FINAL = [State.SUCCEEDED, State.FAILED, State.CANCELLED]
+
+
+def seeds(usual: int) -> list[Any]:
+    """The parameters of a comparison: `usual` seeds, or as many as TEST_SEEDS says."""
+    found = range(int(os.environ.get("TEST_SEEDS", usual)))
+    return [seed if seed < AT_ONCE else pytest.param(seed, marks=pytest.mark.slow) for seed in found]
 
 
 class Play:

@@ -15,6 +15,8 @@ from tests.storage.shards_kit import REFUSED, expect, makes
 from treadle.testing.conformance import *  # noqa: F403
 from treadle.testing.conformance.run import MakeStorage, SpoilCount
 
+pytestmark = pytest.mark.slow
+
 _names = (f"sc{n}" for n in itertools.count())
 
 

@@ -358,6 +358,7 @@ export interface Listing {
   label?: string | null;
   since?: number | null;
   before?: number | null;
+  worker?: string | null;
   scan?: number | null;
   order?: "due" | "ended" | "newest" | "oldest" | "queue" | "started";
   cursor?: string | null;
@@ -469,6 +470,7 @@ export interface Overview {
   workers: WorkerView[];
   limits: LimitUse[];
   leader: string | null;
+  health: number | null;
   rates: Rates;
   notices: Notice[];
 }
@@ -547,6 +549,7 @@ export interface QuantileSeries {
 export interface QueueOverview {
   name: string;
   paused: boolean;
+  paused_by: string | null;
   pauses: PauseView[];
   queued: number;
   queued_capped: boolean;
@@ -558,6 +561,10 @@ export interface QueueOverview {
   failed: number;
   max_waiting: number | null;
   when_full: "drop_lowest" | "drop_oldest" | "refuse" | null;
+  filled: number | null;
+  filled_capped: boolean;
+  full: boolean;
+  unplaced: number;
   workers: number;
   ended_rate: number | null;
   spark: number[];

@@ -59,6 +59,18 @@ def text_of(filters: Mapping[str, Any]) -> str | None:
     return found
 
 
+def worker_of(given: object, filters: Mapping[str, Any]) -> str | None:
+    """The worker whose running jobs a list shows. Raises BadOption."""
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given:
+        raise BadOption("worker", f"expected the name of a worker, found {given!r:.80}")
+    states = {filters.get("status"), *_states(filters.get("state"))} - {None, State.RUNNING}
+    if states:
+        raise BadOption("worker", f"only running jobs are a worker's, found {', '.join(sorted(map(str, states)))}")
+    return given
+
+
 def rows_of(scan: int | None) -> int | None:
     """Raise BadOption unless this is a number of rows to look at."""
     given: object = scan

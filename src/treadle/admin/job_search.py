@@ -112,15 +112,20 @@ def _text(value: object) -> str:
     return stored_values.shown(value, "")
 
 
-async def find(storage: Storage, query: Query, search: Search) -> Page:
-    """One page of the jobs that match the query and contain the text.
+def is_run_by(row: Record, worker: str) -> bool:
+    """Whether the worker with this name claimed the row last; a row has the name and the number of the claim."""
+    return row.worker is not None and worker in (row.worker, row.worker.rpartition("#")[0])
+
+
+async def find(storage: Storage, query: Query, search: Search | None, worker: str | None = None) -> Page:
+    """One page of the jobs that match the query, contain the text and were claimed last by the worker.
 
     The call looks at `query.scan` rows at most, by default as many as the storage's capabilities say. A page may have
     fewer rows than `query.limit` and still a cursor. A text that is an id, or the beginning of one, returns its rows
     alone.
     """
-    if query.cursor is None and (direct := await _by_id(storage, query, search.text)):
-        return Page(direct, None, scanned=len(direct))
+    if search is not None and query.cursor is None and (direct := await _by_id(storage, query, search.text)):
+        return Page(tuple(row for row in direct if worker is None or is_run_by(row, worker)), scanned=len(direct))
     left = scan_of(storage, query.scan)
     records: list[Record] = []
     scanned, cursor = 0, query.cursor
@@ -129,7 +134,7 @@ async def find(storage: Storage, query: Query, search: Search) -> Page:
         looked = page.scanned if page.scanned is not None else len(page.records)
         scanned, left = scanned + looked, left - looked
         for row in page.records:
-            if not search.matches(row):
+            if (worker is not None and not is_run_by(row, worker)) or (search is not None and not search.matches(row)):
                 continue
             records.append(row)
             if len(records) == query.limit:

@@ -16,7 +16,7 @@ from treadle.admin.estimate import Copying, Estimate, estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
 from treadle.admin.explain.reading import Reader
 from treadle.admin.explain.unstored import explained
-from treadle.admin.job_filters import id_of, query_of, rows_of, text_of
+from treadle.admin.job_filters import id_of, query_of, rows_of, text_of, worker_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_search import Hide, Search
 from treadle.admin.job_search import find as search_rows
@@ -155,9 +155,12 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         count: bool = False,
         order: Order = "newest",
         scan: int | None = None,
+        worker: str | None = None,
         **filters: Filter,
     ) -> Page:
         """One page of rows; pass `page.cursor` to get the next page. Raises BadOption for an unknown filter.
+
+        worker  only the jobs that the worker with this name runs now; bounded as `search` is
 
         With `scan` the call looks at no more rows than that, whatever the filters: the page may then be short, or
         empty, and still have a cursor. It says how many rows it looked at (`page.scanned`) and how far back
@@ -171,13 +174,16 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         """
         if not 0 <= limit <= 10_000:
             raise BadOption("limit", f"expected 0 to 10,000, found {limit!r}")
-        text = text_of(filters)
-        if count and (text is not None or scan is not None):
-            raise BadOption("count", "cannot be combined with search or scan, which look at a part of the rows")
+        text, worker = text_of(filters), worker_of(worker, filters)
+        if count and (text is not None or worker is not None or scan is not None):
+            raise BadOption("count", "cannot be combined with search, worker or scan, which look at a part of the rows")
+        if worker is not None:
+            filters["state"] = State.RUNNING
         query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=rows_of(scan))
         storage = await self._storage()
-        if text is not None:
-            page = await search_rows(storage, query, Search(text, self._hide, self._payloads, self._shown))
+        if text is not None or worker is not None:
+            search = None if text is None else Search(text, self._hide, self._payloads, self._shown)
+            page = await search_rows(storage, query, search, worker)
         else:
             page = await storage.find(query)
         page = await without_entries(storage, query, page)

@@ -26,6 +26,7 @@ from treadle.core.clock import monotonic
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import NewJob
 from treadle.core.query_model import Query, Stats
+from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.ranges import OWN
 from treadle.errors import TreadleError, UnknownName
 from treadle.storage.contract import Storage
@@ -56,11 +57,22 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most similar; None if none is.
+    """The known name that is most similar; None if none is. A name without a dot is also compared with the last parts
+    of the known ones, because most tasks are named MODULE.FUNCTION.
 
     Comparing two names of 200 characters takes 40 us. Long names are therefore skipped, and of more than COMPARED names
     those with another first character.
     """
+    known = list(known)
+    if (found := _closest(name, known)) is not None or "." in name:
+        return found
+    parts = {each.rpartition(".")[2]: each for each in sorted(known, reverse=True) if "." in each}
+    if name in parts:
+        return parts[name]
+    return None if (part := _closest(name, parts)) is None else parts[part]
+
+
+def _closest(name: str, known: Iterable[str]) -> str | None:
     if not SHORT <= len(name) <= LONG:
         return None
     alike = {
@@ -284,16 +296,17 @@ class Names:
         return None if name in known.queues or await self._occurs("queue", name) else known.unused("queue", name)
 
     async def _unused_limit(self, name: str) -> str | None:
+        if name == ALL:
+            return None  # it holds for each queue without a limit of its own
         known = used(self._tasks, Stats(limits=await self._rules()))
         return None if known.has("limit", name) else known.unused("limit", name)
 
     async def _not_paused(self, what: str, name: str) -> str | None:
-        prefix = "queue:" if what == "queue" else ""
-        shut = {
-            use.key.removeprefix(prefix)
-            for use in await self._rules()
-            if use.rule.slots == 0 and use.key.startswith(prefix)
-        }
+        prefix, uses = OF if what == "queue" else "", await self._rules()
+        shut = {use.key.removeprefix(prefix) for use in uses if use.rule.slots == 0 and use.key.startswith(prefix)}
+        pause = QueueRules(uses).pause_of(name) if what == "queue" else None
+        if pause is not None and pause.key == ALL:
+            return f"the queue {name!r} stays paused: the limit {ALL!r} is, which holds for queues without their own"
         return None if name in shut else f"the {what} {name!r} is not paused{near(name, filter(_seen(), shut))}"
 
     async def _no_rule(self, name: str) -> str | None:

@@ -11,6 +11,7 @@ from treadle.cli.output import as_json, document, lasts, table
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing, pausable
 from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.core.queue_rules import QueueRules
 from treadle.storage.bounds import bound_of, bounds_in
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ LEFT = ("queue", "state", "first waits", "max waiting")
 def by_queue(stats: Stats) -> list[dict[str, Any]]:
     """One entry per queue that has jobs, a worker or a limit of its own."""
     names = {count.queue for count in stats.counts} | {queue for worker in stats.workers for queue in worker.queues}
-    names |= {use.key.removeprefix("queue:") for use in stats.limits if use.key.startswith("queue:")}
-    rules, bounds = {use.key: use.rule for use in stats.limits}, bounds_in(stats.limits)
+    rules, bounds = QueueRules(stats.limits), bounds_in(stats.limits)
+    names |= rules.named
     found = []
     for name in sorted(names - {SYSTEM_QUEUE}):
         mine = [count for count in stats.counts if count.queue == name]
@@ -44,7 +45,7 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
         for count in mine:
             jobs[count.state] = jobs.get(count.state, 0) + count.jobs
         line, aside = sum(count.queued for count in mine), sum(count.blocked for count in mine)
-        rule, bound = rules.get(f"queue:{name}", rules.get("queue")), bound_of(bounds, name)
+        bound = bound_of(bounds, name)
         found.append(
             {
                 "queue": name,
@@ -56,7 +57,7 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
                 **{state: jobs.get(state, 0) for state in ("succeeded", "failed", "cancelled")},
                 "first_waits": max((count.oldest for count in mine if count.oldest is not None), default=None),
                 "workers": sum(name in worker.queues for worker in stats.workers),
-                "paused": rule is not None and rule.slots == 0,
+                "paused": rules.pause_of(name) is not None,
                 "max_waiting": None if bound is None else bound.max_waiting,
                 "when_full": None if bound is None else bound.when_full,
                 "full": bound is not None and jobs.get("ready", 0) >= (bound.max_waiting or 0),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -81,6 +82,39 @@ def reaped(record: Record) -> Event:
 Listener = Callable[[Event], Awaitable[None] | None]
 
 
+class _Wake:
+    """Wakes one reader on its event loop, from any thread."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._come: asyncio.Event | None = None
+
+    def listen(self) -> asyncio.Event:
+        """The event that the next `up` sets. Called by the reader before it looks for what has come."""
+        loop = asyncio.get_running_loop()
+        if self._come is None or self._loop is not loop:
+            self._loop, self._come = loop, asyncio.Event()
+        self._come.clear()
+        return self._come
+
+    def up(self) -> bool:
+        """Wake the reader, if it waits. False: its event loop has ended."""
+        come, loop = self._come, self._loop
+        if come is None or loop is None or come.is_set():
+            return True
+        try:
+            if asyncio.get_running_loop() is loop:
+                come.set()
+                return True
+        except RuntimeError:
+            pass  # a thread without an event loop
+        try:
+            loop.call_soon_threadsafe(come.set)
+        except RuntimeError:
+            return False
+        return True
+
+
 class Emitter:
     """The listeners by event name. `wants(name)` is one look-up, so an event without listeners costs nothing."""
 
@@ -133,18 +167,22 @@ class Emitter:
             interrupts.pass_on(error)
 
     def stream(self) -> AsyncIterator[Event]:
-        """Every event of this process from this call on. A reader more than 10,000 events behind loses the oldest."""
-        queue: asyncio.Queue[Event] = asyncio.Queue(10_000)
+        """Every event of this process from this call on, whichever thread and event loop it happens in. A reader more
+        than 10,000 events behind loses the oldest."""
+        events, wake = deque[Event](maxlen=10_000), _Wake()
 
         def take(event: Event) -> None:
-            if queue.full():
-                queue.get_nowait()
-            queue.put_nowait(event)
+            events.append(event)
+            if not wake.up():
+                self.off("*", take)  # the reader's loop has ended
 
         async def read() -> AsyncIterator[Event]:
             try:
                 while True:
-                    yield await queue.get()
+                    come = wake.listen()
+                    while events:
+                        yield events.popleft()
+                    await come.wait()
             finally:
                 self.off("*", take)
 
@@ -152,8 +190,11 @@ class Emitter:
         return read()
 
     async def settle(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for the async listeners that still run."""
+        """Wait up to `timeout` seconds for the async listeners that still run on this event loop."""
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         until = loop.time() + timeout
-        while (others := self._tasks - {me}) and (left := until - loop.time()) > 0:
+        while (left := until - loop.time()) > 0:
+            others = [task for task in list(self._tasks) if task is not me and task.get_loop() is loop]
+            if not others:
+                return
             await asyncio.wait(others, timeout=left)

@@ -69,3 +69,9 @@ def _options(needs: Needs) -> str:
     words = [f"--label {name}{f'={values[0]}' if values else ''}" for name, values in needs.requires]
     words += [f"--resource {name}={amount}" for name, amount in needs.uses]
     return " ".join(words)
+
+
+def has_words(worker: Presence) -> str:
+    """The labels of a worker, and how much of its resources is in use: `gpu=a100 memory_mb 512/2,048`."""
+    labels = [f"{name}={value}" if value else name for name, value in worker.labels]
+    return " ".join([*labels, *(f"{name} {used:,}/{has:,}" for name, has, used in worker.resources)])

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from treadle.concurrency.spawn import started
 from treadle.core.clock import monotonic
 from treadle.errors import StorageError, TreadleError
 from treadle.prometheus.stored import Reading, Scrape
@@ -48,7 +49,7 @@ class StoredReader:
         if self._running is not None and self._running.get_loop() is not loop:
             self._running = None  # its loop has ended
         if self._running is None and self._is_due(self._now()):
-            self._running = loop.create_task(self._read())
+            self._running = started(self._read(), loop=loop)
         late = False
         if self._running is not None:
             late = not (await asyncio.wait([self._running], timeout=self._patience))[0]

@@ -11,6 +11,7 @@ from treadle.core import defaults
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence, State
 from treadle.core.query_model import Count, Stats
+from treadle.core.queue_rules import OF, QueueRules
 from treadle.prometheus import catalogue
 from treadle.prometheus.samples import Names, Samples
 from treadle.scheduling import Schedule
@@ -59,11 +60,11 @@ def stored_samples(scrape: Scrape, names: Names) -> Samples:
     found, reading = Samples(), scrape.reading
     if reading is not None:
         stats = reading.stats
-        pauses = {use.key for use in stats.limits if _is_pause(use)}
+        rules = QueueRules(stats.limits)
         _jobs(found, names, [count for count in stats.counts if count.queue != defaults.SYSTEM_QUEUE and count.task])
-        _queues(found, names, stats, pauses, reading.queues)
+        _queues(found, names, stats, rules, reading.queues)
         _workers(found, stats.workers)
-        _limits(found, names, [use for use in stats.limits if use.key not in pauses or use.behind is not None])
+        _limits(found, names, [use for use in stats.limits if not _is_pause(use) or use.behind is not None])
         _schedules(found, names, reading.schedules or ())
         _outbox(found, reading)
         found.add(catalogue.STATS_SECONDS, reading.took)
@@ -73,7 +74,7 @@ def stored_samples(scrape: Scrape, names: Names) -> Samples:
 
 
 def _is_pause(use: LimitUse) -> bool:
-    return use.key.startswith("queue:") and use.rule.slots == 0
+    return use.key.startswith(OF) and use.rule.slots == 0
 
 
 def _jobs(found: Samples, names: Names, counts: Iterable[Count]) -> None:
@@ -85,10 +86,10 @@ def _jobs(found: Samples, names: Names, counts: Iterable[Count]) -> None:
         found.add(catalogue.BLOCKED, count.blocked, *pair)
 
 
-def _queues(found: Samples, names: Names, stats: Stats, pauses: set[str], declared: Sequence[str]) -> None:
+def _queues(found: Samples, names: Names, stats: Stats, rules: QueueRules, declared: Sequence[str]) -> None:
     oldest = dict.fromkeys(declared, 0.0)
     oldest |= {name: 0.0 for worker in stats.workers for name in worker.queues}
-    oldest |= {pause.removeprefix("queue:"): 0.0 for pause in pauses}
+    oldest |= dict.fromkeys(rules.paused, 0.0)
     for count in stats.counts:
         oldest[count.queue] = max(oldest.get(count.queue, 0.0), count.oldest or 0.0)
     serving = [name for worker in stats.workers for name in worker.queues]
@@ -97,7 +98,7 @@ def _queues(found: Samples, names: Names, stats: Stats, pauses: set[str], declar
         if queue != defaults.SYSTEM_QUEUE:
             label = names.one("queue", queue)
             found.add(catalogue.OLDEST, seconds, label)
-            found.add(catalogue.PAUSED, f"queue:{queue}" in pauses, label)
+            found.add(catalogue.PAUSED, rules.pause_of(queue) is not None, label)
             if (rule := bound_of(bounds, queue)) is not None and rule.max_waiting is not None:
                 found.add(catalogue.MAX_WAITING, rule.max_waiting, label)
             found.add(catalogue.QUEUE_WORKERS, serving.count(queue), label)

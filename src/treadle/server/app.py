@@ -68,7 +68,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         *ScaleRoutes(ScaleReader(core, waiting)).operations(),
         *MetricsRoutes(core).operations(),
         *PrometheusRoutes(core).operations(),
-        *DoctorRoutes(core).operations(),
+        *DoctorRoutes(core, looks).operations(),
         *JobRoutes(core, settings, waiting).operations(),
         *HistoryRoutes(core).operations(),
         *FailureRoutes(core).operations(),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from treadle.core.limit_model import LimitUse
+from treadle.core.queue_rules import QueueRules
 from treadle.errors import QueueFull, StorageError
 from treadle.server.kept_answer import KeptAnswers
 from treadle.server.refused import Refused
@@ -45,8 +46,7 @@ def wait_for_room(error: QueueFull, limits: Sequence[LimitUse], now: float) -> f
     """Seconds before which the queue has no room unless jobs are cancelled; None: unknown, or it never has so much."""
     if error.asked > error.max_waiting:
         return None
-    named = {use.key: use for use in limits}
-    use = named.get(f"queue:{error.queue}") or named.get("queue")
+    use = QueueRules(limits).of(error.queue)
     if use is None:
         return None
     moments = []

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from treadle.core import defaults
-from treadle.core.query_model import Glance, Query
+from treadle.core.limit_model import LimitUse
+from treadle.core.query_model import Glance, Query, QueueGlance
+from treadle.core.queue_rules import QueueRules
 from treadle.errors import TreadleError
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.longpoll import LongPoll
+from treadle.storage.admission import capacity
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
@@ -43,8 +47,11 @@ class Scale(Struct, frozen=True, kw_only=True):
     """The figures of some queues.
 
     load      queued + running + due_soon: divided by the slots of one worker, the workers that are wanted
-    queued    due jobs that wait for a worker; jobs that a limit blocks do not count, for more workers do not help them
-    due_soon  scheduled jobs and retries that are due within 60 seconds, counted up to 100 in each queue
+    queued    due jobs that wait for a worker, as many as the limit of their queue lets start within 60 seconds: more
+              workers do not help the others
+    due_soon  scheduled jobs and retries that are due within 60 seconds, counted up to 100 in each queue, and as many as
+              that limit then leaves
+    blocked   jobs that a limit blocks, and the queued ones that the limit of their queue leaves out
     oldest    seconds for which the first queued job has been queued; 0: none is queued
     slots     slots of the workers that claim from one of the queues
     workers   the number of these workers
@@ -166,23 +173,72 @@ def figures(glance: Glance, queues: Sequence[str], due: dict[str, tuple[int, boo
     def wanted(queue: str) -> bool:
         return queue in queues if queues else queue != defaults.SYSTEM_QUEUE
 
-    found = [each for each in glance.queues if wanted(each.name)]
+    found = {each.name: each for each in glance.queues if wanted(each.name)}
+    names = found.keys() | {queue for queue in due if wanted(queue)}
     workers = [each for each in glance.workers if not each.draining and any(map(wanted, each.queues))]
-    # Rows of a paused queue are marked as blocked only when a worker claims from it, and there may be none.
-    paused = {use.key for use in glance.limits if use.rule.slots == 0}
-    soon = [counted for queue, counted in due.items() if wanted(queue) and f"queue:{queue}" not in paused]
-    held = sum(each.queued for each in found if f"queue:{each.name}" in paused)
-    queued, running = sum(each.queued for each in found) - held, sum(each.running for each in found)
-    due_soon = sum(count for count, _ in soon)
+    rules = QueueRules(glance.limits)
+    parts = [
+        _part(found.get(name) or QueueGlance(name=name), due.get(name, (0, False)), rules.of(name), glance.at)
+        for name in names
+    ]
+    queued, running = sum(each.queued for each in parts), sum(each.running for each in found.values())
+    due_soon = sum(each.due_soon for each in parts)
     return Scale(
         load=queued + running + due_soon,
         queued=queued,
         running=running,
         due_soon=due_soon,
-        blocked=held + sum(each.blocked for each in found),
-        oldest=round(max((each.oldest or 0.0 for each in found), default=0.0), 3),
+        blocked=sum(each.blocked for each in parts),
+        oldest=round(max((each.oldest or 0.0 for each in found.values()), default=0.0), 3),
         slots=sum(each.slots for each in workers),
         workers=len(workers),
-        capped="running" in glance.capped or any(each.queued_capped for each in found) or any(more for _, more in soon),
+        capped="running" in glance.capped or any(each.capped for each in parts),
         age=round(age, 3),
     )
+
+
+class _Part(Struct, frozen=True):
+    """The figures of one queue, as `Scale` describes them."""
+
+    queued: int
+    due_soon: int
+    blocked: int
+    capped: bool
+
+
+def _part(queue: QueueGlance, due: tuple[int, bool], use: LimitUse | None, now: float) -> _Part:
+    """due: the jobs that are due soon, and whether there may be more. use: the limit that the queue obeys."""
+    soon, more = due
+    room = _room(use, queue.running, now)
+    queued = queue.queued if room is None else min(queue.queued, room)
+    later = soon if room is None else min(soon, room - queued)
+    return _Part(
+        queued=queued,
+        due_soon=later,
+        blocked=queue.blocked + queue.queued - queued,
+        # a count that stopped at its bound is exact if the limit lets fewer jobs start
+        capped=(queue.queued_capped and queued == queue.queued) or (more and later == soon),
+    )
+
+
+def _room(use: LimitUse | None, running: int, now: float) -> int | None:
+    """How many jobs more the limit of a queue lets start within SOON seconds; None: any number."""
+    if use is None:
+        return None
+    rooms = [] if use.rule.slots is None else [max(0, use.rule.slots - running)]
+    if use.rule.rate is not None:
+        rooms.append(_starts(use, use.rule.rate, now))
+    return min(rooms, default=None)
+
+
+def _starts(use: LimitUse, rate: int, now: float) -> int:
+    """The most starts that the rate of a limit can admit within SOON seconds."""
+    rule, rounds = use.rule, SOON / use.rule.per
+    if use.next_start is not None and use.next_start - now >= SOON:
+        return 0
+    free = max(0, capacity(rule) - use.starts)
+    if rule.how == "bucket":
+        return free + math.ceil(rate * rounds)
+    # Starts that leave the window within the time make room again: at most those in it.
+    again = use.starts if rounds < 1 else math.ceil(rate * rounds)
+    return free + again

@@ -229,6 +229,7 @@ def repeats(out: Outcome, row: Record) -> bool:
     waited = out.state is State.WAITING and row.state is State.READY and row.function_done is out.function_done
     return (
         (row.state is out.state or waited)
+        and dict(row.checkpoints).items() >= dict(out.checkpoints).items()
         and row.attempt == out.attempt
         and row.result == out.result
         and row.value == out.value

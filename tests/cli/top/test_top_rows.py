@@ -10,12 +10,13 @@ from rich.cells import cell_len
 from tests.cli.top.screen import Place
 from treadle import App
 from treadle.admin.failure_groups import FailureGroup, FailureGroups
-from treadle.cli.top import rows, summary
+from treadle.cli.top import plain, rows, summary
 from treadle.cli.top.grid import GAP, Column, Row, cell, fit, gauge, padded, spark
 from treadle.cli.top.reader import LONGEST, Outage, Reader, Snapshot
 from treadle.core.limit_model import Limit, LimitUse, Pause
-from treadle.core.model import Presence
-from treadle.core.query_model import Glance, QueueGlance
+from treadle.core.model import Presence, State
+from treadle.core.placement import Needs
+from treadle.core.query_model import Count, Glance, QueueGlance
 from treadle.server.overview import Look, Overview, compose
 from treadle.storage.memory import MemoryStorage
 
@@ -111,6 +112,53 @@ def test_a_queue_says_in_words_what_holds_it_up() -> None:
     assert (shown["video"]["queued"], shown["video"]["failed"]) == ("10,000+", "7+")
     alone = overview(queues=(QueueGlance(name="mail", queued=3),))
     assert "! no worker" in texts(rows.queues(alone)[0])
+
+
+def test_a_full_queue_and_jobs_that_no_worker_can_run_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    needs = Needs("train", (("gpu", ()),))
+    look = Look(
+        glance=Glance(
+            at=NOW,
+            queues=(
+                QueueGlance(name="full", queued=10_000, queued_capped=True),
+                QueueGlance(name="room", queued=2, scheduled=1),
+                QueueGlance(name="shut", queued=9),
+            ),
+            workers=(Presence(worker="a", queues=("room", "shut"), slots=4, needs=(needs,)),),
+            limits=(
+                LimitUse(key="queue", rule=Limit("queue", max_waiting=10_500)),
+                LimitUse(key="queue:shut", rule=Limit("queue:shut", slots=3, max_waiting=9)),
+            ),
+        ),
+        exact={"full": 10_500},
+        counts=(Count(queue="room", task="train", state=State.READY, jobs=3, queued=3),),
+    )
+    found = compose(look)
+    shown = [dict(zip([each.name for each in rows.QUEUES], texts(row), strict=True)) for row in rows.queues(found)]
+    assert [(each["state"], each["bound"]) for each in shown] == [
+        ("! full, no worker", "10,500/10,500"),
+        ("! 3 unplaced", "3/10,500"),
+        ("! full", "9/9"),
+    ]
+    assert [texts(row)[-1] for row in rows.limits(found)] == ["full: full", "full"]
+    plain.show(found)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-3:] for line in lines[1:4]] == [
+        ["10,500,", "refuse", "full"],
+        ["open,", "3", "unplaced"],
+        ["9,", "refuse", "full"],
+    ]
+
+
+def test_the_rule_behind_a_pause_is_shown() -> None:
+    rule = Limit("api", slots=3, rate=5, per=60)
+    use = LimitUse(key="api", rule=Limit("api", slots=0), pauses=(Pause("api"),), behind=rule, used=1, starts=2)
+    assert texts(rows.limits(overview(limits=(use,)))[0])[1:5:3] == ["1/3", "2/5 in 60 s"]
+
+
+def test_a_worker_shows_its_labels_and_resources() -> None:
+    worker = Presence(worker="a", labels=(("gpu", "a100"), ("spot", "")), resources=(("memory_mb", 2_048, 512),))
+    assert texts(rows.workers(overview(workers=(worker,)))[0])[6] == "gpu=a100 spot memory_mb 512/2,048"
 
 
 @pytest.mark.parametrize(

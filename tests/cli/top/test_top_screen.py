@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.top.screen import Shown, shown
 from treadle import Retry
+from treadle.cli.top import job_pages, scopes
 from treadle.core.model import State
 from treadle.testing import drain
 from treadle.testing.shows import shows
@@ -61,6 +62,51 @@ async def test_a_queue_is_paused_after_a_question(opened: Open) -> None:
         await it.sees("Resume queue mail?")
         await it.press("y")
         await it.sees("✓ queue mail is not paused any more")
+
+
+@shows("`treadle top` pauses and resumes a limit after a question, also the one of all queues")
+async def test_a_limit_is_resumed_and_paused_after_a_question(opened: Open) -> None:
+    async with opened() as it:
+        assert "0/2" in it.line("gpu", "‖ paused by")
+        await it.press("3", "p")
+        await it.sees("Resume limit gpu?")
+        await it.press("y")
+        await it.sees("✓ limit gpu is not paused any more")
+        await it.press("p")
+        await it.sees("Pause limit gpu?")
+        await it.press("y")
+        await it.sees("✓ limit gpu is paused")
+        acts = [(entry.act, entry.target) for entry in (await it.treadle.audit.list()).entries]
+        assert sorted(acts) == [("limit.pause", "gpu"), ("limit.resume", "gpu")]
+        await it.treadle.limits.pause("queue")
+        await it.look()
+        assert it.line("mail", "‖ paused")
+        await it.press("1", "p")
+        await it.sees("Resume the limit queue?")
+        await it.press("y")
+        await it.sees("✓ limit queue is not paused any more")
+
+
+async def test_a_page_finds_the_jobs_of_an_old_group(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_pages, "MOST", 2)
+
+    async with opened() as it:
+
+        @it.treadle.task(name="send.old", queue="mail", retry=Retry(attempts=1))
+        async def fails(number: int) -> None:
+            raise ValueError("odd" if number else "first")
+
+        for number in range(5):
+            await fails.enqueue(number)
+            await drain(it.treadle)
+        await it.look()
+        [group] = [each for each in it.top.reader.snapshot.failures.groups if each.signature.endswith("first")]  # type: ignore[union-attr]
+        it.top.open_jobs(scopes.of_group(group))
+        await it.look()
+        await it.sees("1 failed")
+        monkeypatch.setattr(job_pages, "SCANNED", 3)
+        await it.look()
+        await it.sees("None of the first 3 failed jobs is one of them; there are more.")
 
 
 @shows("`treadle top` retries the failed jobs of a group, and says how many there are before")
@@ -180,9 +226,9 @@ async def test_a_small_screen_shows_one_panel_at_a_time(opened: Open) -> None:
     async with opened(40, 12) as it:
         assert "gpu" not in it.text
         await it.press("2")
-        assert it.line("send")
+        await it.sees("send")
         await it.press("tab")
-        assert it.line("gpu")
+        await it.sees("gpu")
         await it.press("shift+tab", "p")
         await it.sees("p pauses or resumes a queue")
         await it.press("1", "p")

@@ -6,17 +6,14 @@ PostgreSQL does with one statement for many rows what the memory storage does ro
 from __future__ import annotations
 
 import asyncio
-import os
 
 import pytest
 
-from tests.storage.play import Crowd, Play, same
+from tests.storage.play import Crowd, Play, same, seeds
 from tests.storage.postgres import support
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.postgres import PostgresStorage
 from treadle.testing import HandClock
-
-SEEDS = int(os.environ.get("TEST_SEEDS", "10"))
 
 
 async def play(kind: type[Play], seed: int, schema: str, steps: int) -> None:
@@ -41,7 +38,7 @@ async def play(kind: type[Play], seed: int, schema: str, steps: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Play, Crowd])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_the_same_as_memory(kind: type[Play], seed: int) -> None:
     with support.a_schema() as schema:
         asyncio.run(play(kind, seed, schema, 100))

@@ -12,12 +12,11 @@ import os
 import pytest
 
 from tests.servers import valkey
-from tests.storage.play import Play, same
+from tests.storage.play import Play, same, seeds
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
 
-SEEDS = int(os.environ.get("TEST_SEEDS", "25"))
 _names = (f"m{os.getpid()}-{n}" for n in itertools.count())
 
 
@@ -36,6 +35,6 @@ async def play(seed: int, plainly: bool, steps: int) -> None:
 
 
 @pytest.mark.parametrize("plainly", [True, False])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_the_same_as_memory(seed: int, plainly: bool) -> None:
     asyncio.run(play(seed, plainly, 100))

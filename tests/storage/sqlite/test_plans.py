@@ -13,9 +13,11 @@ from tests.storage.sqlite.support import ask, job, opened
 from treadle.core.limit_model import Limit
 from treadle.core.model import Outcome, State
 from treadle.core.query_model import Query
+from treadle.storage.sqlite import SqliteStorage, search
 from treadle.storage.sqlite.looks import glance, limits, stats
 from treadle.storage.sqlite.queries import by_ids
 from treadle.storage.sqlite.search import Search
+from treadle.testing import HandClock
 
 UNFINISHED: Final = (State.READY, State.WAITING, State.RUNNING)
 SMALL: Final = 3  # the bound of the searches below; each set of rows is larger
@@ -100,6 +102,48 @@ def indexes(plans: list[str]) -> set[str]:
     words = {word for step in plans for word in step.split() if word.startswith(("job_", "sqlite_autoindex_job_"))}
     words.discard("job_count")  # a table
     return {"id" if word.startswith("sqlite") else word for word in words}
+
+
+@pytest.mark.parametrize("state", [(), (State.SUCCEEDED,), (State.FAILED, State.CANCELLED)])
+async def test_the_last_endings_are_found_by_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: tuple[State, ...]
+) -> None:
+    monkeypatch.setattr(search, "LAST", 2)
+    query = Query(order="ended", state=state, limit=2, scan=SMALL)
+    plans = await read(tmp_path / "jobs.db", lambda db: Search(query).run(db))
+    assert whole(plans) == []
+    assert indexes(plans) <= {"job_old", "job_bad"}
+
+
+async def test_the_order_of_endings_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond LAST ended rows, a bounded page has those that are kept longest; an unbounded one has all."""
+    clock = HandClock()
+    storage = SqliteStorage(str(tmp_path / "jobs.db"), now=clock)
+    await storage.open()
+    try:
+        await storage.enqueue([job(f"r{n}", keep=86_400.0 if n else 60.0) for n in range(6)])
+        for number, row in enumerate((await storage.claim(ask(1, 6))).records):
+            clock.advance(1.0)
+            state = State.FAILED if number == 3 else State.SUCCEEDED
+            await storage.settle([Outcome(id=row.id, version=1, state=state)])
+
+        async def pages(**options: Any) -> list[list[str]]:
+            found, cursor = [], None
+            while True:
+                page = await storage.find(Query(order="ended", limit=2, cursor=cursor, **options))
+                found.append([row.id for row in page.records])
+                if (cursor := page.cursor) is None:
+                    return found
+
+        succeeded = (State.SUCCEEDED,)
+        assert await pages(scan=9) == [["r5", "r4"], ["r3", "r2"], ["r1", "r0"]]
+        monkeypatch.setattr(search, "LAST", 3)
+        assert await pages(scan=9, state=succeeded) == [["r5", "r4"], ["r2"]]
+        assert await pages(scan=9) == [["r5", "r4"], ["r3", "r2"]]
+        assert await pages(state=succeeded) == [["r5", "r4"], ["r2", "r1"], ["r0"]]
+        assert await pages(scan=9, state=(State.FAILED, State.CANCELLED)) == [["r3"]]
+    finally:
+        await storage.close()
 
 
 @pytest.mark.parametrize("look", [stats, lambda db, now: glance(db, now, 100), limits])

@@ -6,17 +6,14 @@ They reach combinations of several per-row steps that no single law has.
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.storage.play import Crowd, Play, same
+from tests.storage.play import Crowd, Play, same, seeds
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
-
-SEEDS = int(os.environ.get("TEST_SEEDS", "25"))
 
 
 async def play(kind: type[Play], seed: int, path: str, steps: int) -> None:
@@ -30,6 +27,6 @@ async def play(kind: type[Play], seed: int, path: str, steps: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Play, Crowd])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_the_same_as_memory(kind: type[Play], seed: int, tmp_path: Path) -> None:
     asyncio.run(play(kind, seed, str(tmp_path / "jobs.db"), 150))

@@ -9,6 +9,7 @@ export interface Pause {
 export interface QueueRow {
   name: string;
   paused: boolean;
+  paused_by: string | null;
   pauses: Pause[];
   queued: number;
   queued_capped: boolean;
@@ -20,6 +21,9 @@ export interface QueueRow {
   failed: number;
   max_waiting: number | null;
   when_full: WhenFull | null;
+  filled: number | null;
+  filled_capped: boolean;
+  full: boolean;
   workers: number;
   ended_rate: number | null;
   spark: number[];
@@ -90,6 +94,7 @@ export interface Overview {
   workers: Worker[];
   limits: LimitUse[];
   leader: string | null;
+  health: number | null;
   rates: Record<"succeeded" | "failed" | "retried" | "run_p50" | "run_p95" | "wait_p50" | "wait_p95", number | null>;
   notices: Notice[];
 }

@@ -25,7 +25,7 @@ import { askBulk, askCancel, openEnqueue } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
 
 const LOOK = 10; // s between two looks for newer jobs; a search by text is a look at many rows, and is not repeated
-const SORTED = 60; // s if a SQLite file must sort all ended jobs for the page: 0.2 s for a million
+const SORTED = 60; // s if a SQLite file must sort 10,000 ended jobs for the page: 0.03 s
 
 /** The order in which each status is read at a bounded cost. */
 const ORDERS: Record<View, string> = {
@@ -55,7 +55,7 @@ export function Jobs(): JSX.Element {
   const filter = filterOf(query);
   const params: Params = {
     ...filter,
-    order: query.get("order") ?? ORDERS[view],
+    order: query.get("order") ?? (filter.q && view === "succeeded" ? "newest" : ORDERS[view]),
     limit: rows.value,
     cursor: query.get("cursor"),
   };

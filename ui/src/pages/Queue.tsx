@@ -1,7 +1,7 @@
 /** One queue: its figures, its head with the reason why each job waits, its workers and its own limit. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Explanation, Page, QueueRow } from "../api";
+import type { Count, Explanation, Page, QueueRow } from "../api";
 import { Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";
@@ -18,7 +18,7 @@ import { canEnqueue, canOperate, servesAll } from "../lib/session";
 import { pauseQueue } from "../parts/acts";
 import { LimitTable, limitsOf } from "../parts/LimitTable";
 import { MetricCharts, SpanChoice } from "../parts/MetricCharts";
-import { QueueState, waits } from "../parts/QueueTable";
+import { isCapped, QueueState } from "../parts/QueueTable";
 import { WorkerRows } from "../parts/WorkerRows";
 import { editLimit, openEnqueue } from "../parts/open";
 import { workerFor } from "../parts/terminal";
@@ -45,7 +45,7 @@ export function Queue({ name }: { name: string }): JSX.Element {
       {found && <Counts of={found} />}
       {found?.max_waiting && (
         <p class="small quiet">
-          {count(waits(found))} of {count(found.max_waiting)} jobs wait to be started.{" "}
+          {count(found.filled ?? 0, found.filled_capped)} of {count(found.max_waiting)} jobs wait to be started.{" "}
           {found.when_full === "refuse" ? "A full queue refuses new jobs." : "A full queue cancels jobs for new ones."}
         </p>
       )}
@@ -122,24 +122,24 @@ function Acts({ name, found }: { name: string; found: QueueRow | undefined }): J
 }
 
 function Counts({ of }: { of: QueueRow }): JSX.Element {
-  const rows: [string, number, boolean][] = [
-    ["queued", of.queued, of.queued_capped],
-    ["running", of.running, false],
-    ["scheduled", of.scheduled, false],
-    ["blocked", of.blocked, false],
-    ["waiting", of.waiting, false],
-    ["failed", of.failed, false],
+  const rows: [Count, number][] = [
+    ["queued", of.queued],
+    ["running", of.running],
+    ["scheduled", of.scheduled],
+    ["blocked", of.blocked],
+    ["waiting", of.waiting],
+    ["failed", of.failed],
   ];
   return (
     <section class="figures six" aria-label="Counts">
-      {rows.map(([status, value, capped]) => (
+      {rows.map(([status, value]) => (
         <a
           key={status}
           class={`figure ${status === "failed" && value ? "t-bad toned" : ""}`}
           href={href(["jobs"], { queue: of.name, status })}
         >
           <span class="figure-words">{status}</span>
-          <b>{count(value, capped)}</b>
+          <b>{count(value, status === "queued" ? of.queued_capped : isCapped(status))}</b>
           <span class="small quiet">
             {status === "queued"
               ? of.oldest === null

@@ -4,6 +4,7 @@ import type { Page, Worker as Row } from "../api";
 import { Empty, Loaded } from "../design/Empty";
 import { Facts, Panel } from "../design/Table";
 import { count, duration, plural, span } from "../lib/format";
+import { withQuery } from "../lib/http";
 import { useListKeys } from "../lib/list";
 import { useLoad } from "../lib/load";
 import { overview } from "../lib/live";
@@ -13,12 +14,12 @@ import { Load, WorkerState } from "../parts/WorkerRows";
 import { PageHead } from "../shell/PageHead";
 
 const LOOK = 5; // s
-const MOST = 200; // running jobs of all workers that are read
+const MOST = 200; // running jobs that are shown
 
 export function Worker({ name }: { name: string }): JSX.Element {
   const look = overview.value;
   const found = look?.workers.find((each) => each.worker === name);
-  const running = useLoad<Page>(`jobs?status=running&order=started&limit=${MOST}`, LOOK);
+  const running = useLoad<Page>(withQuery("jobs", { worker: name, order: "started", limit: MOST }), LOOK);
   useListKeys();
   return (
     <>
@@ -39,26 +40,16 @@ export function Worker({ name }: { name: string }): JSX.Element {
       {found && <Description of={found} />}
       <Panel title="Runs now">
         <Loaded of={running}>
-          {(page) => {
-            const jobs = page.jobs.filter((job) => job.worker === name || job.worker?.startsWith(`${name}#`));
-            return (
-              <>
-                {jobs.length ? (
-                  <JobTable jobs={jobs} view="running" caption="Jobs that this worker runs" />
-                ) : page.cursor ? (
-                  <Empty title={`It runs none of the first ${MOST} running jobs`}>
-                    {found?.running ? `It runs ${plural(found.running, "job")} that started later. ` : ""}
-                    The page reads the {MOST} running jobs with the earliest start.
-                  </Empty>
-                ) : (
-                  <Empty title="It runs no job" />
-                )}
-                {page.cursor && jobs.length > 0 && (
-                  <p class="pad small quiet">Only the {MOST} running jobs with the earliest start were looked at.</p>
-                )}
-              </>
-            );
-          }}
+          {(page) => (
+            <>
+              {page.jobs.length ? (
+                <JobTable jobs={page.jobs} view="running" caption="Jobs that this worker runs" />
+              ) : (
+                <Empty title={page.cursor ? "None of the jobs that were looked at" : "It runs no job"} />
+              )}
+              {page.cursor && <p class="pad small quiet">It may run more than these.</p>}
+            </>
+          )}
         </Loaded>
       </Panel>
     </>

@@ -9,7 +9,6 @@ import { overview } from "../lib/live";
 import { canOperate, servesAll } from "../lib/session";
 import { pauseLimit, pauseQueue } from "./acts";
 import { askRemoveLimit, editLimit } from "./open";
-import { isFull } from "./QueueTable";
 
 const PER: Record<number, string> = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
 
@@ -42,7 +41,7 @@ function isFullQueue({ key }: LimitUse): boolean {
   const own = new Set(limits.filter((each) => each.key === ownRule(each).name).map((each) => each.key));
   return queues.some((each) => {
     const of = `queue:${each.name}`;
-    return (key === of || (key === "queue" && !own.has(of))) && isFull(each);
+    return (key === of || (key === "queue" && !own.has(of))) && each.full;
   });
 }
 

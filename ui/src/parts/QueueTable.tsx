@@ -1,10 +1,11 @@
 import type { JSX } from "preact";
-import type { QueueRow } from "../api";
+import type { Count, QueueRow } from "../api";
 import { Badge } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Spark } from "../design/Chart";
 import { Num, Table } from "../design/Table";
 import { brief, span } from "../lib/format";
+import { overview } from "../lib/live";
 import { href } from "../lib/route";
 import { canOperate } from "../lib/session";
 import { pauseQueue } from "./acts";
@@ -66,19 +67,19 @@ function Row({ of: each }: { of: QueueRow }): JSX.Element {
         )}
       </td>
       <td class="num">
-        <Num value={each.running} to={jobs(each.name, "running")} />
+        <Num value={each.running} capped={isCapped("running")} to={jobs(each.name, "running")} />
       </td>
       <td class="num mid">
-        <Num value={each.scheduled} to={jobs(each.name, "scheduled")} />
+        <Num value={each.scheduled} capped={isCapped("scheduled")} to={jobs(each.name, "scheduled")} />
       </td>
       <td class="num mid">
-        <Num value={each.blocked} to={jobs(each.name, "blocked")} />
+        <Num value={each.blocked} capped={isCapped("blocked")} to={jobs(each.name, "blocked")} />
       </td>
       <td class="num wide">
-        <Num value={each.waiting} to={jobs(each.name, "waiting")} />
+        <Num value={each.waiting} capped={isCapped("waiting")} to={jobs(each.name, "waiting")} />
       </td>
       <td class="num">
-        <Num value={each.failed} to={jobs(each.name, "failed")} tone="bad" />
+        <Num value={each.failed} capped={isCapped("failed")} to={jobs(each.name, "failed")} tone="bad" />
       </td>
       <td class="num mid">
         {unserved ? <Badge of="warning">none</Badge> : each.workers || <span class="zero">0</span>}
@@ -103,13 +104,9 @@ function Row({ of: each }: { of: QueueRow }): JSX.Element {
   );
 }
 
-/** The jobs that the bound of a queue counts. */
-export function waits(of: QueueRow): number {
-  return of.queued + of.scheduled + of.blocked;
-}
-
-export function isFull(of: QueueRow): boolean {
-  return of.max_waiting !== null && waits(of) >= of.max_waiting;
+/** Whether the count of a status stopped at its bound, so that a queue may have more than its number says. */
+export function isCapped(status: Count): boolean {
+  return overview.value?.totals.capped.includes(status) ?? false;
 }
 
 export function QueueState({ of: each, filled }: { of: QueueRow; filled?: boolean }): JSX.Element {
@@ -122,7 +119,7 @@ export function QueueState({ of: each, filled }: { of: QueueRow; filled?: boolea
       </Badge>
     );
   }
-  if (isFull(each))
+  if (each.full)
     return (
       <Badge of="blocked" {...more}>
         full

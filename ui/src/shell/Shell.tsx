@@ -81,11 +81,12 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
 function Places(): JSX.Element {
   const here = segments(route.value.path)[0] ?? ".";
   const { failed, queued, capped } = { ...overview.value?.totals };
-  const warnings = overview.value?.notices.filter((each) => each.level !== "info").length;
+  const seen = overview.value;
+  const warnings = seen?.health ?? seen?.notices.filter((each) => each.level !== "info").length;
   const counts: Record<string, [number | undefined, boolean, string]> = {
     jobs: [queued, capped?.includes("queued") ?? false, "queued"],
     failures: [failed, capped?.includes("failed") ?? false, "failed"],
-    health: [warnings, false, "notices"],
+    health: [warnings, false, "to look at"],
   };
   return (
     <nav aria-label="Pages">

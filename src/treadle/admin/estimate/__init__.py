@@ -7,6 +7,7 @@ tries out changes. The estimates of one process are made one after the other, in
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -20,6 +21,16 @@ __all__ = ["Change", "Copying", "Estimate", "QueuePlan", "Range", "estimate", "i
 T = TypeVar("T")
 
 _thread = ThreadPoolExecutor(1, "treadle-estimate")  # one at a time: each takes up to a second of CPU
+
+
+def _forked() -> None:
+    """Make an executor for this child: the copied one counts on a thread that exists in the parent only."""
+    global _thread  # noqa: PLW0603 - a fork changes it
+    _thread = ThreadPoolExecutor(1, "treadle-estimate")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 async def in_turn(call: Callable[[], T]) -> T:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from treadle.cli.output import note
 from treadle.cli.reload.files import Changes, Look, Watched, changes, is_source
+from treadle.concurrency.spawn import started
 from treadle.core.clock import monotonic
 
 POLL: Final = 0.5  # s between two looks without watchfiles
@@ -35,7 +36,7 @@ class Watcher:
 
     async def __aenter__(self) -> Watcher:
         if importlib.util.find_spec("watchfiles") is not None:
-            self._native = asyncio.create_task(self._listen())
+            self._native = started(self._listen())
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -18,8 +18,10 @@ from treadle.admin.operations import Operation, TooManyOperations
 from treadle.admin.selection import Selection
 from treadle.cli.audited import audited
 from treadle.cli.output import lasts, plural
+from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
+from treadle.core.queue_rules import ALL, OF
 from treadle.core.redaction import in_line
 from treadle.errors import Stale
 from treadle.server.overview import QueueOverview
@@ -67,6 +69,13 @@ class Acts:
     def pause(self, queue: QueueOverview) -> Act:
         """Pause a queue, or resume one that is paused."""
         name = in_line(queue.name)
+        if queue.paused_by == ALL:
+            return Act(
+                f"Resume the limit {ALL}?",
+                f"It pauses queue {name} and each other queue without a limit of its own.",
+                "Resume",
+                lambda: self._limit(ALL, "resume"),
+            )
         if queue.paused:
             return Act(
                 f"Resume queue {name}?",
@@ -87,6 +96,31 @@ class Acts:
             async with audited(self._app, f"queue.{verb}", name):
                 await (self._app.queues.pause(name) if verb == "pause" else self._app.queues.resume(name))
         return f"queue {name} is {'paused' if verb == 'pause' else 'not paused any more'}"
+
+    # --- limits
+
+    def pause_limit(self, use: LimitUse) -> Act:
+        """Pause a limit, or resume one that is paused: the whole one if its rule is, not one of its partitions."""
+        is_paused = any(each.why == "paused" for each in use.pauses) or (use.rule.slots == 0 and not use.pauses)
+        limit = use.rule.name if is_paused else use.key
+        name = in_line(limit)
+        if is_paused:
+            what = "Its rule applies again"
+            if not use.pauses:
+                what = "Its rule of 0 slots is removed"
+            detail = f"{what}; it blocks {plural(use.blocked, 'job')} now."
+            return Act(f"Resume limit {name}?", detail, "Resume", lambda: self._limit(limit, "resume"))
+        jobs = "jobs of queues without a limit of their own" if limit == ALL else "jobs that name it"
+        if limit.startswith(OF):
+            jobs = f"jobs of queue {in_line(limit.removeprefix(OF))}"
+        detail = f"No {jobs} start until it is resumed; running jobs will go on."
+        return Act(f"Pause limit {name}?", detail, "Pause", lambda: self._limit(limit, "pause"))
+
+    async def _limit(self, name: str, verb: Literal["pause", "resume"]) -> str:
+        with heard():
+            async with audited(self._app, f"limit.{verb}", name):
+                await (self._app.limits.pause(name) if verb == "pause" else self._app.limits.resume(name))
+        return f"limit {name} is {'paused' if verb == 'pause' else 'not paused any more'}"
 
     # --- groups of failures
 

@@ -51,9 +51,12 @@ def _has_terminal() -> bool:
 
 def _plain(target: Target, every_: float, times: int | None) -> None:
     from treadle.cli.top import plain
+    from treadle.server.overview import Look, compose, counted
 
     async def look(app: App) -> None:
-        plain.show(await app.queues.glance())
+        glance = await app.queues.glance()
+        found = await counted(app.storage, glance)
+        plain.show(compose(Look(glance=glance, exact=found.exact, counts=found.counts)))
 
     again(target, look, every_, times)
 

@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from treadle.cli.top import rows, scopes, summary
+from treadle.cli.top.acts import Act
 from treadle.cli.top.grid import padded
 from treadle.cli.top.listing import STYLES, Listing
 from treadle.cli.top.page import Page
@@ -141,20 +142,33 @@ class Dashboard(Page):
         elif panel == "failures":
             group = next((each for each in snapshot.failures.groups if each.key == key), None)
             scope = None if group is None else scopes.of_group(group)
+        elif panel == "limits":
+            scope = scopes.of_limit(key)
         else:
-            scope = scopes.of_limit(key) if panel == "limits" else scopes.of_worker(key)
+            worker = next((each for each in snapshot.overview.workers if each.worker == key), None)
+            scope = None if worker is None else scopes.of_worker(worker)
         if scope is not None:
             self.top.open_jobs(scope)
 
     # --- acts
 
     def action_pause(self) -> None:
-        row, snapshot = self.panel("queues").current, self.reader.snapshot
-        found = row and snapshot and next((each for each in snapshot.overview.queues if each.name == row.key), None)
-        if self._panel != "queues" or not found:
-            self.say("p pauses or resumes a queue: choose one in the panel of queues (1)")
+        if (act := self._pausing()) is None:
+            self.say("p pauses or resumes a queue or a limit: choose one in the panel of queues (1) or limits (3)")
         else:
-            self.top.ask(self.top.acts.pause(found))
+            self.top.ask(act)
+
+    def _pausing(self) -> Act | None:
+        """The act on the chosen queue or limit; None: none is chosen."""
+        snapshot, acts = self.reader.snapshot, self.top.acts
+        row = self.panel(self._panel).current
+        if row is None or snapshot is None:
+            return None
+        if self._panel == "queues":
+            return next((acts.pause(each) for each in snapshot.overview.queues if each.name == row.key), None)
+        if self._panel == "limits":
+            return next((acts.pause_limit(each) for each in snapshot.overview.limits if each.key == row.key), None)
+        return None
 
     def action_retry(self) -> None:
         row, snapshot = self.panel("failures").current, self.reader.snapshot

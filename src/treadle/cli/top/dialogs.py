@@ -25,7 +25,7 @@ KEYS: Final = (
             ("j k, arrows", "move"),
             ("g G", "the first row, the last row"),
             ("enter", "the jobs behind a row"),
-            ("p", "pause or resume the queue"),
+            ("p", "pause or resume the queue or the limit"),
             ("r", "retry the failed jobs of the group"),
             ("space", "stop looking, or look again"),
             ("t", "dark or light"),

@@ -29,9 +29,10 @@ class Cell(Struct, frozen=True):
 class Column(Struct, frozen=True, kw_only=True):
     """A column.
 
-    rank   columns with a higher rank are left out first; those of rank 0 always stay
-    least  cells that a column with `stretch` keeps at least, before others are left out
-    most   cells that it takes at most
+    rank      columns with a higher rank are left out first; those of rank 0 always stay
+    least     cells that a column with `stretch` keeps at least, before others are left out
+    most      cells that it takes at most
+    optional  it is left out if all its cells are empty
     """
 
     name: str
@@ -40,6 +41,7 @@ class Column(Struct, frozen=True, kw_only=True):
     least: int = 8
     most: int = 40
     stretch: bool = False
+    optional: bool = False
 
 
 class Row(Struct, frozen=True):
@@ -65,7 +67,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[tupl
         for at, column in enumerate(columns)
     ]
     least = [min(wide, columns[at].least) if columns[at].stretch else wide for at, wide in enumerate(natural)]
-    kept = list(range(len(columns)))
+    kept = [at for at, each in enumerate(columns) if not each.optional or any(row.cells[at].text for row in rows)]
     while _sum(kept, least) > width:
         droppable = [at for at in kept if columns[at].rank]
         if not droppable:

@@ -42,7 +42,7 @@ class JobsPage(Page):
         super().__init__()
         self._scope, self._at = scope, scope.first
         self._rows: Sequence[Record] | None = None
-        self._more = False
+        self._more, self._looked = False, 0
 
     @property
     def title_text(self) -> str:
@@ -58,13 +58,24 @@ class JobsPage(Page):
         self.focus_listing()
 
     async def look(self) -> None:
-        status, scope = self._scope.statuses[self._at], self._scope
-        page = await self.top.treadle.jobs.list(
-            limit=MOST, scan=SCANNED, order=scope.order(status), status=status, **scope.filters
-        )
+        status, rows, left, cursor = self._scope.statuses[self._at], list[Record](), SCANNED, None
+        while True:
+            page = await self.top.treadle.jobs.list(
+                limit=min(MOST, left),
+                scan=left,
+                cursor=cursor,
+                order=self._scope.order(status),
+                status=status,
+                **self._scope.filters,
+            )
+            rows += filter(self._scope.keeps, page.records)
+            looked, cursor = page.scanned or len(page.records), page.cursor
+            left -= looked
+            if cursor is None or len(rows) >= MOST or left <= 0 or not looked:
+                break
         if status == self._scope.statuses[self._at]:  # the person may have gone on while this was read
-            self._rows = [row for row in page.records if scope.keeps(row)]
-            self._more = page.cursor is not None
+            self._rows, self._looked = rows[:MOST], SCANNED - left
+            self._more = cursor is not None or len(rows) > MOST
 
     def show(self) -> None:
         super().show()
@@ -80,9 +91,10 @@ class JobsPage(Page):
             return
         now = self.top.treadle._core.now()
         listing.border_title = f"{len(self._rows):,}{'+' if self._more else ''} {status}"
-        listing.show(
-            [row_of(row, now) for row in job_view.redacted(self.top.treadle, self._rows)], f"No {status} jobs."
-        )
+        none = f"No {status} jobs."
+        if self._more:
+            none = f"None of the first {self._looked:,} {status} jobs is one of them; there are more."
+        listing.show([row_of(row, now) for row in job_view.redacted(self.top.treadle, self._rows)], none)
 
     def action_state(self, by: int) -> None:
         self._at = (self._at + by) % len(self._scope.statuses)

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from treadle.cli.limits import bound_words
 from treadle.cli.output import data, lasts, plural, table
 from treadle.cli.watch import clear
+from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.core.placement_words import has_words
+from treadle.core.queue_rules import QueueRules
+from treadle.server.overview import QueueOverview
 
 if TYPE_CHECKING:
-    from treadle.core.query_model import Glance, QueueGlance
+    from collections.abc import Sequence
 
-QUEUES = ("queue", "queued", "running", "scheduled", "blocked", "failed", "first waits", "state")
-WORKERS = ("worker", "queues", "running", "up for")
+    from treadle.server.overview import Overview
+
+QUEUES = ("queue", "queued", "running", "scheduled", "blocked", "failed", "first waits", "max waiting", "state")
+WORKERS = ("worker", "queues", "running", "labels", "up for")
 
 
-def show(seen: Glance) -> None:
+def show(seen: Overview) -> None:
     """Print one screen. Jobs are counted up to 10,000: "10,000+" means at least as many."""
     clear()
-    paused = {use.key.partition(":")[2] for use in seen.limits if use.key.startswith("queue:") and use.rule.slots == 0}
-    all_paused = any(use.key == "queue" and use.rule.slots == 0 for use in seen.limits)
-    own = {use.key.removeprefix("queue:") for use in seen.limits if use.key.startswith("queue:")}
-    rows = [
-        (*_numbers(queue, seen), "paused" if name in paused or (all_paused and name not in own) else "open")
-        for name, queue in _queues(seen, own).items()
-    ]
+    capped = seen.totals.capped
+    rows = [(*_numbers(queue, capped), _state(queue)) for queue in _queues(seen)]
     table(QUEUES, rows, "no queue has jobs or workers", right=QUEUES[1:6])
     data("")
     workers = [
-        (each.worker, ", ".join(each.queues), f"{each.running}/{each.slots}", lasts(each.uptime))
+        (each.worker, ", ".join(each.queues), f"{each.running}/{each.slots}", has_words(each), lasts(each.uptime))
         for each in seen.workers
     ]
     table(WORKERS, workers, "no worker has sent a heartbeat recently", right=("running",))
@@ -35,18 +37,14 @@ def show(seen: Glance) -> None:
     data(f"{plural(len(seen.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
 
 
-def _queues(seen: Glance, limited: set[str]) -> dict[str, QueueGlance]:
+def _queues(seen: Overview) -> list[QueueOverview]:
     """The queues that have jobs, a worker or a limit of their own, by name."""
-    from treadle.core.query_model import QueueGlance
-
-    names = (
-        {each.name for each in seen.queues} | {queue for worker in seen.workers for queue in worker.queues} | limited
-    )
-    found = {name: QueueGlance(name=name) for name in sorted(names)}
-    return found | {each.name: each for each in seen.queues}
+    found = {name: QueueOverview(name=name) for name in QueueRules(seen.limits).named if name != SYSTEM_QUEUE}
+    found |= {each.name: each for each in seen.queues}
+    return [found[name] for name in sorted(found)]
 
 
-def _numbers(queue: QueueGlance, seen: Glance) -> tuple[str, ...]:
+def _numbers(queue: QueueOverview, capped: Sequence[str]) -> tuple[str, ...]:
     """The cells of a queue; "+" where the count stopped at its bound."""
     kinds = {
         "running": queue.running,
@@ -57,6 +55,15 @@ def _numbers(queue: QueueGlance, seen: Glance) -> tuple[str, ...]:
     return (
         queue.name,
         f"{queue.queued:,}+" if queue.queued_capped else str(queue.queued),
-        *(f"{number:,}+" if kind in seen.capped else str(number) for kind, number in kinds.items()),
+        *(f"{number:,}+" if kind in capped else str(number) for kind, number in kinds.items()),
         "" if queue.oldest is None else lasts(queue.oldest),
+        bound_words(queue.max_waiting, queue.when_full),
     )
+
+
+def _state(queue: QueueOverview) -> str:
+    if queue.paused:
+        return "paused"
+    if queue.full:
+        return "full"
+    return f"open, {queue.unplaced:,} unplaced" if queue.unplaced else "open"

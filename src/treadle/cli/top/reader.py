@@ -17,7 +17,7 @@ from treadle.admin.known_names import heard
 from treadle.core.clock import monotonic, wall
 from treadle.errors import TreadleError
 from treadle.metrics import Metrics
-from treadle.server.overview import Look, Overview, Recent, compose
+from treadle.server.overview import Look, Overview, Recent, compose, counted
 from treadle.worker.leader import ID, leader_of
 
 if TYPE_CHECKING:
@@ -96,8 +96,10 @@ class Reader:
         """The overview alone. Raises StorageError."""
         storage = self._app.storage
         glance = await storage.glance()
+        found = await counted(storage, glance)
+        look = Look(glance=glance, cost=self.cost, every=self.pause, exact=found.exact, counts=found.counts)
         if storage.capabilities.queues:  # a token that is bound to queues cannot read the leader and metrics
-            return compose(Look(glance=glance, cost=self.cost, every=self.pause))
+            return compose(look)
         [row] = await storage.get([ID])
         for number, cells in enumerate(await storage.read_metrics(self._recent.since(glance.at), glance.at + 60.0), 1):
             self._recent.add(cells, glance.at)
@@ -105,7 +107,7 @@ class Reader:
                 await asyncio.sleep(0)
         activity = self._recent.activity(glance.at) if self._recent.has_any else None
         leader = None if row is None else leader_of(row)
-        return compose(Look(glance=glance, cost=self.cost, every=self.pause, leader=leader, activity=activity))
+        return compose(replace(look, leader=leader, activity=activity))
 
     async def _read(self) -> Snapshot:
         overview, last = await self.overview(), self.snapshot

@@ -8,7 +8,9 @@ from typing import Final
 from treadle.admin.failure_groups import FailureGroups
 from treadle.cli.output import age, lasts
 from treadle.cli.top.grid import Cell, Column, Row, Tone, cell, gauge, spark
-from treadle.core.limit_model import LimitUse, Pause
+from treadle.core.limit_model import Limit, LimitUse, Pause
+from treadle.core.placement_words import has_words
+from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.server.overview import Overview, QueueOverview, WorkerView
 
 SPARK: Final = 15  # cells: 20 s in each
@@ -16,7 +18,7 @@ SILENT: Final = 1 / 3  # share of a worker's ttl without a heartbeat: three hear
 
 QUEUES: Final = (
     Column(name="queue", stretch=True, least=10, most=36),
-    Column(name="state", rank=1, most=16),
+    Column(name="state", rank=1, most=20),
     Column(name="queued", right=True),
     Column(name="oldest", rank=3, right=True),
     Column(name="running", rank=1, right=True),
@@ -24,6 +26,7 @@ QUEUES: Final = (
     Column(name="blocked", rank=5, right=True),
     Column(name="waiting", rank=9, right=True),
     Column(name="failed", rank=2, right=True),
+    Column(name="bound", rank=6, right=True, optional=True),
     Column(name="workers", rank=7, right=True),
     Column(name="ended/s", rank=4, right=True),
     Column(name="last 5 minutes", rank=6, most=SPARK),
@@ -47,11 +50,12 @@ LIMITS: Final = (
 WORKERS: Final = (
     Column(name="worker", stretch=True, least=10, most=36),
     Column(name="slots", right=True),
-    Column(name="in use", rank=3, most=8),
+    Column(name="in use", rank=4, most=8),
     Column(name="state", rank=1, most=20),
     Column(name="queues", rank=2, stretch=True, least=8, most=40),
-    Column(name="up for", rank=4, right=True),
-    Column(name="host", rank=5, most=24),
+    Column(name="up for", rank=5, right=True),
+    Column(name="labels", rank=3, stretch=True, most=40, optional=True),
+    Column(name="host", rank=6, most=24),
 )
 
 
@@ -76,6 +80,7 @@ def _queue(queue: QueueOverview, capped: set[str]) -> tuple[Cell, ...]:
         count(queue.blocked, "blocked" in capped, "warn"),
         count(queue.waiting, "waiting" in capped),
         count(queue.failed, "failed" in capped, "bad"),
+        _bound(queue),
         count(queue.workers),
         cell("-", "dim") if queue.ended_rate is None else _rate(queue.ended_rate),
         Cell(spark(queue.spark, SPARK), "busy" if any(queue.spark) else "dim"),
@@ -87,9 +92,22 @@ def _state(queue: QueueOverview) -> Cell:
         return cell(
             "rests" if queue.pauses and all(each.why == "held" for each in queue.pauses) else "‖ paused", "warn"
         )
-    if queue.queued and not queue.workers:
+    is_unserved = bool(queue.queued) and not queue.workers
+    if queue.full:
+        return cell("! full, no worker" if is_unserved else "! full", "bad")
+    if is_unserved:
         return cell("! no worker", "bad")
+    if queue.unplaced:
+        return cell(f"! {queue.unplaced:,} unplaced", "bad")
     return cell("open", "dim")
+
+
+def _bound(queue: QueueOverview) -> Cell:
+    """The waiting jobs of a bounded queue, and how many it may have."""
+    if queue.max_waiting is None or queue.filled is None:
+        return cell("")
+    more = "+" if queue.filled_capped else ""
+    return Cell(f"{queue.filled:,}{more}/{queue.max_waiting:,}", "bad" if queue.full else "")
 
 
 def _rate(value: float) -> Cell:
@@ -115,15 +133,17 @@ def failures(found: FailureGroups, now: float) -> list[Row]:
 
 def limits(overview: Overview) -> list[Row]:
     """Those that block jobs come first."""
-    found = sorted(overview.limits, key=lambda use: (-use.blocked, use.key))
-    return [Row(use.key, _limit(use, overview.at)) for use in found]
+    found, rules = sorted(overview.limits, key=lambda use: (-use.blocked, use.key)), QueueRules(overview.limits)
+    full = [(each.name, use.rule.name) for each in overview.queues if each.full and (use := rules.of(each.name))]
+    return [Row(use.key, _limit(use, overview.at, full)) for use in found]
 
 
-def _limit(use: LimitUse, now: float) -> tuple[Cell, ...]:
+def _limit(use: LimitUse, now: float, full_queues: Sequence[tuple[str, str]]) -> tuple[Cell, ...]:
+    """full_queues: (full queue, the name of its limit)"""
     rule = use.rule
+    if use.pauses:  # a paused limit has 0 slots; shown is the rule that applies when it is resumed
+        rule = use.behind or Limit(rule.name)
     slots = rule.slots
-    if use.pauses:  # a paused limit has 0 slots; shown are those of the rule that applies when it is resumed
-        slots = None if use.behind is None else use.behind.slots
     full = slots is not None and use.used >= slots
     return (
         cell(use.key, "strong"),
@@ -131,12 +151,12 @@ def _limit(use: LimitUse, now: float) -> tuple[Cell, ...]:
         Cell(gauge(use.used, slots or 0), "warn" if full else "busy"),
         count(use.blocked, tone="warn"),
         cell("-", "dim") if rule.rate is None else cell(f"{use.starts:,}/{rule.rate:,} in {lasts(rule.per)}"),
-        _why(use, now),
+        _why(use, now, full_queues),
     )
 
 
-def _why(use: LimitUse, now: float) -> Cell:
-    """Why the limit starts no job now."""
+def _why(use: LimitUse, now: float, full_queues: Sequence[tuple[str, str]]) -> Cell:
+    """Why the limit starts no job now, or takes none."""
     if use.pauses:
         return _paused(use.pauses, now)
     if use.rule.slots == 0:
@@ -145,6 +165,9 @@ def _why(use: LimitUse, now: float) -> Cell:
         return cell(f"rate used up, next start {age(use.next_start, now)}", "warn")
     if use.rule.slots is not None and use.used >= use.rule.slots:
         return cell("all slots in use", "warn")
+    full = [queue for queue, name in full_queues if use.key in (name, f"{OF}{queue}")]
+    if full:
+        return cell(f"full: {', '.join(full)}" if use.key == ALL else "full", "bad")
     return cell("has room", "dim")
 
 
@@ -167,6 +190,7 @@ def _worker(worker: WorkerView) -> tuple[Cell, ...]:
         _liveness(worker),
         cell(", ".join(worker.queues)),
         cell(lasts(worker.uptime)),
+        cell(has_words(worker)),
         cell(f"{worker.host}:{worker.pid}" if worker.pid else worker.host, "dim"),
     )
 

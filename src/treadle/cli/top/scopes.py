@@ -11,7 +11,8 @@ from treadle.admin.failure_groups import FailureGroup, key_of
 from treadle.cli import job_view
 from treadle.cli.output import age
 from treadle.cli.top.grid import Column, Row, Tone, cell
-from treadle.core.model import Record, State
+from treadle.core.model import Presence, Record, State
+from treadle.core.placement_words import has_words
 from treadle.core.query_model import Order
 from treadle.core.redaction import in_line
 from treadle.server.overview import QueueOverview
@@ -90,11 +91,12 @@ def of_limit(key: str) -> Scope:
     )
 
 
-def of_worker(name: str) -> Scope:
+def of_worker(worker: Presence) -> Scope:
+    """The jobs that a worker runs; the title has its labels and resources."""
     return Scope(
-        title=f"worker {in_line(name)}",
+        title=in_line(f"worker {worker.worker}  {has_words(worker)}".rstrip()),
+        filters={"worker": worker.worker},
         statuses=("running",),
-        keeps=lambda row: (row.worker or "").rpartition("#")[0] == name,
     )
 
 

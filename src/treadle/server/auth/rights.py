@@ -17,6 +17,7 @@ from treadle.core import defaults, ids
 from treadle.core.limit_model import Declare, LimitChange, LimitUse
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record
 from treadle.core.query_model import Glance, MetricsRow, Stats
+from treadle.core.queue_rules import ALL
 from treadle.errors import BadOption, IdTaken
 from treadle.metrics import OTHER, decode, encode
 from treadle.policy.judge import HOLD
@@ -214,10 +215,12 @@ def workers_seen(token: Token, workers: Sequence[Presence]) -> tuple[Presence, .
 
 
 def limits_seen(token: Token, limits: Sequence[LimitUse]) -> tuple[LimitUse, ...]:
-    """The limits of the token's queues. Other limits may belong to other queues, and their names may be secret."""
+    """The limits of the token's queues, and the rule for all queues without its use. Other limits may belong to other
+    queues, and their names may be secret."""
     if not token.queues:
         return tuple(limits)
-    return tuple(each for each in limits if _queue_in(each.key) in token.queues)
+    common = [replace(each, used=0, blocked=0, starts=0, next_start=None) for each in limits if each.key == ALL]
+    return (*common, *(each for each in limits if _queue_in(each.key) in token.queues))
 
 
 def to_set_limits(token: Token, changes: Sequence[LimitChange]) -> None:

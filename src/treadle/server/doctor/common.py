@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from treadle.admin.known_names import near, used, without_rule
 from treadle.core import defaults
 from treadle.core.placement_words import lacking
+from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.words import lasts, plural
 from treadle.server.doctor import placement
 from treadle.worker.leader import TASK as LEADER
@@ -55,16 +57,28 @@ async def checks(core: AppCore, has_tasks: bool) -> AsyncIterator[Check]:
     else:
         yield await _clock(core)
     yield _workers(stats)
-    for check in (*_unserved(stats), *_unplaced(stats), *_untaken(stats), *_shut(core, stats)):
+    for check in of_counts(core, stats, has_tasks):
         yield check
-    if has_tasks:
-        for check in (*_strangers(core, stats), *(() if queues else _without_rule(core, stats))):
-            yield check
     if not queues:
         yield await _lost(core)
-    failed = sum(count.jobs for count in stats.counts if count.state == "failed")
-    if failed:
-        yield warn("failed", plural(failed, "failed job"), "`treadle jobs list --state failed`; retry or delete them")
+    for check in failed(stats):
+        yield check
+
+
+def of_counts(core: AppCore, stats: Stats, has_tasks: bool) -> Iterator[Check]:
+    """The warnings that the counts show, without another read."""
+    yield from (*_unserved(stats), *_unplaced(stats), *_untaken(stats), *_shut(core, stats))
+    if has_tasks:
+        yield from _strangers(core, stats)
+        if not core.storage.capabilities.queues:
+            yield from _without_rule(core, stats)
+
+
+def failed(stats: Stats) -> Iterator[Check]:
+    """A warning if jobs have failed."""
+    jobs = sum(count.jobs for count in stats.counts if count.state == "failed")
+    if jobs:
+        yield warn("failed", plural(jobs, "failed job"), "`treadle jobs list --state failed`; retry or delete them")
 
 
 async def _clock(core: AppCore) -> Check:
@@ -144,9 +158,13 @@ def _shut(core: AppCore, stats: Stats) -> Iterator[Check]:
     for use in stats.limits:
         if use.rule.slots != 0:
             continue
-        if use.key.startswith("queue:"):
-            queue = use.key.removeprefix("queue:")
+        if use.key == ALL:
+            yield from _all_shut(stats)
+        elif use.key.startswith(OF):
+            queue = use.key.removeprefix(OF)
             held = sum(count.queued for count in stats.counts if count.queue == queue)
+            if use.rule.name == ALL:
+                continue  # its use, by this queue
             if held:
                 text = f"queue {queue!r} is paused with {plural(held, 'queued job')}"
                 yield warn("paused", text, f"`treadle queues resume {queue}`")
@@ -170,6 +188,17 @@ def _shut(core: AppCore, stats: Stats) -> Iterator[Check]:
                 f"{text}{near(use.key, known.limits)}",
                 f"`treadle limits resume {use.key}` if the name is mistyped",
             )
+
+
+def _all_shut(stats: Stats) -> Iterator[Check]:
+    """The queues that the paused limit of all queues stops, if jobs are queued in them."""
+    rules, held = QueueRules(stats.limits), Counter[str]()
+    for count in stats.counts:
+        if (pause := rules.pause_of(count.queue)) is not None and pause.rule.name == ALL:
+            held[count.queue] += count.queued
+    for queue, number in sorted((+held).items()):
+        text = f"queue {queue!r} is paused with {plural(number, 'queued job')}, because the limit {ALL!r} is"
+        yield warn("paused", text, f"`treadle limits resume {ALL}`")
 
 
 def _strangers(core: AppCore, stats: Stats) -> Iterator[Check]:

@@ -15,6 +15,15 @@ def unplaced(stats: Stats) -> Iterator[tuple[str, str, int]]:
             yield task, words, number
 
 
+def by_queue(stats: Stats) -> dict[str, int]:
+    """The ready jobs of such tasks by queue."""
+    tasks, found = {task for task, _, _ in unplaced(stats)}, dict[str, int]()
+    for count in stats.counts:
+        if count.state == "ready" and count.task in tasks:
+            found[count.queue] = found.get(count.queue, 0) + count.jobs
+    return found
+
+
 def queues(stats: Stats) -> set[str]:
     """The queues all of whose ready jobs are of such tasks: no worker serves them for this reason."""
     tasks = {task for task, _, _ in unplaced(stats)}

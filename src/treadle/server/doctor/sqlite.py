@@ -218,14 +218,21 @@ def _library() -> Check:
     return ok("library", text)
 
 
+def _is_wal(file: Path) -> bool:
+    """Whether the file is in WAL mode, from its header: for a file that is read as immutable, PRAGMA journal_mode
+    answers `delete`."""
+    with file.open("rb") as opened:
+        return opened.read(20)[18:] == b"\x02\x02"
+
+
 def _inside(file: Path, full: bool) -> Iterator[Check]:
     try:
         with looking(file) as db:
-            mode = db.execute("PRAGMA journal_mode").fetchone()[0]
-            if mode != "wal":
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # raises if it is no database
+            if not _is_wal(file):
                 yield warn(
                     "journal",
-                    f"journal_mode is {mode}, not wal",
+                    "journal_mode is not wal",
                     "Treadle sets it when it opens the file; do not change it",
                 )
             if full:

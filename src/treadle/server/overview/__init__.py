@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.server.overview.activity import Recent
 from treadle.server.overview.compose import Look, compose
+from treadle.server.overview.filling import counted
 from treadle.server.overview.views import Notice, Overview, QueueOverview, WorkerView
 
 if TYPE_CHECKING:
     from treadle.server.overview.looks import Looks
 
-__all__ = ["Look", "Looks", "Notice", "Overview", "QueueOverview", "Recent", "WorkerView", "compose"]
+__all__ = ["Look", "Looks", "Notice", "Overview", "QueueOverview", "Recent", "WorkerView", "compose", "counted"]
 
 
 def __getattr__(name: str) -> Any:

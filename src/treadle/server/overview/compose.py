@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from treadle.core import defaults
-from treadle.core.limit_model import LimitUse
+from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Presence
-from treadle.core.query_model import Glance, QueueGlance
+from treadle.core.query_model import Count, Glance, QueueGlance, Stats
+from treadle.core.queue_rules import QueueRules
 from treadle.core.ranges import OWN
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import ANYBODY, Token
+from treadle.server.doctor import placement
 from treadle.server.overview.activity import PERIODS, Activity
+from treadle.server.overview.filling import filling_of, is_rest_capped
 from treadle.server.overview.notices import Facts, notices
 from treadle.server.overview.views import Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
-from treadle.storage.bounds import Bounds, bound_of, bounds_in
+from treadle.storage.bounds import bound_of, bounds_in
 
 COUNTS: Final = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
 
@@ -32,6 +35,9 @@ class Look(Struct, frozen=True, kw_only=True):
     leader    the worker that does the maintenance
     activity  rates and times of the last minutes; None: no metrics
     failing   names of the schedules whose last job could not be enqueued
+    exact     by queue, the jobs that its bound counts, where the glance does not show whether the queue is full
+    counts    the jobs by queue, task and state; they may be older than the glance
+    health    warnings and errors of the checks
     outage    seconds for which the storage has not answered; `glance` is then the last one that succeeded
     moved     where the jobs of the storage have moved
     """
@@ -42,6 +48,9 @@ class Look(Struct, frozen=True, kw_only=True):
     leader: str | None = None
     activity: Activity | None = None
     failing: Sequence[str] = ()
+    exact: Mapping[str, int] = {}
+    counts: Sequence[Count] = ()
+    health: int | None = None
     outage: float | None = None
     moved: str | None = None
 
@@ -52,20 +61,23 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
     workers = rights.workers_seen(token, glance.workers)
     limits = [use for use in rights.limits_seen(token, glance.limits) if not use.key.startswith(OWN)]
     serving = Counter(queue for worker in workers for queue in worker.queues)
-    pauses = paused_queues(limits)
+    rules = QueueRules(limits)
     found = {each.name: each for each in glance.queues if _is_shown(each.name, token)}
-    names = sorted({*found, *pauses, *(queue for queue in serving if _is_shown(queue, token))})
-    activity, bounds = look.activity, bounds_in(limits)
-    queues = [
-        _queue(found.get(name) or QueueGlance(name=name), pauses.get(name), serving[name], activity, bounds)
-        for name in names
-    ]
+    names = sorted({*found, *rules.paused, *(queue for queue in serving if _is_shown(queue, token))})
+    bounds, counted = bounds_in(limits), _counted(look, workers, token)
+    unplaced = placement.by_queue(counted)
+    queues = []
+    for name in names:
+        seen = found.get(name) or QueueGlance(name=name)
+        queue = _queue(seen, rules.pause_of(name), serving[name], look.activity, unplaced.get(name, 0))
+        queues.append(_bounded(queue, seen, bound_of(bounds, name), look))
     leader = look.leader if any(each.worker == look.leader for each in workers) else None
     facts = Facts(
         queues=queues,
         workers=workers,
         limits=limits,
         failing=() if token.queues else look.failing,
+        unplaced=tuple(placement.unplaced(counted)),
         cost=look.cost,
         every=look.every,
         outage=look.outage,
@@ -80,7 +92,8 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
         workers=[_worker(each, leader) for each in workers],
         limits=limits,
         leader=leader,
-        rates=Rates() if activity is None else activity.rates(token.queues),
+        health=None if token.queues else look.health if look.outage is None else 1,
+        rates=Rates() if look.activity is None else look.activity.rates(token.queues),
         notices=notices(facts),
     )
 
@@ -89,30 +102,42 @@ def _is_shown(queue: str, token: Token) -> bool:
     return queue != defaults.SYSTEM_QUEUE and token.sees(queue)
 
 
-def paused_queues(limits: Sequence[LimitUse]) -> dict[str, LimitUse]:
-    """The limits of paused queues, by the name of the queue."""
-    return {
-        use.key.removeprefix("queue:"): use for use in limits if use.key.startswith("queue:") and use.rule.slots == 0
-    }
+def _counted(look: Look, workers: Sequence[Presence], token: Token) -> Stats:
+    """The counts that the token sees, which may be old, with the workers of now."""
+    return Stats(counts=tuple(each for each in look.counts if token.sees(each.queue)), workers=tuple(workers))
 
 
 def _queue(
-    glance: QueueGlance, pause: LimitUse | None, workers: int, activity: Activity | None, bounds: Bounds
+    glance: QueueGlance, pause: LimitUse | None, workers: int, activity: Activity | None, unplaced: int
 ) -> QueueOverview:
-    counts: Mapping[str, int] = {name: getattr(glance, name) for name in COUNTS}
-    bound = bound_of(bounds, glance.name)
+    counts: Mapping[str, Any] = {name: getattr(glance, name) for name in COUNTS}
     return QueueOverview(
         name=glance.name,
         paused=pause is not None,
+        paused_by=None if pause is None else pause.rule.name,
         pauses=[PauseView(each.why, each.until) for each in pause.pauses] if pause is not None else (),
         queued_capped=glance.queued_capped,
         oldest=glance.oldest,
-        max_waiting=None if bound is None else bound.max_waiting,
-        when_full=None if bound is None else bound.when_full,
+        unplaced=unplaced,
         workers=workers,
         ended_rate=None if activity is None else activity.ended_rate(glance.name),
         spark=[0.0] * PERIODS if activity is None else activity.spark(glance.name),
         **counts,
+    )
+
+
+def _bounded(queue: QueueOverview, glance: QueueGlance, bound: Limit | None, look: Look) -> QueueOverview:
+    """The queue with its bound and its filling."""
+    if bound is None or bound.max_waiting is None:
+        return queue
+    filling = filling_of(glance, is_rest_capped(look.glance), look.exact)
+    return replace(
+        queue,
+        max_waiting=bound.max_waiting,
+        when_full=bound.when_full,
+        filled=filling.jobs,
+        filled_capped=filling.capped,
+        full=filling.jobs >= bound.max_waiting,
     )
 
 

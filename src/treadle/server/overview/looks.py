@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from treadle.admin.known_names import heard
 from treadle.core.clock import wall
-from treadle.core.query_model import Glance
+from treadle.core.query_model import Count, Glance
 from treadle.errors import TreadleError
 from treadle.server.auth.tokens import Token
+from treadle.server.doctor.common import Check
+from treadle.server.doctor.quick import others, warnings
 from treadle.server.errors import Refused
 from treadle.server.longpoll import LongPoll
 from treadle.server.overview.activity import Activity, Recent
 from treadle.server.overview.compose import Look, compose
+from treadle.server.overview.filling import exact_filling
 from treadle.server.overview.views import Overview
 from treadle.worker.leader import ID, leader_of
 
@@ -35,7 +39,7 @@ SHARE: Final = 50  # times as long as a look takes: 2 % of the time
 LONGEST: Final = 60.0  # s between two looks at most
 TIMEOUT: Final = 10.0  # s of a look
 BEAT: Final = 15.0  # s between comments on an idle stream; shorter than the timeouts of proxies
-SCHEDULES_EVERY: Final = 30.0  # s between two looks at all schedules
+RARE: Final = 30.0  # s between two looks at all schedules, and at the counts by task
 READERS: Final = 1_000  # streams of one process; each costs 30 us a look
 PENDING: Final = 1_000  # events that wait for one slow reader; newer ones replace those with their key
 AT_ONCE: Final = 20  # rows of metrics between two turns of the loop: 4 ms
@@ -49,6 +53,14 @@ class _Reader:
 
     def __init__(self, token: Token) -> None:
         self.token, self.events = token, dict[str, bytes]()
+
+
+class Rare(Struct, frozen=True, kw_only=True):
+    """The data that are read every RARE seconds. `Look` describes the fields; warnings: of the doctor."""
+
+    failing: Sequence[str] = ()
+    counts: Sequence[Count] = ()
+    warnings: int = 0
 
 
 class _Seen:
@@ -70,8 +82,9 @@ class Looks:
 
     def __init__(self, core: AppCore, waiting: LongPoll, rest: Callable[[float], Any] = asyncio.sleep) -> None:
         self._core, self._waiting, self._rest = core, waiting, rest
-        self._recent, self._failing = Recent(), tuple[str, ...]()
-        self._schedules_at: float | None = None
+        self._recent, self._rare = Recent(), Rare()
+        self._rare_at: float | None = None
+        self._others = 0  # warnings of the doctor that the counts do not show, as of its last call
         self._readers: set[_Reader] = set()
         self._seen: _Seen | None = None
         self._at = 0.0  # the loop's time of `_seen`
@@ -207,14 +220,17 @@ class Looks:
         glance = await storage.glance()
         [row] = await storage.get([ID]) if not is_bound else [None]
         activity = await self._activity(glance.at) if not is_bound else None  # rows of metrics are of all queues
-        if not is_bound:
-            await self._read_schedules()
+        await self._read_rare(is_bound)
+        moved = await self._core.moved.words()
         return Look(
             glance=glance,
             leader=None if row is None else leader_of(row),
             activity=activity,
-            failing=self._failing,
-            moved=await self._core.moved.words(),
+            failing=self._rare.failing,
+            exact=await exact_filling(storage, glance),
+            counts=self._rare.counts,
+            health=self._rare.warnings + self._others + (moved is not None),
+            moved=moved,
         )
 
     async def _activity(self, now: float) -> Activity | None:
@@ -226,11 +242,21 @@ class Looks:
                 await asyncio.sleep(0)
         return self._recent.activity(now) if self._recent.has_any else None
 
-    async def _read_schedules(self) -> None:
+    async def _read_rare(self, is_bound: bool) -> None:
         now = asyncio.get_running_loop().time()
-        if self._schedules_at is None or now - self._schedules_at >= SCHEDULES_EVERY:
-            self._failing = tuple(each.name for each in await self._core.schedules.list() if each.error is not None)
-            self._schedules_at = now
+        if self._rare_at is None or now - self._rare_at >= RARE:
+            stats = await self._core.queues.stats()
+            schedules = [] if is_bound else await self._core.schedules.list()
+            self._rare = Rare(
+                failing=tuple(each.name for each in schedules if each.error is not None),
+                counts=stats.counts,
+                warnings=warnings(self._core, stats),
+            )
+            self._rare_at = now
+
+    def examined(self, checks: Sequence[Check]) -> None:
+        """The doctor has made all its checks: later looks count the warnings of this examination."""
+        self._others, self._rare_at = others(checks), None
 
 
 def _event(name: str, value: object) -> bytes:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
+from urllib.parse import quote
 
 from msgspec import Struct
 
 from treadle.admin.known_names import near
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence
+from treadle.core.queue_rules import ALL
 from treadle.server.overview.views import Notice, QueueOverview
 from treadle.server.path_parts import path_part
 
@@ -21,12 +23,16 @@ LEVELS: Final = ("error", "warning", "info")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """The data of the notices, as far as the caller may see it. `Look` describes the fields."""
+    """The data of the notices, as far as the caller may see it. `Look` describes the fields.
+
+    unplaced  (task, what no running worker has, jobs)
+    """
 
     queues: Sequence[QueueOverview] = ()
     workers: Sequence[Presence] = ()
     limits: Sequence[LimitUse] = ()
     failing: Sequence[str] = ()
+    unplaced: Sequence[tuple[str, str, int]] = ()
     cost: float = 0.0
     every: float = 2.0
     outage: float | None = None
@@ -35,26 +41,27 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def notices(facts: Facts) -> list[Notice]:
     """The notices, errors first. Of more than MOST, the first ones."""
-    found = [*_storage(facts), *_queues(facts), *_workers(facts), *_limits(facts), *_schedules(facts)]
+    parts = _storage, _queues, _unplaced, _workers, _limits, _schedules
+    found = [notice for part in parts for notice in part(facts)]
     return sorted(found, key=lambda each: LEVELS.index(each.level))[:MOST]
 
 
 def _storage(facts: Facts) -> Iterator[Notice]:
     if facts.moved is not None:
-        yield Notice(level="error", text=f"{facts.moved}.", advice="Start the server with that URL.", href="doctor")
+        yield Notice(level="error", text=f"{facts.moved}.", advice="Start the server with that URL.", href="health")
     if facts.outage is not None:
         yield Notice(
             level="error",
             text=f"The storage has not answered for {_lasts(facts.outage)}.",
             advice="The numbers are those of the last answer. The log of the server has the error.",
-            href="doctor",
+            href="health",
         )
     elif facts.cost >= SLOW:
         yield Notice(
             level="warning",
             text=f"The storage took {_lasts(facts.cost)} to answer.",
-            advice=f"These numbers are read every {_lasts(facts.every)} only. The doctor checks the storage.",
-            href="doctor",
+            advice=f"These numbers are read every {_lasts(facts.every)} only. `treadle doctor` checks the storage.",
+            href="health",
         )
 
 
@@ -72,7 +79,7 @@ def _queues(facts: Facts) -> Iterator[Notice]:
             yield Notice(
                 level="info" if is_rest else "warning",
                 text=f"Queue {queue.name!r} {'rests, as a job asked,' if is_rest else 'is paused'} with {jobs}.",
-                advice="It resumes by itself." if is_rest else "Resume the queue to run them.",
+                advice=_resumes(queue, is_rest),
                 href=href,
             )
         elif not queue.workers:
@@ -84,16 +91,35 @@ def _queues(facts: Facts) -> Iterator[Notice]:
             )
 
 
+def _resumes(queue: QueueOverview, is_rest: bool) -> str:
+    if is_rest:
+        return "It resumes by itself."
+    if queue.paused_by == ALL:
+        return f"Resume the limit {ALL!r}, which pauses each queue without a limit of its own."
+    return "Resume the queue to run them."
+
+
 def _full(queue: QueueOverview, href: str) -> Iterator[Notice]:
-    """A notice for a queue that has as many waiting jobs as its bound allows."""
-    most, waiting = queue.max_waiting, queue.queued + queue.scheduled + queue.blocked
-    if most is not None and waiting >= most:
+    """A notice for a queue that has as many jobs to be started as its bound allows."""
+    if queue.full and queue.filled is not None:
         does = "refuses new jobs" if queue.when_full == "refuse" else "cancels queued jobs for new ones"
+        jobs = _count(queue.filled, "waiting job", queue.filled_capped)
         yield Notice(
             level="warning",
-            text=f"Queue {queue.name!r} is full with {_count(waiting, 'waiting job')} and {does}.",
+            text=f"Queue {queue.name!r} is full with {jobs} and {does}.",
             advice="Add workers, or raise the bound of the queue.",
             href=href,
+        )
+
+
+def _unplaced(facts: Facts) -> Iterator[Notice]:
+    for task, words, jobs in facts.unplaced:
+        what, _, advice = words.partition(": ")
+        yield Notice(
+            level="warning",
+            text=f"No worker can run {_count(jobs, 'job')} of task {task!r}: {what}.",
+            advice=f"{advice[:1].upper()}{advice[1:]}.",
+            href=f"jobs?task={quote(task, safe='')}",
         )
 
 

@@ -28,8 +28,13 @@ class QueueOverview(Struct, frozen=True, kw_only=True):
     scheduled      ready jobs that are not due yet
     blocked        ready jobs that a limit blocks
     waiting        jobs that wait for other jobs
+    paused_by      the limit that lets no job start: the queue's own, or `queue`, which holds for all queues; null: none
     max_waiting    how many queued, scheduled and blocked jobs it may have; null: any number
     when_full      what becomes of a call that enqueues more
+    filled         how many of these jobs it has, if it has a bound. Exact, also beyond 10,000, unless `filled_capped`:
+                   there are at least as many
+    full           whether it has as many as it may have
+    unplaced       ready jobs that no running worker can ever run, because of labels or resources; up to 30 s old
     workers        workers that serve the queue
     ended_rate     jobs that succeeded or failed per second in the last full minute; null: no metrics
     spark          jobs that succeeded or failed in each of the last 30 periods of 10 s, the oldest first
@@ -37,6 +42,7 @@ class QueueOverview(Struct, frozen=True, kw_only=True):
 
     name: str
     paused: bool = False
+    paused_by: str | None = None
     pauses: Sequence[PauseView] = ()
     queued: int = 0
     queued_capped: bool = False
@@ -48,6 +54,10 @@ class QueueOverview(Struct, frozen=True, kw_only=True):
     failed: int = 0
     max_waiting: int | None = None
     when_full: WhenFull | None = None
+    filled: int | None = None
+    filled_capped: bool = False
+    full: bool = False
+    unplaced: int = 0
     workers: int = 0
     ended_rate: float | None = None
     spark: Sequence[float] = ()
@@ -106,6 +116,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     cost_ms  how long the look took
     every    seconds between two looks at present: at least 2, and 50 times as long as a look takes
     leader   the worker that does the maintenance; null: none, or one that the token may not see
+    health   warnings and errors among the checks of `/v1/doctor`: those that the counts show, read every 30 s, and the
+             others as of its last call; null: the token may not see them
     """
 
     at: float
@@ -116,5 +128,6 @@ class Overview(Struct, frozen=True, kw_only=True):
     workers: Sequence[WorkerView] = ()
     limits: Sequence[LimitUse] = ()
     leader: str | None = None
+    health: int | None = None
     rates: Rates = Rates()
     notices: Sequence[Notice] = ()

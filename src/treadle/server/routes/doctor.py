@@ -17,6 +17,7 @@ from treadle.storage import messages
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
+    from treadle.server.overview import Looks
 
 FRESH: Final = 30.0  # s for which an answer is kept: the checks count all rows
 LONGEST: Final = 20.0  # s of the checks; a response may take 30
@@ -42,10 +43,10 @@ class Examined(Struct, frozen=True):
 
 
 class DoctorRoutes:
-    """The operation that examines the storage of one app."""
+    """The operation that examines the storage of one app. The overview then has the number of warnings."""
 
-    def __init__(self, core: AppCore) -> None:
-        self._core, self._kept = core, KeptAnswers[Examined](FRESH)
+    def __init__(self, core: AppCore, looks: Looks) -> None:
+        self._core, self._looks, self._kept = core, looks, KeptAnswers[Examined](FRESH)
 
     def operations(self) -> list[Operation]:
         return [
@@ -73,6 +74,7 @@ class DoctorRoutes:
         except TimeoutError:
             text = f"the checks took more than {LONGEST:.0f} s, so the others were left out"
             found.append(Check("warn", "time", text, "`treadle doctor` makes all of them, without a bound of time"))
+        self._looks.examined(found)
         return Examined(
             self._core.now(),
             [CheckView(VERDICTS[each.verdict], each.name, each.text, each.advice or None) for each in found],

@@ -60,8 +60,10 @@ class Listing(JobFilter, frozen=True, kw_only=True):
     count  also count all jobs that match; not together with `q`. The call then looks at as many rows as it takes
     order  newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest due time first) or
            started (running jobs, the earliest start first)
+    worker only the jobs that the worker with this name runs now; not together with `count`
     """
 
+    worker: Name | None = None
     scan: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     order: Order = "newest"
     cursor: str | None = None

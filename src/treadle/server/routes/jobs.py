@@ -270,6 +270,7 @@ class JobRoutes:
                 count=asked.count,
                 order=asked.order,
                 scan=scan,
+                worker=asked.worker,
                 **asked.filters(),
             )
         rows = [row for row in page.records if rights.sees(call.token, row)]

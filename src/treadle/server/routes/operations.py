@@ -12,6 +12,7 @@ from treadle.core.defaults import MAX_COUNT, SYSTEM_QUEUE
 from treadle.core.limit_model import Limit, LimitUse, WhenFull
 from treadle.core.model import Presence, State
 from treadle.core.query_model import Count, Stats
+from treadle.core.queue_rules import QueueRules
 from treadle.server.auth import rights
 from treadle.server.errors import Refused
 from treadle.server.middleware import for_everybody
@@ -196,8 +197,8 @@ class OperatorRoutes:
 
     async def queues(self, call: Call[None, messages.Nothing]) -> QueueViews:
         stats = await self._core.storage.stats()
-        paused = {use.key.partition(":")[2] for use in stats.limits if use.rule.slots == 0 and use.key[:6] == "queue:"}
-        found: dict[str, dict[str, Any]] = {name: {} for name in paused}
+        rules = QueueRules(stats.limits)
+        found: dict[str, dict[str, Any]] = {name: {} for name in rules.paused}
         for count in stats.counts:
             _add(found.setdefault(count.queue, {}), count)
         bounds = bounds_in(stats.limits)
@@ -206,7 +207,7 @@ class OperatorRoutes:
                 parts |= {"max_waiting": rule.max_waiting, "when_full": rule.when_full}
         return QueueViews(
             [
-                QueueView(name=name, paused=name in paused, **parts)
+                QueueView(name=name, paused=rules.pause_of(name) is not None, **parts)
                 for name, parts in sorted(found.items())
                 if name != SYSTEM_QUEUE and call.token.serves([name]) is None
             ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class WorkflowsAsked(Struct, frozen=True, kw_only=True):
     """Which workflows to list. `state`: of the first job, one or several, separated by commas.
 
-    `scan`: the jobs to look at; 100,000 by default, on Redis and similar storages 10,000.
+    `scan`: the jobs to look at; 10,000 by default. The page may be short, or empty, and still have a cursor.
     """
 
     state: str | None = None

@@ -119,11 +119,14 @@ class ComposedStorage:
         if self._is_open:
             return
         self._begin()
-        await self._follower.reload()
-        await self._follower.catch_up()
-        if look and not self._replica.position:
+        try:
+            await self._follower.reload()
+            await self._follower.catch_up()
+            if look and not self._replica.position:
+                raise SchemaTooOld(0, log_entries.RULES, f"the namespace {self.namespace!r}")
+        except BaseException:
             await self._close_ports()
-            raise SchemaTooOld(0, log_entries.RULES, f"the namespace {self.namespace!r}")
+            raise
         self._is_open = True
         if not look:
             await self._notifier.listen()

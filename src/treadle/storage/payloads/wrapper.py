@@ -57,9 +57,11 @@ class PayloadStorage(StorageProxy):
             log.debug("could not check whose texts the blob store has: %s", error)
 
     async def close(self) -> None:
-        if self.texts.objects is not None:
-            await self.texts.objects.close()
-        await super().close()
+        try:
+            if self.texts.objects is not None:
+                await self.texts.objects.close()
+        finally:
+            await super().close()
 
     async def check_owner(self) -> None:
         """Make the blob store that of this storage. Raises BadOption if it is that of another one: the collector of one

@@ -109,7 +109,12 @@ class PostgresStorage(Verbs):
         self._identity.known = found_in(row).mark
         if self._address.notifier is not None:
             self._notifier = Notifier(self._address.notifier, self._address.schema, self._waiters)
-            await self._notifier.open()
+            try:
+                await self._notifier.open()
+            except BaseException:  # cancelled: the next `open` makes another one
+                notifier, self._notifier = self._notifier, None
+                await notifier.close()
+                raise
         self._open = True
 
     async def close(self) -> None:

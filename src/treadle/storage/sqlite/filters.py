@@ -136,6 +136,27 @@ def by_ending(query: Query) -> bool:
     return len(query.state) == 1 and query.state[0] in BAD
 
 
+def last_ended(query: Query, most: int, until: float | None) -> Part:
+    """Rows that ended last: of the failed and the cancelled ones the last `most` that ended until then, by their index;
+    of the succeeded ones, which have none, the `most` that are kept longest. With one `keep=` for all tasks these are
+    the last ones, too."""
+    states = frozenset(query.state) or frozenset({State.SUCCEEDED, *BAD})
+    bound = "" if until is None else " AND ended_at <= ?"
+    pieces = [
+        Part(
+            f"SELECT * FROM (SELECT seq FROM job WHERE state > 3 AND state = {NUMBER[state]}{bound} "
+            f"ORDER BY ended_at DESC LIMIT {most})",
+            () if until is None else (until,),
+        )
+        for state in sorted(states & BAD)
+    ]
+    if State.SUCCEEDED in states:
+        kept = "SELECT seq FROM job WHERE expires_at IS NOT NULL AND state = 3 ORDER BY expires_at DESC"
+        pieces.append(Part(f"SELECT * FROM ({kept} LIMIT {most})"))
+    whole = " UNION ALL ".join(each.sql for each in pieces) or "SELECT 0 WHERE FALSE"
+    return Part(f"j.seq IN ({whole})", tuple(value for each in pieces for value in each.values))
+
+
 def ordered(query: Query) -> Part:
     """The rows of the order, narrowed by what its index can bound."""
     found = MEMBERS[query.order]

@@ -109,3 +109,30 @@ async def test_law03_an_act_makes_the_holder_stale(storage: Storage) -> None:
     await settle(storage, act(a, "cancel running", "1"))
     assert await said(storage, done(a, result="1")) == ["stale"]
     assert await state(storage, "a") is CANCELLED
+
+
+@pytest.mark.parametrize("second", [(("paused", "1"),), (("cursor", "8"),), (("cursor", "7"), ("paused", "1"))])
+async def test_law03_outcomes_that_differ_only_in_checkpoints(
+    storage: Storage, second: tuple[tuple[str, str], ...]
+) -> None:
+    """Such as two changes of one schedule, both made from the same row: the second one is stale, and the first one may
+    be repeated, also with a name that it assigns twice."""
+    await storage.enqueue([job("a", delay=60.0)])
+    a = await row(storage, "a")
+    first = back(a, attempt=a.attempt, delay=60.0, checkpoints=(("cursor", "6"), ("cursor", "7")))
+    await settle(storage, first)
+    before = await row(storage, "a")
+    again = back(a, attempt=a.attempt, delay=60.0, checkpoints=second)
+    assert await said(storage, again, first) == ["stale", "applied"]
+    assert await row(storage, "a") == before
+    assert dict(before.checkpoints) == {"cursor": "7"}
+
+
+async def test_law03_a_repetition_after_checkpoints_of_earlier_outcomes(storage: Storage) -> None:
+    """A row has the checkpoints of all its outcomes; a repetition needs only its own."""
+    await storage.enqueue([job("a")])
+    await settle(storage, back(await claim_one(storage), checkpoints=(("one", "1"), ("two", "1"))))
+    last = back(await claim_one(storage), checkpoints=(("two", "2"),))
+    await settle(storage, last)
+    assert await said(storage, last, last) == ["applied", "applied"]
+    assert dict((await row(storage, "a")).checkpoints) == {"one": "1", "two": "2"}

@@ -153,14 +153,23 @@ BEGIN
     END IF;
 END $$;
 
--- Store checkpoints: merged by name, in the order in which each name first came.
-CREATE FUNCTION remember(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO checkpoints (id, name, value)
-    SELECT wanted, s.step ->> 0, s.step ->> 1 FROM json_array_elements(steps) WITH ORDINALITY AS s (step, at)
+-- The checkpoints of an outcome: of those with the same name, the last one.
+CREATE FUNCTION steps_of(steps json) RETURNS TABLE (at bigint, name text, value text) LANGUAGE sql IMMUTABLE AS $$
+    SELECT s.at, s.step ->> 0, s.step ->> 1 FROM json_array_elements(steps) WITH ORDINALITY AS s (step, at)
     WHERE NOT EXISTS (SELECT 1 FROM json_array_elements(steps) WITH ORDINALITY AS later (step, at)
         WHERE later.at > s.at AND later.step ->> 0 = s.step ->> 0)
-    ORDER BY s.at
+$$;
+
+-- Store checkpoints: merged by name, in the order in which each name first came.
+CREATE FUNCTION remember(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO checkpoints (id, name, value) SELECT wanted, s.name, s.value FROM steps_of(steps) AS s ORDER BY s.at
     ON CONFLICT (id, name) DO UPDATE SET value = excluded.value
+$$;
+
+-- Whether the job has all these checkpoints.
+CREATE FUNCTION remembers(wanted text, steps json) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (SELECT 1 FROM steps_of(steps) AS s WHERE NOT EXISTS
+        (SELECT 1 FROM checkpoints AS c WHERE c.id = wanted AND c.name = s.name AND c.value = s.value))
 $$;
 
 -- The nonce of a person's act; NULL: the outcome is not an act.

@@ -188,7 +188,7 @@ BEGIN
     ELSIF r.version = of_version + 1 AND r.state <> 2
         AND (r.state = to_state OR (to_state = 0 AND r.state = 1 AND r.function_done = to_ran)) AND r.attempt = attempt
         AND r.result IS NOT DISTINCT FROM result AND r.value IS NOT DISTINCT FROM value
-        AND r.error IS NOT DISTINCT FROM error AND r.reason IS NOT DISTINCT FROM reason
+        AND r.error IS NOT DISTINCT FROM error AND r.reason IS NOT DISTINCT FROM reason AND remembers(named, checkpoints)
     THEN
         RETURN;                 -- this very outcome has been applied, and the row has not changed since
     END IF;

@@ -218,6 +218,17 @@ local function outcome(words)
   return out
 end
 
+-- whether the row has all checkpoints of an outcome
+local function remembers(out, r)
+  local has, wanted = {}, {}
+  for _, pair in ipairs(r.checkpoints) do has[pair[1]] = pair[2] end
+  for _, pair in ipairs(out.checkpoints) do wanted[pair[1]] = pair[2] end
+  for name, value in pairs(wanted) do
+    if has[name] ~= value then return false end
+  end
+  return true
+end
+
 -- whether this same outcome has been applied and the row is unchanged since
 local function repeats(out, r)
   if r.version ~= out.version + 1 or r.state == RUNNING then return false end
@@ -225,7 +236,7 @@ local function repeats(out, r)
   if act then return O.act_in(r.checkpoints) == act end
   local waited = out.state == WAITING and r.state == READY and r.function_done == out.function_done
   return (r.state == out.state or waited) and r.attempt == out.attempt and r.result == out.result
-    and r.value == out.value and r.error == out.error and r.reason == out.reason
+    and r.value == out.value and r.error == out.error and r.reason == out.reason and remembers(out, r)
 end
 
 -- the new jobs that the job of this outcome would wait for, directly or through others
