@@ -19,7 +19,7 @@ from treadle.core.argument_names import refuse_unknown, spelled, spelled_call
 from treadle.core.events import Event, Listener
 from treadle.core.ids import IdFactory
 from treadle.core.job import Continuation, Job
-from treadle.core.must_await import Awaited, check_awaited
+from treadle.core.must_await import Awaited, async_block, check_awaited
 from treadle.declare import Declarations
 from treadle.errors import BadOption
 from treadle.execution import every_app, middleware
@@ -54,6 +54,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 
+@async_block("write `async with app:`; synchronous code needs no block, only `app.sync.enqueue(...)` and the like")
 @spelled
 class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"}):
     """A set of tasks, and the storage of their jobs.

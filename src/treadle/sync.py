@@ -105,7 +105,7 @@ class Portal:
         the calling thread."""
         from treadle.testing.sync_app import SyncTesting
 
-        return SyncTesting(self._core, clock, storage, within, overrides)
+        return SyncTesting(self._core, clock, storage, within, overrides, self.jobs)
 
     def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -90,6 +91,7 @@ def test_the_commands_of_its_readme_work(made: Path) -> None:
         port = free.getsockname()[1]
     readme = (made / "README.md").read_text().replace("8000", str(port))
     commands = re.findall(r"^    (\S.*)$", readme, re.MULTILINE)
+    commands = commands[1:] if commands[0].startswith("pip install /") else commands
     assert commands[0] == "pip install -e '.[dev]'"
     assert commands[1] in ("pytest", "python manage.py test")
     for command in commands[2:]:
@@ -151,6 +153,42 @@ def test_each_file_is_named(
     assert Path("Shop_2/shop_2/tasks.py") in named
     assert "treadle worker shop_2.tasks:app" in err
     assert all("{{" not in (tmp_path / each).read_text() for each in named)
+
+
+ORIGINS = {
+    "a checkout": ({"url": "{folder}", "dir_info": {"editable": True}}, "pip install '{path}'"),
+    "a file": ({"url": "{folder}/t.whl", "archive_info": {}}, "pip install '{path}/t.whl'"),
+    "a checkout that is gone": ({"url": "file:///nowhere", "dir_info": {}}, None),
+    "a repository": (
+        {"url": "https://example.org/t.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+        "pip install 'treadle @ git+https://example.org/t.git@abc'",
+    ),
+    "an index": (None, None),
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_the_first_step_installs_this_treadle_if_no_index_may_have_it(
+    origin: str, template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a folder"
+    (source / "treadle-0.1.0.dist-info").mkdir(parents=True)
+    (source / "t.whl").touch()
+    (source / "treadle-0.1.0.dist-info" / "METADATA").write_text("Name: treadle\nVersion: 0.1.0\n")
+    direct, wanted = ORIGINS[origin]
+    if direct is not None:
+        text = json.dumps(direct).replace("{folder}", source.as_uri())
+        (source / "treadle-0.1.0.dist-info" / "direct_url.json").write_text(text)
+    monkeypatch.syspath_prepend(source)
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", "shop", "--template", template]) == 0
+    own = "pip install -e '.[dev]'"
+    steps = [own] if wanted is None else [wanted.replace("{path}", str(source)), own]
+    shown = capsys.readouterr().err.split("cd shop\n")[1]
+    assert [line.strip() for line in shown.splitlines()][: len(steps)] == steps
+    readme = (tmp_path / "shop" / "README.md").read_text()
+    assert re.findall(r"^    (\S.*)$", readme, re.MULTILINE)[: len(steps)] == steps
 
 
 def test_without_a_name_the_project_is_made_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,24 @@ def test_the_job_pages(app: App) -> None:
         assert "/ops/jobs/" in client.get("/ops/jobs/dashboard/jobs").text
 
 
+def test_the_tokens_of_a_file(app: App, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    with pytest.raises(BadOption, match=r"tokens\.toml"):
+        TreadlePlugin(app, path="/ops/jobs", tokens=file)
+    file.write_text(f'[[token]]\nname = "ops"\ndigest = "{digest("secret")}"\nscopes = ["read"]\n')
+    web = Litestar([send], plugins=[TreadlePlugin(app, path="/ops/jobs", tokens=str(file))])
+    with TestClient(web) as client:
+        assert client.get("/ops/jobs/v1/jobs").status_code == 401
+        assert client.get("/ops/jobs/v1/jobs", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_tokens_that_are_none(app: App) -> None:
+    for wrong in (["secret"], [OPS, None], [b"secret"]):
+        with pytest.raises(BadOption, match=r"expected a tuple of treadle\.server\.Token") as caught:
+            TreadlePlugin(app, path="/ops/jobs", tokens=wrong)  # type: ignore[arg-type]
+        assert "secret" not in str(caught.value)
+
+
 def test_in_a_test_the_worker_runs_nothing(app: App) -> None:
     web = Litestar([send, result], plugins=[TreadlePlugin(app, worker={"concurrency": 5})])
     with app.sync.testing() as t, TestClient(web) as client:

@@ -184,6 +184,45 @@ def test_other_options_keep_the_task(make: Make, given: str) -> None:
     assert not found.files
 
 
+@pytest.mark.parametrize(
+    ("params", "checked"),
+    [
+        ("number: int", "number"),
+        (
+            "a, /, b: str, *rest: float, c: object = 1, d: typing.Any = 2, e: list[int] = (), **more: str",
+            "b, e, rest, more",
+        ),
+        ("a, b=1", None),
+    ],
+)
+def test_what_differs_for_every_task(make: Make, params: str, checked: str | None) -> None:
+    notes = reasons(make(f"@c.task\ndef order({params}):\n    pass\n"), "differs")
+    assert "@c.task: ran alone in its process; it now runs in a thread" in notes
+    words = f"the annotations of {checked} are checked when a job is made: other types raise BadArgument"
+    assert (words in notes) if checked is not None else ("annotations" not in notes)
+
+
+def test_an_id_of_a_call_is_used_once(make: Make) -> None:
+    notes = reasons(make(f"{TASK}def f():\n    send.apply_async((1,), task_id='x')\n"), "differs")
+    assert "task_id: Celery runs a repeated id again; Treadle returns the job that has it, or raises IdTaken" in notes
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("worker_max_tasks_per_child = 100", "`treadle worker --max-jobs 100`"),
+        ("worker_max_memory_per_child = 200 * 1000", "`treadle worker --max-memory 200000K`"),
+        ("worker_max_memory_per_child = read()", "`treadle worker --max-memory NK`"),
+        ("worker_max_tasks_per_child = None", "options of `treadle worker`"),
+        ("worker_concurrency = 4", "options of `treadle worker`"),
+    ],
+)
+def test_settings_of_workers_name_the_option(make: Make, setting: str, words: str) -> None:
+    found = make(f"{TASK}c.conf.{setting}\n")
+    assert f"setting {setting.split()[0]}: {words}" in reasons(found)
+    assert found.moved == ["shop.base.send"]
+
+
 def test_self_becomes_the_context(make: Make) -> None:
     body = (
         "@shared_task(bind=True, max_retries=2)\n"

@@ -6,6 +6,7 @@ import configparser
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -186,3 +187,21 @@ def test_it_works_where_only_the_wheel_is_installed(minor: str, dist: Path, tmp_
     assert run(treadle, "--version").strip() == f"treadle {VERSION}"
     if sys.platform != "win32":
         assert "0 failed, 0 lost, 0 missing" in run(treadle, "demo", cwd=tmp_path, TMPDIR=str(tmp_path))
+
+
+def test_the_first_steps_of_a_new_project_need_no_index_with_treadle(dist: Path, tmp_path: Path) -> None:
+    """`treadle init` in an environment with the wheel; its steps in another, new one. pip's own options are added."""
+    made, new = tmp_path / "made", tmp_path / "new"
+    programs = "Scripts" if sys.platform == "win32" else "bin"
+    pins = ("--constraint", str(ROOT / "requirements/dev.txt"), "--only-binary", ":all:")
+    for env in (made, new):
+        run(UV, "venv", "--quiet", "--python", sys.executable, str(env))
+    wheel = dist / f"{NAME}-{VERSION}-py3-none-any.whl"
+    run(UV, "pip", "install", "--quiet", "--python", str(made / programs / "python"), *pins, str(wheel))
+    run(str(made / programs / "treadle"), "init", "shop", cwd=tmp_path)
+    readme = (tmp_path / "shop" / "README.md").read_text()
+    first, second = re.findall(r"^    pip install (.*)$", readme, re.MULTILINE)
+    install = (UV, "pip", "install", "--quiet", "--python", str(new / programs / "python"), *pins)
+    assert shlex.split(first) == [str(wheel)]
+    run(*install, *shlex.split(first), cwd=tmp_path / "shop")
+    run(*install, "--dry-run", "--no-build-isolation", *shlex.split(second), cwd=tmp_path / "shop")

@@ -32,7 +32,7 @@ OFTEN = 1_000  # a simulation kills more workers than a job may lose
 
 
 def here() -> History:
-    """The folder to which the process that runs this writes."""
+    """The history of the process that runs this."""
     actor = ACTOR.get()
     assert actor is not None
     return actor.history

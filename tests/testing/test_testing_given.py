@@ -104,6 +104,12 @@ def test_storages_whose_clock_cannot_be_moved_are_refused(app: App) -> None:
             app.testing(storage=wrong)
         with pytest.raises(BadOption, match="expected a URL or a function"):
             app.sync.testing(storage=wrong)
+
+    async def makes(clock: Any) -> Any: ...
+
+    wrong = makes
+    with pytest.raises(BadOption, match="expected a plain function, found the coroutine function makes"):
+        app.testing(storage=wrong)
     with pytest.raises(BadOption, match="the storage itself stores at the commit"):
         app.testing(storage="sqlite:///jobs.db", within="at_once")
 

@@ -220,6 +220,14 @@ def test_an_error_in_the_test_ends_it(app: App, send: Send) -> None:
         assert (names(t), t.drain()) == ([], 0)
 
 
+def test_a_sync_test_reads_its_jobs(app: App, send: Send) -> None:
+    with app.sync.testing() as t:
+        job = send.enqueue_sync("ada")
+        t.drain()
+        assert t.jobs.get(job).state == "succeeded"
+        assert [row.job.id for row in t.jobs.list().records] == [job.id]
+
+
 def test_errors_of_tasks_come_to_the_test(app: App) -> None:
     @app.task(name="bad")
     def bad() -> None:

@@ -11,7 +11,8 @@ import getpass
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
 from typing import Final, Literal
 
 import msgspec
@@ -23,7 +24,7 @@ from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.core.ids import UuidV7
 from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.core.must_await import Awaited
+from treadle.core.must_await import Awaited, async_block
 from treadle.core.query_model import Page, Query
 from treadle.core.redaction import in_line, without_secrets
 from treadle.errors import UNREADABLE, BadOption, StorageError
@@ -124,6 +125,22 @@ class Receipt:
         )
 
 
+@async_block("write `async with app.audit.record(...) as receipt:` in a coroutine")
+class _Recording(AbstractAsyncContextManager[Receipt]):
+    """The block of `Audit.record`."""
+
+    def __init__(self, block: AbstractAsyncContextManager[Receipt]) -> None:
+        self._block = block
+
+    async def __aenter__(self) -> Receipt:
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        return await self._block.__aexit__(kind, error, tb)
+
+
 class Audit(
     Awaited, call="app.audit", sync="app.sync.audit.{name}(...)", more=dict.fromkeys(("begin", "end"), "{through}")
 ):
@@ -134,8 +151,7 @@ class Audit(
         self._new_id = UuidV7()
         self._cleaned: float | None = None
 
-    @asynccontextmanager
-    async def record(
+    def record(
         self,
         act: str,
         target: str = "",
@@ -143,7 +159,7 @@ class Audit(
         filter: str | None = None,
         by: str | None = None,
         source: Source = "python",
-    ) -> AsyncIterator[Receipt]:
+    ) -> AbstractAsyncContextManager[Receipt]:
         """`async with app.audit.record("customer.delete", "42") as receipt:` records the act in the block.
 
         by      who acts; None: this user on this machine
@@ -155,7 +171,11 @@ class Audit(
         Raises StorageError if the entry cannot be stored; the block does not run then. If the entry cannot be completed
         after the block, a warning is logged and the entry stays open.
         """
-        begun = await self.begin(Act(by or whoami(), source, act, target, filter))
+        return _Recording(self._recording(Act(by or whoami(), source, act, target, filter)))
+
+    @asynccontextmanager
+    async def _recording(self, act: Act) -> AsyncIterator[Receipt]:
+        begun = await self.begin(act)
         receipt = Receipt()
         try:
             yield receipt

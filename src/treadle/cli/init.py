@@ -1,16 +1,21 @@
-"""`treadle init`: writes a small project that runs. The files are those of `templates/`, with two words replaced."""
+"""`treadle init`: writes a small project that runs. The files are those of `templates/`, with some words replaced."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import click
 
@@ -44,8 +49,10 @@ def init(name: str | None, template: str) -> int:
     folder = Path(name) if name is not None else Path()
     project = name if name is not None else Path.cwd().name
     package = _package(project)
+    first = _install()
+    words = {"{{package}}": package, "{{project}}": project, "{{install}}": f"    {first}\n" if first else ""}
     texts = {
-        folder / place.replace("PACKAGE", package): text.replace("{{package}}", package).replace("{{project}}", project)
+        folder / place.replace("PACKAGE", package): _filled(text, words)
         for place, text in _texts(files("treadle.cli") / "templates" / template)
     }
     for file in texts:
@@ -55,9 +62,34 @@ def init(name: str | None, template: str) -> int:
         _write(file, text)
         data(str(file))
     place = f"cd {folder}\n  " if name is not None else ""
-    steps = "\n  ".join(("pip install -e '.[dev]'", *NEXT[template])).format(package=package)
+    own = [each.format(package=package) for each in NEXT[template]]
+    steps = "\n  ".join([*([first] if first else []), "pip install -e '.[dev]'", *own])
     note(f"treadle: made {plural(len(texts), 'file')}. Next:\n  {place}{steps}")
     return 0
+
+
+def _filled(text: str, words: dict[str, str]) -> str:
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
+
+
+def _install() -> str | None:
+    """The command that installs this Treadle in the environment of the project, if it came from a folder, a file or a
+    repository: an index may not have it. None: it came from an index."""
+    try:
+        origin = json.loads(distribution("treadle").read_text("direct_url.json") or "{}")
+        url, commit = origin.get("url", ""), origin.get("vcs_info", {})
+        parts = urlsplit(url)
+    except (PackageNotFoundError, ValueError, AttributeError):
+        return None
+    if commit:
+        url = f"treadle @ {commit['vcs']}+{url}@{commit['commit_id']}"
+    elif parts.scheme == "file":
+        url = url2pathname(parts.path)
+        if not Path(url).exists():
+            return None
+    return f"pip install {shlex.quote(url)}" if url else None
 
 
 def _package(project: str) -> str:

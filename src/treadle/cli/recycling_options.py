@@ -83,6 +83,7 @@ def recycled(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 NAMES: Final = ("max_jobs", "max_age", "max_memory", "drain", "restart_stuck")
+EXCLUDE_RELOAD: Final = (*NAMES, "health", "health_file")  # they are for a fleet whose processes stay
 
 
 def recycling_of(options: Mapping[str, Any]) -> Recycling | None:
@@ -95,6 +96,12 @@ def recycling_of(options: Mapping[str, Any]) -> Recycling | None:
 
 def refuse_with(what: str, options: Mapping[str, Any]) -> None:
     """Raise Stop if one of the options, or one for probes, is given with something that excludes them."""
-    for name in (*NAMES, "health", "health_file"):
-        if options.get(name) is not None:
-            raise Stop(USAGE, f"--{name.replace('_', '-')} does not go with {what}")
+    name = excluding_reload(options)
+    if name is not None:
+        raise Stop(USAGE, f"{name} does not go with {what}")
+
+
+def excluding_reload(options: Mapping[str, Any]) -> str | None:
+    """The first of these options that excludes --reload, as it is written; None: there is none."""
+    given = (name for name in EXCLUDE_RELOAD if options.get(name) is not None)
+    return next((f"--{name.replace('_', '-')}" for name in given), None)

@@ -1,4 +1,4 @@
-"""Detects coroutine calls that nothing can await, and raises NotAwaited.
+"""Detects coroutine calls that nothing can await, and blocks opened by the wrong `with`.
 
 Otherwise a forgotten await would lose a job with only a warning, after the web server has answered with success.
 """
@@ -19,6 +19,7 @@ from treadle.errors import EventLoopError, NotAwaited
 
 P = ParamSpec("P")
 T = TypeVar("T")
+C = TypeVar("C", bound=type)
 
 # The instructions after a call whose result is an argument of another call, as in `asyncio.run(task.enqueue())`.
 HANDED_ON: Final = (
@@ -111,3 +112,32 @@ def unchecked(method: Callable[P, T]) -> Callable[P, T]:
     loop of another thread."""
     found: Callable[P, T] = getattr(method, "__wrapped__", method)
     return found
+
+
+def async_block(instead: str) -> Callable[[C], C]:
+    """Let a plain `with` on an async context manager raise a TypeError that says what to write, such as "write `async
+    with app:`". Type checkers do not see these methods, so they still refuse the plain `with`."""
+
+    def decorate(kind: C) -> C:
+        def refused(self: object, *_: object) -> None:
+            raise TypeError(f"a plain `with` does not work here: {instead}")
+
+        for name in ("__enter__", "__exit__"):
+            setattr(kind, name, refused)
+        return kind
+
+    return decorate
+
+
+def plain_block(instead: str) -> Callable[[C], C]:
+    """The same for a class that needs a plain `with`, where `async with` is written."""
+
+    def decorate(kind: C) -> C:
+        async def refused(self: object, *_: object) -> None:
+            raise TypeError(f"`async with` does not work here: {instead}")
+
+        for name in ("__aenter__", "__aexit__"):
+            setattr(kind, name, refused)
+        return kind
+
+    return decorate

@@ -11,6 +11,7 @@ import inspect
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
 from treadle.dashboard.who import Who
 from treadle.errors import BadOption
 from treadle.server import Settings, Token, make_site
+from treadle.server.auth import token_file
 from treadle.server.auth.live_tokens import LiveTokens
 from treadle.server.errors import Refused, refusal
 from treadle.server.middleware import path_of
@@ -46,14 +48,14 @@ def asgi(
     app: App,
     *,
     auth: Auth | None = None,
-    tokens: Sequence[Token] | LiveTokens = (),
+    tokens: Sequence[Token] | LiveTokens | Path | str = (),
     frame_ancestors: Sequence[str] = (),
 ) -> ASGIApp:
     """The dashboard and its API as an ASGI application, to mount under any path: `host.mount("/ops/jobs", asgi(app))`.
 
     auth             the user of a request, from the host's session or header; None refuses the request
-    tokens           instead of `auth`: the tokens that programs send and that people sign in with, as on a server.
-                     Neither: only requests of this machine are answered
+    tokens           instead of `auth`: the tokens that programs send and that people sign in with, as on a server, or
+                     the file of `treadle token`. Neither: only requests of this machine are answered
     frame_ancestors  origins whose pages may show the dashboard in a frame; "'self'": the host's own pages
 
     It opens the app at the first request, unless the app is open, and the app closes when its event loop ends. Raises
@@ -63,11 +65,24 @@ def asgi(
         raise BadOption("auth", f"expected a function from a request to treadle.dashboard.Who or None, found {auth!r}")
     if auth is not None and tokens:
         raise BadOption("tokens", "give only one of auth= and tokens=")
+    if isinstance(tokens, str | Path):
+        tokens = _of_file(tokens)
     caller = None if auth is None else _caller(auth)
     is_open = caller is None and not tokens
     settings = Settings() if is_open else Settings(auth=caller, hosts=(ANY,), **_given(tokens))
     site = make_site(app, settings, [dashboard_routes(frame_ancestors)], open_paths=OPEN_PATHS)
     return Mounted(site, caller, site.state.waiting.send_home, alone=is_open)
+
+
+def _of_file(file: str | Path) -> LiveTokens:
+    """The tokens of a file. Raises BadOption, also for a file without any."""
+    try:
+        tokens = LiveTokens(Path(file))
+    except (OSError, ValueError, token_file.BadTokens) as error:
+        raise BadOption("tokens", f"{file}: {error}") from None
+    if not tokens():
+        raise BadOption("tokens", f"{file} contains no tokens; make one: `treadle token NAME --file {file}`")
+    return tokens
 
 
 def _given(tokens: Sequence[Token] | LiveTokens) -> dict[str, Any]:

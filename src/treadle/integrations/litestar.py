@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from litestar import Litestar, asgi
@@ -27,7 +28,7 @@ class TreadlePlugin(InitPlugin):
     worker  options of `treadle.Worker`: run a worker in this process. It starts after the application's own lifespans,
             and stops before they end. Not inside `app.testing()`
     path    where to serve the HTTP API and the dashboard, such as "/ops/jobs"; None: nowhere
-    tokens  with `path`: the tokens that programs send and that people sign in with
+    tokens  with `path`: the tokens that programs send and that people sign in with, or the file of `treadle token`
     auth    with `path`, instead of tokens: a function from a request to `treadle.dashboard.Who`, or None to refuse it
     Raises BadOption.
     """
@@ -39,7 +40,7 @@ class TreadlePlugin(InitPlugin):
         name: str = "jobs",
         worker: Mapping[str, Any] | None = None,
         path: str | None = None,
-        tokens: Sequence[Token] = (),
+        tokens: Sequence[Token] | Path | str = (),
         auth: dashboard.Auth | None = None,
     ) -> None:
         self._apps = apps_of((app,), "TreadlePlugin")

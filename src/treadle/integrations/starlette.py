@@ -15,8 +15,6 @@ from treadle.dashboard import Auth, asgi
 from treadle.errors import BadOption
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
 from treadle.server import Token
-from treadle.server.auth import token_file
-from treadle.server.auth.live_tokens import LiveTokens
 
 State = Mapping[str, Any] | None
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
@@ -67,7 +65,7 @@ def mount(
     if any(isinstance(route, Mount) and route.path == path.rstrip("/") for route in host.routes):
         raise BadOption("path", f"this application has something mounted at {path!r} already: choose another path")
     workers = workers_of(found, worker)
-    site = asgi(app, auth=auth, tokens=_read(tokens) if isinstance(tokens, str | Path) else tokens)
+    site = asgi(app, auth=auth, tokens=tokens)
     before = host.router.lifespan_context
 
     def around(web: Any) -> AbstractAsyncContextManager[Any]:
@@ -87,14 +85,3 @@ async def _entered(own: Lifespan | None, host: Any) -> AsyncIterator[State]:
         raise BadOption("own", f"expected a function with @asynccontextmanager; it returned {type(context).__name__}")
     async with context as state:
         yield state
-
-
-def _read(file: str | Path) -> LiveTokens:
-    """The tokens of a file. Raises BadOption, also for a file without any."""
-    try:
-        tokens = LiveTokens(Path(file))
-    except (OSError, ValueError, token_file.BadTokens) as error:
-        raise BadOption("tokens", f"{file}: {error}") from None
-    if not tokens():
-        raise BadOption("tokens", f"{file} contains no tokens; make one: `treadle token NAME --file {file}`")
-    return tokens

@@ -30,6 +30,7 @@ from treadle.errors import (
     error_line,
 )
 from treadle.outbox.drivers import Database, Row, checked_mark
+from treadle.outbox.full_queues import FullQueues
 from treadle.outbox.notices import Notices
 from treadle.outbox.rows import Call, Waiting, aged, calls_of, job_of, read
 from treadle.outbox.table import LEASE, Statements
@@ -180,7 +181,7 @@ class Relay:
         """Deliver the committed rows of these jobs that were never tried."""
         rows = await self._database.run(self._statements.of(ids))
         if rows:
-            over, _ = await self._page([read(row) for row in rows])
+            over, _ = await self._page([read(row) for row in rows], FullQueues())
             await self._delete(over)
 
     async def _pass(self, goes_on: Callable[[], Awaitable[bool]]) -> bool:
@@ -189,7 +190,7 @@ class Relay:
         While the storage works on one page, this process reads the next one and deletes the one before: half as much
         time again on PostgreSQL.
         """
-        size = self._size
+        size, full_queues = self._size, FullQueues()
         rows = [read(row) for row in await self._database.run(self._statements.page(size))]
         if not rows:
             return False
@@ -200,7 +201,7 @@ class Relay:
             while rows:
                 if full and await goes_on():
                     further = started(self._database.run(self._statements.further(rows[-1].seq, size)))
-                over, done = await self._page(rows)
+                over, done = await self._page(rows, full_queues)
                 if deleting is not None:
                     await deleting
                 deleting = started(self._delete(over))
@@ -218,12 +219,16 @@ class Relay:
         if seqs:
             await self._database.run(self._statements.delete(seqs))
 
-    async def _page(self, rows: list[Waiting]) -> tuple[list[int], set[int]]:
+    async def _page(self, rows: list[Waiting], full: FullQueues) -> tuple[list[int], set[int]]:
         """Deliver these rows, and the others of their calls. Returns the numbers of those to delete, and of all."""
         over = [row.seq for row in rows if row.became is not None]  # no longer worth remembering
         rows = await self._with_calls([row for row in rows if row.became is None])
         done = {row.seq for row in rows}
-        return over + await self._calls(await self._storage(), calls_of(rows)), done
+        storage = await self._storage()
+        over += await self._calls(storage, calls_of(rows), full)
+        for error, calls in full.take():
+            over += await self._wait_for_room(storage, calls, error)
+        return over, done
 
     async def _with_calls(self, rows: list[Waiting]) -> list[Waiting]:
         """These rows, and the other rows of their calls, which may be on another page."""
@@ -234,8 +239,9 @@ class Relay:
         known = {row.seq for row in rows}
         return sorted([*rows, *(each for row in more if (each := read(row)).seq not in known)], key=lambda row: row.seq)
 
-    async def _calls(self, storage: Store, calls: list[Call]) -> list[int]:
+    async def _calls(self, storage: Store, calls: list[Call], full: FullQueues) -> list[int]:
         """Deliver these calls in one step; if one of them is refused, by halves. Returns the rows that are done."""
+        calls = full.to_try(calls)
         if not calls:
             return []
         try:
@@ -246,7 +252,7 @@ class Relay:
         except (StorageDenied, Unsupported) as error:
             await storage.get([PROBE])  # raises if it denies everything; else these rows may be the cause
             if len(calls) > 1:
-                return await self._refused(storage, calls, error)
+                return await self._refused(storage, calls, error, full)
             await self._failed(calls[0], error, for_ever=True)
             self._denied += 1
             if self._denied >= DENIED:
@@ -259,27 +265,45 @@ class Relay:
             self._size = max(1, self._size // 2)
             raise
         except (TreadleError, *UNREADABLE) as error:
-            return await self._refused(storage, calls, error)
+            return await self._refused(storage, calls, error, full)
         self._denied = 0
         self.delivered += len(jobs)
         self._size = min(PAGE, 2 * self._size)
         return await self._done([row for call in calls for row in call], jobs, stored)
 
-    async def _refused(self, storage: Store, calls: list[Call], error: Exception) -> list[int]:
+    async def _refused(self, storage: Store, calls: list[Call], error: Exception, full: FullQueues) -> list[int]:
         if len(calls) > 1:
             middle = len(calls) // 2
-            return [*await self._calls(storage, calls[:middle]), *await self._calls(storage, calls[middle:])]
+            over = await self._calls(storage, calls[:middle], full)
+            return over + await self._calls(storage, calls[middle:], full)
         # A full queue gets room again, unless the call has more jobs than the queue ever takes.
-        waits = isinstance(error, QueueFull) and error.asked <= error.max_waiting
-        await self._failed(calls[0], error, for_ever=waits)
+        if isinstance(error, QueueFull) and error.asked <= error.max_waiting:
+            full.refuse(calls[0], error)
+        else:
+            await self._failed(calls[0], error)
         return []
+
+    async def _wait_for_room(self, storage: Store, calls: list[Call], error: QueueFull) -> list[int]:
+        """Record that these calls wait for a full queue: one statement and one log line. Returns the rows of those that
+        the storage has, because a relay died before it deleted them."""
+        known = await storage.get([job.id if (job := _job(call[0])) else PROBE for call in calls])
+        stored = [call for call, row in zip(calls, known, strict=True) if row is not None]
+        over = await self._calls(storage, stored, FullQueues())
+        left = [call for call, row in zip(calls, known, strict=True) if row is None]
+        if left:
+            # Of the call with the fewest tries: an older call must not wait longer than a younger one.
+            delay = _pause(min(call[0].tries for call in left) + 1)
+            rows = [row.seq for call in left for row in call]
+            await self._database.run(self._statements.failed(rows, _words(error), delay))
+            jobs = "1 job waits" if len(rows) == 1 else f"{len(rows):,} jobs wait"
+            log.warning("outbox: %s in the outbox (%s), again in %g s", jobs, _words(error), delay)
+        return over
 
     async def _failed(self, call: Call, error: Exception, for_ever: bool = False) -> None:
         """Record a failed try. `for_ever`: it is never given up, because its jobs are not the cause."""
         tries = call[0].tries + 1
         given_up = tries >= TRIES and not for_ever
-        delay = None if given_up else min(FIRST * 2 ** min(tries - 1, 30), LONGEST)
-        words = f"{type(error).__name__}: {error_line(str(error)) or 'no details'}"[:ERROR]
+        delay, words = None if given_up else _pause(tries), _words(error)
         await self._database.run(self._statements.failed([row.seq for row in call], words, delay))
         after = "given up; `treadle relay retry` tries it again" if delay is None else f"again in {delay:g} s"
         log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), words, tries, after)
@@ -295,11 +319,26 @@ class Relay:
         return over
 
 
+def _pause(tries: int) -> float:
+    """The seconds until the next try, after so many failed ones."""
+    return min(FIRST * 2.0 ** min(tries - 1, 30), LONGEST)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error_line(str(error)) or 'no details'}"[:ERROR]
+
+
+def _job(row: Waiting) -> NewJob | None:
+    """The job of a row; None: it cannot be read."""
+    with suppress(*UNREADABLE):
+        return job_of(row.text)
+    return None
+
+
 def _named(row: Waiting) -> str:
     """The job of a row, for the log."""
-    with suppress(*UNREADABLE):
-        return f"job {job_of(row.text).id}"
-    return f"row {row.seq}"
+    job = _job(row)
+    return f"row {row.seq}" if job is None else f"job {job.id}"
 
 
 async def _always() -> bool:

@@ -213,11 +213,20 @@ class Statements:
 
     def jobs(self, ids: Sequence[str]) -> Sent:
         """(id, job) of these jobs."""
-        condition, value = self._among("id", ids, "text")
-        if self.dialect == "postgresql":  # as one text, because not every driver has arrays
-            condition = "id IN (SELECT json_array_elements_text(?::text::json))"
-            value = msgspec.json.encode(list(ids)).decode()
+        condition, value = self._of_users(ids)
         return self._sent(f"SELECT id, job FROM {{rows}} WHERE {condition} AND became IS NULL ORDER BY seq", value)
+
+    def without(self, ids: Sequence[str]) -> Sent:
+        """Delete the rows of these jobs."""
+        condition, value = self._of_users(ids)
+        return self._sent(f"DELETE FROM {{rows}} WHERE {condition} AND became IS NULL", value)
+
+    def _of_users(self, ids: Sequence[str]) -> tuple[str, Any]:
+        if self.dialect != "postgresql":
+            return self._among("id", ids)
+        # as one text, because not every driver has arrays
+        condition = "id IN (SELECT json_array_elements_text(?::text::json))"
+        return condition, msgspec.json.encode(list(ids)).decode()
 
     # --- for the relay
 

@@ -108,6 +108,11 @@ class OutboxTasks:
         finally:
             self._ids, self._delivering = [], None
 
+    async def idle(self) -> None:
+        """Wait for the deliveries that have begun."""
+        if self._delivering is not None:
+            await asyncio.wait([self._delivering])
+
     async def close(self) -> None:
         """Finish the deliveries that have begun, and release the connection."""
         handing = self._delivering

@@ -88,6 +88,15 @@ class Written:
                 continue
         return [found.get(id) for id in ids]
 
+    async def take(self, ids: Sequence[str]) -> list[NewJob]:
+        """Delete the rows of these jobs; returns the jobs as they must be delivered. For tests, whose transaction is
+        never committed. Raises an error of UNREADABLE."""
+        session = await self._session()
+        found = [job_of(text) for _, text in await self._run(session, self._statements.jobs(ids))]
+        if found:
+            await self._run(session, self._statements.without([job.id for job in found]))
+        return found
+
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         raise Unsupported("an outbox", "settling jobs within=", "do it after your commit, without within=")
 

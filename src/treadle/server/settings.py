@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.core.argument_names import Spelled
+from treadle.errors import BadOption
 from treadle.server.auth.callers import Auth
 from treadle.server.auth.link import Link
 from treadle.server.auth.live_tokens import LiveTokens
@@ -61,6 +62,11 @@ class Settings(Spelled, frozen=True, kw_only=True):
     app: str | None = None
 
     def __post_init__(self) -> None:
+        given: object = self.tokens
+        if not isinstance(given, tuple | list) or not all(isinstance(each, Token) for each in given):
+            raise BadOption(
+                "tokens", "expected a tuple of treadle.server.Token; the file of `treadle token` is token_file="
+            )
         is_open = not self.has_tokens and self.auth is None
         check_hosts(self.hosts, is_open)
         check_origins(self.origins, is_open)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from treadle.admin import stored_values
 from treadle.app_core import injectors
 from treadle.core import defaults
 from treadle.core.model import Claim, NewJob, Record
+from treadle.core.must_await import async_block
 from treadle.core.query_model import Query
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
@@ -32,7 +33,8 @@ from treadle.testing.assertions import Call, Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
 from treadle.testing.codec_check import Checked
 from treadle.testing.drain import drain_core
-from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, rows_of
+from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, apart, rows_of
+from treadle.testing.payloads import in_test
 from treadle.testing.transactions import Transactions, When, at_once
 from treadle.worker.executors.threads import Runs
 from treadle.worker.inline import InlineWorker
@@ -45,10 +47,12 @@ if TYPE_CHECKING:
     from treadle.tasks.task import AnyTask
 
 STEP = 0.001  # seconds; the smallest clock move from one due time to the next
+BLOCK = "`async with app.testing() as t:`, or `with app.sync.testing() as t:`"
 STUCK = 20  # clock moves in a row, each twice as long, without a run; then no due job will ever run
 ENDLESS = 86_400.0  # seconds; beyond it, check whether only signal waits without a timeout are left
 
 
+@async_block(f"write {BLOCK} in synchronous code")
 class Testing:
     """A context in which the app stores its jobs in the test's storage, under `clock`.
 
@@ -58,7 +62,7 @@ class Testing:
 
     storage  a URL, or a function from the clock to a storage that reads it, called for each reader of the test.
              Storages other than memory must be empty at the beginning (NotEmpty); the test's rows are removed at the
-             end
+             end. With `blobs=` of the app, large texts are in memory, whichever the storage
     within   in memory, "commit": jobs of `within=session` are stored when the session commits and dropped when it rolls
              back, for SQLAlchemy sessions and Django's connection; "at_once": they are stored at once, for any session.
              Other storages always behave like "commit", and "at_once" raises BadOption
@@ -91,6 +95,7 @@ class Testing:
             vars(self.storage).update(
                 within=self._transactions.within,
                 begin=self._transactions.begin,
+                oldest_open=self._transactions.oldest_open,
                 capabilities=replace(self.storage.capabilities, transactions=True),
             )
         else:
@@ -100,12 +105,16 @@ class Testing:
                 )
             self._given = GivenStorage(storage, self.clock)
             self.storage = self._given.make()
+        self._texts = in_test(core.choice.wrap, self.clock)
         self._before: list[tuple[object, str, Any]] = []
         self._peeks = count(1)
+        self._stage: Literal["new", "entered", "left"] = "new"
         self._life: Life | None = None  # entered by the first drain, left at the end of the test
 
     async def __aenter__(self) -> Self:
         given = self._given
+        if self._stage != "new":
+            raise BadOption("testing", "a test can be entered once: call app.testing() for each `async with`")
         if given is not None:
             await given.begin()
         try:
@@ -118,11 +127,13 @@ class Testing:
             raise
         if self._transactions is not None:
             self._transactions.loop = asyncio.get_running_loop()
+        self._stage = "entered"
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
+        self._stage = "left"
         failed = await self._leave()
         if failed is not None and error is None:
             raise failed
@@ -152,6 +163,7 @@ class Testing:
                 clock=self.clock,
                 # in memory, the commit is observed at the session; elsewhere the outbox is used as it is
                 outbox=None if self._transactions is not None else core.choice.outbox,
+                wrap=self._texts,
             ),
             "now": self.clock,
             "chance": lambda: 0.0,
@@ -172,6 +184,11 @@ class Testing:
         for task in core.tasks.values():
             self._change(task, "signature", cast("CallCodec", Checked(task.signature, task)))
 
+    def _check_entered(self, what: str) -> None:
+        """Raise BadOption outside of the block, where the app uses its own storage."""
+        if self._stage != "entered":
+            raise BadOption("testing", f"{what} only inside the block: {BLOCK}")
+
     def _change(self, target: object, name: str, value: Any) -> None:
         self._before.append((target, name, getattr(target, name)))
         setattr(target, name, value)
@@ -190,6 +207,7 @@ class Testing:
         concurrency: int = 1,
     ) -> int:
         """Run all due jobs and their follow-up jobs; see `treadle.testing.drain`. Returns the number of runs."""
+        self._check_entered("run jobs")
         if self._life is None:
             self._life = await self._core.resources.enter(threads=self._threads)
         return await drain_core(
@@ -281,10 +299,13 @@ class Testing:
 
     def _rows(self, name: str | None) -> list[Record]:
         """The rows of a task, or all; oldest first."""
+        if self._stage == "new" or self._given is not None:
+            self._check_entered("look at jobs")
         if self._given is not None:
-            return self._given.rows(name)
-        found: list[Record] = at_once(rows_of(self.storage, Query(task=name, order="oldest", limit=500)))
-        return found
+            found = self._given.rows(name)
+        else:
+            found = at_once(rows_of(self.storage, Query(task=name, order="oldest", limit=500)))
+        return found if self._texts is None else apart(self._texts.readable(found))
 
     def _arguments(self, new: NewJob) -> tuple[tuple[Any, ...], dict[str, Any]]:
         task = self._core.tasks.get(new.task)

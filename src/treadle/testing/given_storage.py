@@ -10,6 +10,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
 from treadle.admin.acts import cancelled, let_go
@@ -73,6 +74,8 @@ class GivenStorage:
 
     def __init__(self, given: Given, clock: Clock) -> None:
         found: object = given
+        if iscoroutinefunction(found):
+            raise BadOption("storage", f"expected a plain function, found the coroutine function {found.__name__}")
         if not isinstance(found, str) and (not callable(found) or isinstance(found, type)):
             raise BadOption(
                 "storage",
@@ -175,7 +178,7 @@ class GivenStorage:
     def rows(self, task: str | None) -> list[Record]:
         """The rows of a task, or all, oldest first. Any code may call it: another thread, with a storage and an event
         loop of its own, reads the rows while this one blocks."""
-        return _apart(self._rows(Query(task=task, order="oldest", limit=GROUP)))
+        return apart(self._rows(Query(task=task, order="oldest", limit=GROUP)))
 
     async def _rows(self, query: Query) -> list[Record]:
         async with self._opened() as storage:
@@ -257,7 +260,7 @@ async def _settle(storage: Storage, rows: Sequence[Record], outcome_of: Callable
         await storage.settle(outcomes[start : start + GROUP])
 
 
-def _apart(work: Coroutine[Any, Any, T]) -> T:
+def apart(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on an event loop in a separate thread, and wait for it here."""
     with ThreadPoolExecutor(1, "treadle-testing-look") as threads:
         return threads.submit(asyncio.run, work).result()

@@ -22,6 +22,8 @@ import struct
 import weakref
 from typing import Literal, Self
 
+from treadle.core.must_await import async_block
+
 CHUNK = 65_536
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: closing sends a reset instead of a FIN
 PORTS = range(12_000, 32_000)  # below the usual ephemeral ports, see _held_port
@@ -187,6 +189,7 @@ class Link:
         return data
 
 
+@async_block("write `async with Proxy(...) as proxy:` in a coroutine")
 class Proxy:
     """Listens on a port of 127.0.0.1 and forwards to `host`:`to` until a test changes that.
 

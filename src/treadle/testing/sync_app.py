@@ -14,14 +14,17 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from treadle.core.must_await import plain_block
+from treadle.errors import BadOption
 from treadle.resources import Overrides
-from treadle.testing.app import Testing
+from treadle.testing.app import BLOCK, Testing
 from treadle.testing.assertions import Call, What
 from treadle.testing.clock import HandClock
 from treadle.worker.executors.threads import Answer, Item, answer
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
+    from treadle.sync_views import SyncJobs
     from treadle.tasks.stub import Stub
     from treadle.tasks.task import AnyTask
     from treadle.testing.given_storage import Given
@@ -46,6 +49,7 @@ class CallingThread:
         """Nothing to close."""
 
 
+@plain_block("write `with app.sync.testing() as t:`, or in a coroutine `async with app.testing() as t:`")
 class SyncTesting:
     """`Testing` for synchronous code. Use it as `with app.sync.testing() as t:`."""
 
@@ -57,15 +61,18 @@ class SyncTesting:
         clock: HandClock | None,
         storage: Given,
         within: When,
-        overrides: Overrides | None = None,
+        overrides: Overrides | None,
+        jobs: SyncJobs,
     ) -> None:
+        self._jobs = jobs
         self._threads = CallingThread()
         self._testing = Testing(core, clock, storage=storage, within=within, threads=self._threads, overrides=overrides)
         self.clock, self.storage = self._testing.clock, self._testing.storage
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="treadle-testing", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None  # inside the block
 
     def __enter__(self) -> Self:
+        self._loop = loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="treadle-testing", daemon=True)
         self._thread.start()
         try:
             self.call(self._testing.__aenter__())
@@ -81,12 +88,22 @@ class SyncTesting:
             self._stop()
 
     def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        loop, self._loop = self._loop, None
+        assert loop is not None
+        loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-        self._loop.close()
+        loop.close()
+
+    @property
+    def jobs(self) -> SyncJobs:
+        """`app.sync.jobs`."""
+        return self._jobs
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run any coroutine of the app. Meanwhile the calling thread runs the plain functions of tasks."""
+        if self._loop is None:
+            work.close()
+            raise BadOption("testing", f"run calls only inside the block: {BLOCK}")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         future.add_done_callback(lambda done: self._threads.items.put(None))
         try:

@@ -14,26 +14,28 @@ from treadle.core.model import NewJob, Outcome, Record, Settled, State
 from treadle.errors import BadSession, Unsupported
 from treadle.storage.contract import Storage
 from treadle.storage.driver_sessions import class_names
+from treadle.storage.memory import MemoryStorage
 from treadle.storage.optional_parts import Bound
 from treadle.storage.user_session import DJANGO, SCOPED
 
 When = Literal["commit", "at_once"]
 SESSIONS = "sqlalchemy.orm.session Session", "sqlalchemy.ext.asyncio.session AsyncSession"
 CONNECTIONS = "sqlalchemy.engine.base Connection", "sqlalchemy.ext.asyncio.engine AsyncConnection"
+JUST_NOW = 0.001  # seconds; 0.0 would say that no transaction is open
 
 
 class Group:
-    """The jobs of one call in an open transaction. `inside`: the savepoints around the call."""
+    """The jobs of one call in an open transaction. `began`: when it was made; `inside`: the savepoints around it."""
 
-    def __init__(self, jobs: Sequence[NewJob], inside: Sequence[object] = ()) -> None:
-        self.jobs, self.inside = tuple(jobs), tuple(inside)
+    def __init__(self, jobs: Sequence[NewJob], began: float, inside: Sequence[object] = ()) -> None:
+        self.jobs, self.began, self.inside = tuple(jobs), began, tuple(inside)
         self.is_open: Callable[[], bool] = lambda: True  # False once rolled back
 
 
 class Transactions:
     """Implements `within=` for the duration of a test."""
 
-    def __init__(self, storage: Storage, when: When) -> None:
+    def __init__(self, storage: MemoryStorage, when: When) -> None:
         self._storage, self._when = storage, when
         self._open: dict[object, list[Group]] = {}  # by session or connection
         self.loop: asyncio.AbstractEventLoop | None = None  # where the app is open
@@ -62,6 +64,11 @@ class Transactions:
 
     async def begin(self, sync: bool) -> Any:
         raise Unsupported("app.testing()", "current().transaction()", "test it on SQLite or PostgreSQL")
+
+    async def oldest_open(self) -> float:
+        """Seconds since the first of the calls whose jobs are held now; 0.0 if none are."""
+        began = [group.began for groups in self._open.values() for group in groups if group.is_open()]
+        return max(JUST_NOW, self._storage._now() - min(began)) if began else 0.0
 
     # --- the groups of a session
 
@@ -96,7 +103,7 @@ class Transactions:
     def _watch_django(self, connection: Any, jobs: Sequence[NewJob]) -> None:
         if not connection.in_atomic_block:
             raise BadSession("Django's connection", "it is not in a transaction: use transaction.atomic()")
-        group = Group(jobs)
+        group = Group(jobs, self._storage._now())
         self._add(connection, group)
 
         def store() -> None:
@@ -119,7 +126,7 @@ class Transactions:
         while nested is not None:
             inside.append(nested)
             nested = nested.parent
-        self._add(session, Group(jobs, inside))
+        self._add(session, Group(jobs, self._storage._now(), inside))
         if not event.contains(session, "after_commit", self._session_committed):  # never removed; harmless later
             event.listen(session, "after_commit", self._session_committed)
             event.listen(session, "after_soft_rollback", self._session_rolled_back)
@@ -145,7 +152,7 @@ class Transactions:
         while nested is not None:
             inside.append(nested._savepoint)
             nested = nested._previous_nested
-        self._add(connection, Group(jobs, inside))
+        self._add(connection, Group(jobs, self._storage._now(), inside))
         if not event.contains(connection, "commit", self._commit):
             event.listen(connection, "commit", self._commit)
             event.listen(connection, "rollback", self._connection_rolled_back)

@@ -11,7 +11,7 @@ from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
 from treadle.core.argument_names import spelled
 from treadle.core.model import Record
-from treadle.core.must_await import check_awaited
+from treadle.core.must_await import async_block, check_awaited
 from treadle.core.placement import Amounts, Labels, amounts, labels_of
 from treadle.health import Probes
 from treadle.policy.retry import DEFAULT, Retry, seconds
@@ -27,6 +27,7 @@ from treadle.worker.parts import WorkerApp
 from treadle.worker.redrive import Redrive
 
 
+@async_block("write `async with worker:` in a coroutine, or `asyncio.run(worker.run())`")
 @spelled
 class Worker:
     """Runs the jobs of an app.

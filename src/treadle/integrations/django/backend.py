@@ -19,7 +19,7 @@ from treadle.integrations.django.compat import (
     plain_json,
     task_enqueued,
 )
-from treadle.integrations.django.connections import is_in_transaction, is_of_test
+from treadle.integrations.django.connections import is_in_transaction, is_of_test, tests_of
 from treadle.integrations.django.job_store import JobStore, connection_of, store_for
 from treadle.integrations.django.known_tasks import Known, constants_of
 from treadle.integrations.django.reading import read
@@ -122,14 +122,7 @@ class TreadleBackend(BaseTaskBackend):
         """Store the job when the transaction has committed. Until then its result is not known anywhere else."""
         found = results.fresh(Record(job=spec.new, version=0, state=State.READY), self.alias, task, args, kwargs)
         object.__setattr__(found, "enqueued_at", None)
-
-        def send() -> None:
-            row, created = _stored_at_once(store, spec)
-            object.__setattr__(found, "enqueued_at", results.moment(row.created_at))
-            if created:
-                task_enqueued.send_robust(sender=type(self), task_result=found)
-
-        transaction.on_commit(send, using=self.treadle.database)
+        transaction.on_commit(AfterCommit(self, store, spec, found), using=self.treadle.database)
         return found
 
     # --- results
@@ -146,6 +139,26 @@ class TreadleBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> Iterable[Any]:
         yield from super().check(**kwargs)
         yield from checks.of_backend(self.alias, self.treadle)
+
+
+class AfterCommit:
+    """Stores a job when the transaction has committed. In a `TestCase`, which never commits, `run_due` calls it. It may
+    be called again, for example by captureOnCommitCallbacks."""
+
+    def __init__(self, backend: TreadleBackend, store: JobStore, spec: JobSpec[Any], found: Any) -> None:
+        self._backend, self._store, self._spec, self._found = backend, store, spec, found
+        self._stored_in: tuple[Any, ...] | None = None  # the blocks of the test in which it was stored
+
+    def __call__(self) -> None:
+        tests = tests_of(connections[self._backend.treadle.database])
+        if self._stored_in is not None and set(self._stored_in) <= set(tests):
+            return  # otherwise it was stored in a test that is over, and rolled back with it
+        row, created = _stored_at_once(self._store, self._spec)
+        created = created or (self._stored_in is not None and row.job.id == self._spec.new.id)
+        self._stored_in = tests
+        object.__setattr__(self._found, "enqueued_at", results.moment(row.created_at))
+        if created:
+            task_enqueued.send_robust(sender=type(self._backend), task_result=self._found)
 
 
 class Noting:

@@ -16,7 +16,7 @@ from treadle.errors import StorageError, TreadleError
 from treadle.integrations.django import database, schedules
 from treadle.integrations.django.job_store import stores
 from treadle.integrations.django.options import BackendOptions
-from treadle.integrations.django.reading import read
+from treadle.integrations.django.reading import in_outbox, read
 from treadle.storage import connect
 
 APP: Final = "treadle.integrations.django"
@@ -138,13 +138,15 @@ def of_schedules(app_configs: Sequence[Any] | None = None, **kwargs: Any) -> Ite
 def of_tables(app_configs: Sequence[Any] | None = None, databases: Sequence[str] | None = None, **kwargs: Any) -> Any:
     """Whether the databases have Treadle's tables; `manage.py check --database default` and `migrate` run it."""
     for store in stores():
-        if store.database is None or store.database not in (databases or ()) or store.migrates:
+        alias = store.database or store.outbox
+        if alias is None or alias not in (databases or ()) or store.migrates:
             continue
+        look, what = (read, "store jobs") if store.outbox is None else (in_outbox, "have an outbox")
         try:
-            read(store, "treadle-check")
-        except (TreadleError, StorageError) as error:
+            look(store, "treadle-check")
+        except (TreadleError, StorageError, ImproperlyConfigured) as error:
             yield checks.Error(
-                f"the database {store.database!r} cannot store jobs: {error}",
+                f"the database {alias!r} cannot {what}: {error}",
                 hint="Run `manage.py treadle migrate`.",
                 id="treadle.E004",
             )

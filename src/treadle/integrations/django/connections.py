@@ -36,8 +36,17 @@ def is_in_transaction(connection: Any) -> bool:
 
 def is_of_test(connection: Any) -> bool:
     """Whether the transaction that is open is that of a `TestCase`, which never commits it."""
-    blocks = connection.atomic_blocks
-    return bool(blocks) and bool(getattr(blocks[0], "_from_testcase", False))
+    return bool(tests_of(connection))
+
+
+def tests_of(connection: Any) -> tuple[Any, ...]:
+    """The blocks of the `TestCase` whose transaction is open, that of its class first; empty outside of one."""
+    return tuple(block for block in connection.atomic_blocks if getattr(block, "_from_testcase", False))
+
+
+def open_savepoints(connection: Any) -> set[Any]:
+    """The savepoints of the blocks that are open within the transaction of a `TestCase`. Its first block has none."""
+    return set(connection.savepoint_ids[max(0, len(tests_of(connection)) - 1) :])
 
 
 class OwnThreads:

@@ -25,7 +25,10 @@ NOT_LIBPQ: Final = frozenset(
     }
 )
 KNOWN: Final = ("postgresql", "sqlite")
-MEMORY: Final = "memory:"  # the URL-like name of a SQLite database in memory, which only its own connection can reach
+FOR_TESTS: Final = '; for tests, give it a file: "TEST": {"NAME": BASE_DIR / "test.db"}'
+MEMORY: Final = (
+    "in-memory:"  # the URL-like name of a SQLite database in memory, which only its own connection can reach
+)
 
 
 def url_of(alias: str, schema: str) -> str:
@@ -54,7 +57,11 @@ def outbox_url(alias: str) -> str:
         return _server("mysql", settings, {})
     raise ImproperlyConfigured(
         f"an outbox needs PostgreSQL, MySQL, MariaDB or a SQLite file, and DATABASES[{alias!r}] is "
-        f"{connection.display_name}{' in memory' if connection.vendor == 'sqlite' else ''}"
+        + (
+            f"{connection.display_name} in memory{FOR_TESTS}"
+            if connection.vendor == "sqlite"
+            else connection.display_name
+        )
     )
 
 

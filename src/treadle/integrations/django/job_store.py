@@ -7,8 +7,7 @@ database another name; the App then follows it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from django.conf import settings
@@ -20,6 +19,7 @@ from treadle.errors import BadOption, BadTask
 from treadle.integrations.django import bridge, database, discovery, options
 from treadle.integrations.django.compat import InvalidTask, InvalidTaskBackend
 from treadle.integrations.django.in_memory import InMemoryDatabase
+from treadle.integrations.django.kept_open import KeptOpen
 from treadle.integrations.django.known_tasks import Known, Raised, constants_of
 from treadle.integrations.django.signals import Endings
 from treadle.outbox import Outbox
@@ -49,6 +49,7 @@ class JobStore:
         self.raised = Raised()
         self._lock = threading.RLock()
         self._app: App | None = None
+        self._kept_open: KeptOpen | None = None
         self._seen: tuple[Any, ...] | None = None
 
     @property
@@ -106,16 +107,13 @@ class JobStore:
         else:
             app._core.use(StorageChoice(storage=self.memory, wrap=wrap))
 
-    @contextmanager
-    def opened(self) -> Iterator[App]:
-        """The App, open for some calls of `app.sync`. No connection of Treadle's own stays open afterwards: the test
-        runner could not remove the database."""
+    def opened(self) -> AbstractContextManager[App]:
+        """The App, open for some calls of `app.sync`. Raises StorageError."""
         app = self.app
-        app.sync.call(app._core.open())
-        try:
-            yield app
-        finally:
-            app.sync.call(app._core.release())
+        with self._lock:
+            if self._kept_open is None:
+                self._kept_open = KeptOpen(app)
+        return self._kept_open.view()
 
     # --- tasks
 

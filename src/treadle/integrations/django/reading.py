@@ -15,7 +15,7 @@ def read(store: JobStore, id: str) -> Record | None:
     """The row of a job; within the caller's transaction if the jobs are in its database, so that it sees the jobs that
     it has stored itself."""
     core = store.app._core
-    if store.outbox is not None and (held := _in_outbox(store, id)) is not None:
+    if store.outbox is not None and (held := in_outbox(store, id)) is not None:
         return held
     if store.database is None:
         [row] = store.app.sync.call(core.client.get([id]))
@@ -25,7 +25,7 @@ def read(store: JobStore, id: str) -> Record | None:
     return row
 
 
-def _in_outbox(store: JobStore, id: str) -> Record | None:
+def in_outbox(store: JobStore, id: str) -> Record | None:
     """The row of a job that is not delivered yet."""
     with transaction.atomic(using=store.outbox):
         [row] = at_once(store.app._core.bound(connection_of(store)).get([id]))

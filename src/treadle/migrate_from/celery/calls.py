@@ -15,6 +15,7 @@ from treadle.migrate_from.celery.settings import NotLiteral, Settings, literal
 SECTION: Final = "options-of-a-call"
 RENAMED: Final = {"countdown": "delay", "eta": "run_at", "queue": "queue", "task_id": "id", "time_limit": "timeout"}
 DIFFERS: Final = {
+    "task_id": "Celery runs a repeated id again; Treadle returns the job that has it, or raises IdTaken",
     "queue": "a worker serves the queues of its tasks; if no task names this one, start it with -q",
     "eta": "a time without a zone is refused in Treadle",
     "expires": "was the time to start by; it now is the time to have ended by",

@@ -81,10 +81,33 @@ def _task(settings: Settings, module: Module, node: cst.FunctionDef, decorator: 
     given = dict(_options(task, decorator.decorator))
     for name, value in given.items():
         _option(task, settings, name, value)
+    _function(task)
     _defaults(task, settings, given)
     asks = bound_body(task) if task.bound is not None else False
     retry_options(task, {name: value for name, value in given.items() if name in RETRYING}, asks)
     return task
+
+
+def _function(task: TaskDef) -> None:
+    """Note what differs for every function: where it runs, and how its arguments are checked."""
+    reason = 'ran alone in its process; it now runs in a thread next to others, or with kind="process" in a process'
+    task.note(task.decorator, reason, "tasks")
+    params = task.function.params
+    given = [*params.posonly_params, *params.params, *params.kwonly_params]
+    given += [each for each in (params.star_arg, params.star_kwarg) if isinstance(each, cst.Param)]
+    checked = [each.name.value for each in given if each.annotation is not None and not _is_any(each.annotation)]
+    if checked:
+        reason = (
+            f"the annotations of {', '.join(checked)} are checked when a job is made: other types raise BadArgument"
+        )
+        task.note(task.function.params, reason, "arguments-and-results")
+
+
+def _is_any(annotation: cst.Annotation) -> bool:
+    """Whether it admits every value."""
+    node = annotation.annotation
+    name = node.attr if isinstance(node, cst.Attribute) else node
+    return isinstance(name, cst.Name) and name.value in ("Any", "object")
 
 
 def _options(task: TaskDef, decorator: cst.BaseExpression) -> Iterator[tuple[str, cst.BaseExpression]]:

@@ -48,7 +48,7 @@ def references(
 ) -> Iterator[Finding]:
     """A finding for each line that still leads to Celery. `leaves`: by module, the imports that are removed."""
     for name, setting in settings.values.items():
-        reason, section = advice(name)
+        reason, section = advice(setting)
         yield setting.module.finding(setting.node, "left", f"setting {name}: {reason}", section)
     for each in found.references:
         if each.node in gone:

@@ -26,6 +26,7 @@ OLD: Final = {
     "default_queue": "task_default_queue",
     "default_rate_limit": "task_default_rate_limit",
     "celerybeat_schedule": "beat_schedule",
+    "celeryd_max_tasks_per_child": "worker_max_tasks_per_child",
     "celeryd_task_time_limit": "task_time_limit",
     "celeryd_task_soft_time_limit": "task_soft_time_limit",
 }
@@ -51,9 +52,12 @@ ADVICE: Final = {  # prefix of a setting -> what becomes of it, and the section 
     "accept_content": ("arguments and results are JSON", "arguments-and-results"),
     "timezone": ("is applied to moved schedules as tz=", "schedules"),
     "enable_utc": ("is applied to moved schedules as tz=", "schedules"),
-    "worker_max": ("no counterpart: restart workers from the process manager", "what-has-no-counterpart"),
     "worker": ("options of `treadle worker`", "workers"),
     "": ("has no counterpart that applies by itself", "what-has-no-counterpart"),
+}
+OF_WORKERS: Final = {  # settings that became an option of the worker, with their value
+    "worker_max_tasks_per_child": "`treadle worker --max-jobs {}` replaces a worker process after so many jobs",
+    "worker_max_memory_per_child": "`treadle worker --max-memory {}K` replaces a worker process of that size",
 }
 CHANGES_TASKS: Final = {  # these change every task, in ways that are not rewritten
     "task_annotations": ("queues-and-routes", None),
@@ -316,6 +320,13 @@ def _stop(settings: Settings) -> None:
             settings.stops.append(setting.module.finding(setting.node, "left", reason, "queues-and-routes"))
 
 
-def advice(name: str) -> tuple[str, str]:
+def advice(setting: Setting) -> tuple[str, str]:
     """The advice for a setting and the section of the guide, by the longest prefix that is known."""
-    return ADVICE[max((each for each in ADVICE if name.startswith(each)), key=len)]
+    if setting.name in OF_WORKERS:
+        try:
+            value = setting.value()
+        except NotLiteral:
+            value = "N"
+        if value is not None:  # without a limit, as here
+            return OF_WORKERS[setting.name].format(value), "workers"
+    return ADVICE[max((each for each in ADVICE if setting.name.startswith(each)), key=len)]

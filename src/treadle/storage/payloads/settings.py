@@ -22,7 +22,7 @@ class Wrapping:
     """Makes the storage of an app one that offloads and encrypts."""
 
     def __init__(self, texts: Texts) -> None:
-        self._texts = texts
+        self.texts = texts
 
     @classmethod
     def of(cls, blobs: object, offload: object, keys: object) -> Self:
@@ -36,14 +36,19 @@ class Wrapping:
             raise BadOption("keys", f"expected Keys(...), found a {type(keys).__name__}")
         return cls(Texts(None if blobs is None else _objects(blobs), offload, keys))
 
+    def with_objects(self, objects: Objects) -> Wrapping:
+        """The same rules with this blob store instead of the app's; without one, if the app has none."""
+        texts = self.texts
+        return Wrapping(Texts(None if texts.objects is None else objects, texts.above, texts.keys))
+
     def storage(self, storage: Storage) -> Storage:
         """A storage over this one, with connections of its own to the blob store."""
-        return PayloadStorage(storage, self._texts.elsewhere())
+        return PayloadStorage(storage, self.texts.elsewhere())
 
     def bound(self, bound: Bound) -> Bound:
         """The verbs of an outbox. They encrypt and do not offload: a job may wait there for longer than the blob store
         keeps a text without a row. The relay's enqueue offloads it."""
-        texts = self._texts
+        texts = self.texts
         return PayloadBound(bound, PayloadHome(Texts(None, texts.above, texts.keys)))
 
 

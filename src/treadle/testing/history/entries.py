@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from treadle.core import defaults
 from treadle.core.clock import Clock, monotonic
 from treadle.core.job import Continuation
 from treadle.errors import StorageUnavailable, TreadleError
@@ -148,7 +149,13 @@ def facts_of(new: NewJob) -> dict[str, Any]:
         "failures_allowed": new.failures_allowed,
     }
     facts |= {"limits": [list(each) for each in new.limits], "lane": new.lane, "aging": new.aging}
+    facts |= {"keep": kept(new.keep, defaults.KEEP), "keep_failed": kept(new.keep_failed, defaults.KEEP_FAILED)}
     return {name: value for name, value in facts.items() if value not in (None, 0, [], ())}
+
+
+def kept(seconds: float, usual: float) -> float | None:
+    """The seconds for which the row of an ended job is kept; None: the usual ones."""
+    return None if seconds == usual else max(seconds, defaults.KEEP_LEAST)
 
 
 class Recorder(Middleware):

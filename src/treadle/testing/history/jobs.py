@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from treadle.core.defaults import KEEP, KEEP_FAILED
 from treadle.core.model import FINAL, State
 from treadle.testing.history.entries import Entry
 from treadle.testing.history.evidence import Evidence, Run, Violation
@@ -25,8 +26,8 @@ def check(it: Evidence, waiting: frozenset[str], expected: Mapping[str, str | No
 
 
 def acknowledged(it: Evidence) -> Iterator[Violation]:
-    """Every job whose enqueue was acknowledged has a row, and that row has the task of the enqueue."""
-    deleted = any(entry.what == "act" and entry.name == "delete" for entry in it.entries)
+    """Every job whose enqueue was acknowledged has a row, unless it may have been pruned or deleted, and that row has
+    the task of the enqueue."""
     asked: dict[tuple[str, str], str] = {}  # the task that an actor last enqueued under an id
     for entry in it.entries:
         who = entry.actor, entry.id
@@ -35,7 +36,7 @@ def acknowledged(it: Evidence) -> Iterator[Violation]:
         if entry.what != "stored":
             continue
         row = it.rows.get(entry.name or entry.id)
-        if row is None and not deleted:
+        if row is None and not may_be_gone(it, entry.name or entry.id):
             yield it.violation("acknowledged", f"{entry.id} was acknowledged, but has no row", entry.name or entry.id)
         elif row is not None and not entry.name and asked.get(who, row.job.task) != row.job.task:
             text = f"{entry.id} was acknowledged as a job of {asked[who]}, but is one of {row.job.task}"
@@ -152,7 +153,8 @@ def signals_lost(it: Evidence, got: Collection[tuple[str, str]]) -> Iterator[Vio
     for entry in it.entries:
         key = entry.id, entry.name
         job = it.rows.get(entry.id)
-        over = (job is None or job.state in FINAL) and it.acts_on(entry.id)
+        over = (job is None or job.state in FINAL) and bool(it.acts_on(entry.id))
+        over = over or (job is None and may_be_gone(it, entry.id))
         if entry.what == "signalled" and key not in stored and key not in got and not over:
             yield it.violation("signal", f"{entry.id} was sent {entry.name}, but it is not stored", entry.id)
     for (id, name), rows in stored.items():
@@ -164,11 +166,66 @@ def signals_lost(it: Evidence, got: Collection[tuple[str, str]]) -> Iterator[Vio
 
 
 def expectations(it: Evidence, expected: Mapping[str, str | None]) -> Iterator[Violation]:
-    """Jobs with a value known to the caller have that value."""
+    """Jobs with a value known to the caller have that value. If a row was pruned, the runs of its job say which."""
     for id, wanted in expected.items():
         row = it.rows.get(id)
-        if row is None or row.state not in FINAL:
-            continue  # reported by another rule, or never stored
+        if row is None:
+            yield from _pruned_value(it, id, wanted)
+            continue
+        if row.state not in FINAL:
+            continue  # reported by another rule
         found = (row.value if row.value is not None else row.result) if row.state is State.SUCCEEDED else None
         if found != wanted:
             yield it.violation("expected", f"{id} has the value {found}, expected {wanted}", id)
+
+
+def _pruned_value(it: Evidence, id: str, wanted: str | None) -> Iterator[Violation]:
+    entries = it.by_id.get(id, ())
+    last = next((entry for entry in reversed(entries) if entry.what == "settled"), None)
+    if last is None:
+        return  # never stored, or its worker was killed before it knew
+    returned = [entry for entry in entries if entry.what == "ended" and entry.how in ("returned", "composed")]
+    if last.how != "succeeded":
+        if wanted is not None:
+            yield it.violation("expected", f"{id} was {last.how} before its row was pruned, expected {wanted}", id)
+    elif wanted is None or (returned and all(entry.text != wanted and entry.how == "returned" for entry in returned)):
+        found = ", ".join(str(entry.text) for entry in returned)
+        yield it.violation("expected", f"{id} had the value {found} before its row was pruned, expected {wanted}", id)
+
+
+def may_be_gone(it: Evidence, id: str) -> bool:
+    """Whether the row of this job may have been removed: by an act that deleted it, or because its retention passed
+    after it had ended."""
+    for entry in it.entries:
+        if entry.what == "act" and entry.name == "delete" and entry.id in ("", id):
+            return True
+    ended = _ended(it, id, set())
+    return ended is not None and _passed(it, ended[0]) >= ended[1]
+
+
+def _ended(it: Evidence, id: str, seen: set[str]) -> tuple[float, float] | None:
+    """The earliest time at which this job may have ended, and the seconds for which its row is kept from then on; None:
+    nothing says that it has ended."""
+    seen.add(id)
+    asked = it.asked.get(id)
+    facts = {} if asked is None else asked.facts
+    keeps = {"succeeded": facts.get("keep", KEEP), "failed": facts.get("keep_failed", KEEP_FAILED)}
+    keeps["cancelled"] = keeps["succeeded"]
+    entries = it.by_id.get(id, ())
+    for entry in entries:
+        if entry.what == "settled" and entry.how is not None:
+            return entry.at, keeps[entry.how]
+    # Its worker may have been killed before it knew that its outcome was stored.
+    newest = max((entry.version for entry in entries if entry.what == "ended"), default=0)
+    ends = [entry.at for entry in entries if entry.what == "ended" and entry.version == newest]
+    ends += [began for began, _ in it.acts_on(id)]
+    for upstream in facts.get("after", ()):  # a job can end with the one that it waits for
+        if upstream not in seen and (found := _ended(it, upstream, seen)) is not None:
+            ends.append(found[0])
+    return (min(ends), min(keeps.values())) if ends else None
+
+
+def _passed(it: Evidence, since: float) -> float:
+    """The most seconds that passed from then to the last entry, by a clock of the storage that was set meanwhile."""
+    ahead = sum(max(0.0, step.seconds) for step in it.steps_of_clock if step.at >= since)
+    return it.entries[-1].at - since + ahead

@@ -20,6 +20,15 @@ from treadle.errors import BadOption, TreadleError
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing.history import Violation
+from treadle.testing.simulation.arguments import (
+    check_numbers,
+    check_plain,
+    check_worker_options,
+    faults_of,
+    invariants_of,
+    maker_of,
+    seeds_of,
+)
 from treadle.testing.simulation.faults import KINDS, Fault, Kind, drawn
 from treadle.testing.simulation.fleet import Case, Found, Settings, Simulation
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
@@ -27,6 +36,7 @@ from treadle.testing.simulation.shrink import shrunk
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.resources import Overrides
 
 __all__ = [
     "ACTOR",
@@ -62,7 +72,7 @@ class Report(Struct, frozen=True):
 
 
 class SimulationFailed(TreadleError, AssertionError):
-    """A seed that breaks a promise or an invariant.
+    """A seed that breaks a promise or an invariant. Its `__cause__` is the exception of an invariant or the scenario.
 
     found   the run after shrinking: its case, and its violations with the story of each job
     first   the run of the seed before shrinking
@@ -100,6 +110,7 @@ def simulate(
     shrink: bool = True,
     progress: Callable[[Report], Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    overrides: Overrides | None = None,
 ) -> Report:
     """Run the scenario under each seed, with a fleet of the app's workers and random faults.
 
@@ -107,7 +118,8 @@ def simulate(
     scenario     a coroutine function such as `async def buy(sim):` that acts as a program: it enqueues, waits, cancels.
                  Each run begins with an empty storage
     seeds        how many, counted from 0, or which ones
-    invariants   called with the Simulation once every job has ended; each raises AssertionError if it does not hold
+    invariants   plain functions, called with the Simulation once every job has ended. One does not hold if it raises an
+                 exception or returns False
     workers      the most workers; the seed picks a number from 1. Each runs up to `concurrency` jobs at once
     options      further options of each `Worker`
     size         the largest `sim.size`; the seed picks one from 1
@@ -117,41 +129,66 @@ def simulate(
     storage      "sqlite": a file in a temporary folder, made for each seed
     shrink       make a failing case smaller before raising it
     progress     called after each seed
+    overrides    functions that replace providers of `depends(...)`, or the lifespan, by what they replace
 
-    Plain functions run on the loop and take no virtual time. Only the event loop's time is virtual: a task that blocks,
-    starts threads or calls a real server does so in real time, and its seed might not reproduce. Raises
+    Plain functions run on the loop, take no virtual time, and cannot call the app (`enqueue_sync`, steps). Only the
+    event loop's time is virtual: a task that blocks, starts threads or calls a real server does so in real time, and
+    its seed might not reproduce. There are no transactions and no outbox; blobs are stored in memory. Raises
     SimulationFailed for the first seed that fails, and BadOption for tasks of kind "process" and for wrong options.
     """
     if storage not in ("memory", "sqlite"):
         raise BadOption("storage", f"expected memory or sqlite, found {storage!r}")
-    for name, number in {"workers": workers, "concurrency": concurrency, "size": size}.items():
-        if number < 1:
-            raise BadOption(name, f"expected 1 or more, found {number}")
-    if wrong := set(faults) - set(KINDS):
-        raise BadOption("faults", f"expected some of {', '.join(KINDS)}, found {', '.join(sorted(wrong))}")
-    make: Any = app
+    check_numbers(
+        {"workers": workers, "concurrency": concurrency, "size": size},
+        most_faults,
+        {"lease": lease, "patience": patience},
+    )
+    if progress is not None:
+        check_plain("progress", progress)
+    check_worker_options(options or {})
+    kinds, numbers = faults_of(faults), seeds_of(seeds)
     with tempfile.TemporaryDirectory(prefix="treadle-simulation-") as folder:
         settings = Settings(
-            app=make if not hasattr(app, "tasks") else lambda: make,
+            app=maker_of(app, scenario),
             scenario=scenario,
-            invariants=tuple(invariants),
+            invariants=invariants_of(invariants),
             concurrency=concurrency,
             lease=lease,
             patience=patience,
             options=dict(options or {}),
+            overrides=dict(overrides or {}),
             connect=_memory if storage == "memory" else _Files(Path(folder)),
         )
-        begun, done, runs, fallen = time.perf_counter(), 0, 0, 0
-        for seed in range(seeds) if isinstance(seeds, int) else seeds:
-            case = case_of(seed, size, workers, tuple(faults), most_faults, lease)
-            found = Simulation(case, settings).run()
-            done, runs, fallen = done + 1, runs + found.runs, fallen + found.faults
+        begun, report = time.perf_counter(), Report(0, 0, 0, 0.0)
+        for seed in numbers:
+            found, cause = _run(case_of(seed, size, workers, kinds, most_faults, lease), settings)
+            seconds = time.perf_counter() - begun
+            report = Report(report.seeds + 1, report.runs + found.runs, report.faults + found.faults, seconds)
             if found.violations:
-                small = shrunk(found, lambda case: Simulation(case, settings).run()) if shrink else found
-                raise SimulationFailed(small, found, done)
+                raise _failure(found, cause, settings, report.seeds, shrink)
             if progress is not None:
-                progress(Report(done, runs, fallen, time.perf_counter() - begun))
-    return Report(done, runs, fallen, time.perf_counter() - begun)
+                progress(report)
+    return report
+
+
+def _run(case: Case, settings: Settings) -> tuple[Found, BaseException | None]:
+    """Run one case. Returns the result, and the first exception of the scenario or of an invariant."""
+    simulation = Simulation(case, settings)
+    return simulation.run(), simulation.cause
+
+
+def _failure(found: Found, cause: BaseException | None, settings: Settings, seeds: int, shrink: bool) -> Exception:
+    """The error for a run with violations, raised from the exception of the run that it shows."""
+    causes = {found.case: cause}
+
+    def run(case: Case) -> Found:
+        other, causes[case] = _run(case, settings)
+        return other
+
+    small = shrunk(found, run) if shrink else found
+    failure = SimulationFailed(small, found, seeds)
+    failure.__cause__ = causes[small.case]
+    return failure
 
 
 def case_of(seed: int, size: int, workers: int, kinds: tuple[Kind, ...], most: int, lease: float) -> Case:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
@@ -17,14 +18,24 @@ from treadle.core.query_model import Query
 from treadle.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.testing.history import Entry, History, Violation, brief, check
+from treadle.testing.payloads import in_test
+from treadle.testing.simulation.arguments import (
+    check_encoded,
+    check_repeatable,
+    check_result,
+    check_scenario,
+    check_spawned,
+    name_of,
+)
 from treadle.testing.simulation.faults import Fault
-from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop, Stuck
+from treadle.testing.simulation.loop import ACTOR, SimulatedLoop, Stuck
 from treadle.testing.simulation.network import Line, Network
-from treadle.testing.simulation.stage import CalledAtOnce, alone, borrowed, seeded
-from treadle.worker import Worker
+from treadle.testing.simulation.slot import Slot
+from treadle.testing.simulation.stage import Stage, alone, borrowed, seeded
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.resources import Overrides
 
 T = TypeVar("T")
 
@@ -32,8 +43,9 @@ MORNING = 1_700_000_000.0  # time of the storage's clock at the beginning
 UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 PAUSE = 0.05  # seconds before a failed call is repeated
 WRONG = 0.4  # leases after which a clock step is reverted
+FRAMES = 8  # of a traceback that are shown
+HERE = os.path.dirname(__file__)
 AFTER = 3  # leases after the end of the scenario during which faults still happen
-GRACE = 1.0  # seconds that jobs get when a worker stops
 CALLBACK = "Exception in callback"  # only these loop errors count; exceptions of the program's own tasks do not
 OWN = ("treadle", "cron:")  # prefixes of Treadle's own ids
 
@@ -61,6 +73,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     patience: float
     connect: Callable[[Callable[[], float]], Storage]
     options: Mapping[str, Any] = {}
+    overrides: Overrides = {}
 
 
 class Found(Struct, frozen=True):
@@ -82,6 +95,7 @@ class Simulation:
     """
 
     def __init__(self, case: Case, settings: Settings) -> None:
+        self.app = settings.app()  # before the event loop is made, because it may raise
         self.case, self._settings = case, settings
         self.seed, self.size = case.seed, case.size
         self.chance = random.Random(f"{case.seed} scenario")
@@ -92,16 +106,18 @@ class Simulation:
         self._unnoticed = 0.0  # seconds that it was ahead while no heartbeat reached the storage
         self._storage = settings.connect(self.now)
         self._network = Network(self._storage, self._loop, random.Random(f"{case.seed} network"))
-        self._slots = [_Slot(self, number) for number in range(case.workers)]
+        self._slots = [Slot(self, number) for number in range(case.workers)]
         self._spawned: list[asyncio.Task[Any]] = []
         self._errors: list[BaseException] = []
+        self.cause: BaseException | None = None  # the first exception of the scenario or of an invariant
         self._healed = False
         self._fallen = 0  # faults other than those of the network
         self.expected: dict[str, str | None] = {}
         self.waiting: set[str] = set()
         self.acted: set[str] = set()
         self.rows: list[Record] = []
-        self.app = settings.app()
+        self._texts = in_test(self.app._core.choice.wrap, self.now)
+        self._stage = Stage(self._network, self.now, self._texts, settings.overrides)
 
     # --- for scenarios
 
@@ -124,6 +140,7 @@ class Simulation:
 
         A failed call may have been applied, so it needs an id or a key to be repeated safely.
         """
+        check_repeatable(call)
         while True:
             try:
                 return await call()
@@ -132,6 +149,7 @@ class Simulation:
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start another process of the program, such as a producer or an operator. It runs until it ends by itself."""
+        check_spawned(name, work)
         actor = self._loop.actor(name)
         self._network.connect(actor, Line())
         task = self._loop.start(actor, work)
@@ -141,6 +159,7 @@ class Simulation:
     def expect(self, job: Job[Any, Any] | str, value: str | None) -> None:
         """Expect this job to succeed with this encoded value (that of its workflow, if it has one). None: expect it not
         to succeed."""
+        check_encoded(value)
         id = job if isinstance(job, str) else job.id
         if id not in self.acted and not self._upstreams(id) & self.acted:
             self.expected[id] = value
@@ -172,10 +191,12 @@ class Simulation:
             with (
                 alone(),
                 seeded(loop, noise),
-                borrowed(self.app._core, self._network, loop, self.now, noise, self._failed),
+                borrowed(self.app._core, self._stage, loop, noise, self._failed),
             ):
-                violations = self._lived()
-                loop.end()
+                try:
+                    violations = self._lived()
+                finally:
+                    loop.end()
         finally:
             loop.close()
         runs = sum(entry.what == "began" for entry in loop.entries)
@@ -184,12 +205,14 @@ class Simulation:
     def _lived(self) -> list[Violation]:
         """Run the fleet from start to end, and return the violations."""
         loop, limits, violations = self._loop, tuple[LimitUse, ...](), list[Violation]()
+        scenario = check_scenario(self._settings.scenario(self))
         try:
-            limits = loop.run_until_complete(loop.start(loop.root, self._life()))
+            limits = loop.run_until_complete(loop.start(loop.root, self._life(scenario)))
         except Stuck as error:
             violations.append(Violation("unfinished", str(error), story=self._tail()))
         except Exception as error:  # raised by the scenario: a violation
             violations.append(self._raised("scenario", error))
+            self.cause = error
         violations += [self._raised("worker", error) for error in self._errors]
         violations += [self._odd(context) for context in loop.errors if context["message"].startswith(CALLBACK)]
         if violations:
@@ -199,14 +222,14 @@ class Simulation:
         )
         return found + self._broken()
 
-    async def _life(self) -> tuple[LimitUse, ...]:
+    async def _life(self, scenario: Awaitable[Any]) -> tuple[LimitUse, ...]:
         await self._storage.open()
         try:
             await self.app.open()
             self._go_wrong()
             for slot in self._slots:
                 slot.boot()
-            program = self.spawn("program-1", _awaited(self._settings.scenario(self)))
+            program = self.spawn("program-1", _awaited(scenario))
             self._network.connect(self._loop.actors[-1], self._line_of(-1))
             await self._ended(program)
             await self._rest(AFTER * self._settings.lease)
@@ -215,6 +238,7 @@ class Simulation:
             # late.
             await self._rest(self._settings.patience + self._unnoticed)
             self.rows = await self._all_rows()
+            self._loop.root.history.add("note", text="all rows are read")  # the rules need this time
             return await self._storage.limits()
         finally:
             for slot in self._slots:
@@ -273,7 +297,8 @@ class Simulation:
         return any(row.job.id not in self.waiting and not row.job.id.startswith(OWN) for row in rows)
 
     async def _all_rows(self) -> list[Record]:
-        return await self._found(Query(limit=500, order="oldest"))
+        rows = await self._found(Query(limit=500, order="oldest"))
+        return rows if self._texts is None else await self._texts.readable(rows)
 
     async def _found(self, query: Query) -> list[Record]:
         page = await self._storage.find(query)
@@ -290,7 +315,8 @@ class Simulation:
             self._errors.append(error)
 
     def _raised(self, where: str, error: BaseException) -> Violation:
-        return Violation("error", f"{where}: {type(error).__name__}: {error}", story=self._tail())
+        story = (*traced(error), *self._tail())
+        return Violation("error", f"{where}: {type(error).__name__}: {error}", story=story)
 
     def _odd(self, context: Mapping[str, Any]) -> Violation:
         return Violation("error", f"{context.get('message')}: {context['exception']!r}", story=self._tail())
@@ -302,13 +328,21 @@ class Simulation:
         """The caller's invariants that do not hold."""
         found = []
         for invariant in self._settings.invariants:
+            name, story = name_of(invariant), brief([str(entry) for entry in self._loop.entries])
             try:
-                invariant(self)
+                held = invariant(self)
             except AssertionError as error:
+                self.cause = self.cause or error
                 text = str(error).partition("\n")[0] or "it does not hold"
-                name = getattr(invariant, "__name__", repr(invariant))
-                story = brief([str(entry) for entry in self._loop.entries])
                 found.append(Violation("invariant", f"{name}: {text}", story=story))
+            except Exception as error:
+                self.cause = self.cause or error
+                text = f"{name}: {type(error).__name__}: {error}"
+                found.append(Violation("error", text, story=(*traced(error), *story)))
+            else:
+                check_result(name, held)
+                if held is False:
+                    found.append(Violation("invariant", f"{name}: it returned False", story=story))
         return found
 
 
@@ -316,82 +350,7 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
-class _Slot:
-    """One worker number. The faults of this number hit whichever process currently runs under it."""
-
-    def __init__(self, simulation: Simulation, number: int) -> None:
-        self._sim, self.number = simulation, number
-        self._loop, self._line = simulation._loop, simulation._line_of(number)
-        self._faults = sorted(
-            (each for each in simulation.case.faults if each.who == number and each.kind in _BY_STEPS),
-            key=lambda each: -each.at,
-        )
-        self.steps = self._started = 0
-        self._worker: Worker | None = None
-        self._actor: Actor | None = None
-        self._over = False
-
-    def boot(self) -> None:
-        """Start a new process with a new worker."""
-        if self._over:
-            return
-        self._started += 1
-        actor = self._actor = self._loop.actor(f"worker-{self.number}.{self._started}")
-        self._sim._network.connect(actor, self._line)
-        if self._faults:
-            actor.watch = self._step
-        settings = self._sim._settings
-        worker = self._worker = Worker(
-            self._sim.app,
-            concurrency=settings.concurrency,
-            lease=settings.lease,
-            name=actor.name,
-            grace=GRACE,
-            **settings.options,
-        )
-        worker._core.pools.lend(CalledAtOnce())
-        self._loop.start(actor, worker.start())
-
-    def _step(self, actor: Actor) -> None:
-        self.steps += 1
-        while actor is self._actor and self._faults and self._faults[-1].at <= self.steps:
-            self._fall(actor, self._faults.pop())
-
-    def _fall(self, actor: Actor, fault: Fault) -> None:
-        self._sim._fallen += 1
-        if fault.kind == "kill":
-            self._loop.kill(actor)
-            self._again()
-        elif fault.kind == "stall":
-            self._loop.stall(actor, fault.seconds)
-        elif fault.kind == "cut":
-            self._line.cut_until = self._loop.now + fault.seconds
-        elif self._worker is not None:
-            self._loop.start(actor, self._stop(actor, self._worker))
-
-    async def _stop(self, actor: Actor, worker: Worker) -> None:
-        await worker.stop()
-        if actor is self._actor:
-            self._loop.kill(actor)
-            self._again()
-
-    def _again(self) -> None:
-        self._actor = None
-        self._loop.call_later(self._sim._faults.uniform(0, self._sim._settings.lease), self.boot, context=Context())
-
-    def heal(self) -> None:
-        """Drop the remaining faults."""
-        self._faults.clear()
-        self._line.faults.clear()
-        self._line.cut_until = 0.0
-        if self._actor is not None:
-            self._actor.watch = None
-
-    def end(self) -> None:
-        """Stop the process and start no other."""
-        self._over = True
-        if self._actor is not None:
-            self._loop.remove(self._actor)
-
-
-_BY_STEPS = ("kill", "stop", "stall", "cut")
+def traced(error: BaseException) -> tuple[str, ...]:
+    """Where the user's code has raised this exception: its last frames, without those of the simulation."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(HERE)]
+    return tuple(f"{each.filename}:{each.lineno} in {each.name}: {each.line}" for each in frames[-FRAMES:])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import random
 from asyncio.base_events import BaseEventLoop
 from collections import deque
@@ -215,6 +216,11 @@ class SimulatedLoop(BaseEventLoop):
 
 
 def _close(work: Any) -> None:
+    """Close a coroutine. One that has not begun may have been given another one to await, which is closed too."""
+    if hasattr(work, "cr_frame") and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+        for given in inspect.getcoroutinelocals(work).values():
+            if inspect.iscoroutine(given):
+                _close(given)
     for _ in range(CLOSINGS):
         try:
             work.close()

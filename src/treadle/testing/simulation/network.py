@@ -10,10 +10,10 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Outcome, Presence, Settled
-from treadle.errors import StorageUnavailable
+from treadle.errors import StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.optional_parts import Fused
 from treadle.storage.proxy import StorageProxy
@@ -23,6 +23,11 @@ T = TypeVar("T")
 
 TRAVEL = 0.02  # seconds that a slow call takes at most, each way
 SLOW = 0.3  # fraction of slow calls
+SIMULATION = "treadle.testing.simulate"
+INSTEAD = (
+    "its storage has no transactions and its app no outbox: test this code with app.testing(), and leave it out of the "
+    "simulated tasks and scenario"
+)
 
 
 class Line:
@@ -35,7 +40,8 @@ class Line:
 
 
 class Network(StorageProxy):
-    """One storage, with a connection to it for each actor. Its only capabilities are settle_claim and single_caller."""
+    """One storage, with a connection to it for each actor. Of the storage's capabilities it has settle_claim and
+    single_caller. It claims transactions, so that `within` and `begin` can say that a simulation has none."""
 
     def __init__(self, storage: Storage, loop: SimulatedLoop, chance: random.Random) -> None:
         super().__init__(storage)
@@ -52,7 +58,16 @@ class Network(StorageProxy):
     @property
     def capabilities(self) -> Capabilities:
         single = self.storage.capabilities.single_caller
-        return Capabilities(settle_claim=True, single_caller=single)
+        return Capabilities(settle_claim=True, single_caller=single, transactions=True)
+
+    def within(self, session: Any) -> NoReturn:
+        raise Unsupported(SIMULATION, "within=", INSTEAD)
+
+    async def begin(self, sync: bool) -> NoReturn:
+        raise Unsupported(SIMULATION, "current().transaction()", INSTEAD)
+
+    async def oldest_open(self) -> float:
+        return 0.0
 
     def connect(self, actor: Actor, line: Line) -> None:
         """Send this actor's calls over this connection from now on. Calls of other actors do not fail."""

@@ -9,16 +9,19 @@ import random
 import threading
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from treadle.admin.known_names import Names
+from treadle.app_core import injectors
 from treadle.core.events import Event
 from treadle.errors import BadOption, UnknownName
 from treadle.producer.batching import Batcher
+from treadle.resources import AppResources, Injector, Life, Overrides, Threads
 from treadle.storage_choice import StorageChoice
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
@@ -27,6 +30,7 @@ from treadle.worker.inline import InlineWorker
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
+    from treadle.testing.payloads import TextsInTest
     from treadle.testing.simulation.network import Network
 
 
@@ -56,16 +60,50 @@ class OfEach:
         return self._made[actor](items)
 
 
+class ResourcesOfEach(AppResources):
+    """The resources of each process: what one has opened is gone when it is killed, and no other process uses it."""
+
+    def __init__(self, declared: AppResources, overrides: Overrides) -> None:
+        super().__init__()
+        self.lifespan, self.overrides = declared.lifespan, {**declared.overrides, **overrides}
+        self._made: dict[Actor | None, AppResources] = {}
+
+    def _own(self) -> AppResources:
+        actor = ACTOR.get()
+        if actor not in self._made:
+            self._made[actor] = self.for_test({})
+        return self._made[actor]
+
+    async def enter(self, injectors: Iterable[Injector] = (), threads: Threads | None = None) -> Life:
+        return await self._own().enter(injectors, threads)
+
+    async def leave(self, life: Life, hurry: asyncio.Event | None = None) -> BaseException | None:
+        return await self._own().leave(life, hurry)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The parts of one run that replace those of the app: the storage behind its network, its clock, its encrypted and
+    offloaded texts (None: the app has none), and providers."""
+
+    network: Network
+    clock: Callable[[], float]
+    texts: TextsInTest | None
+    overrides: Overrides
+
+
 @contextmanager
 def borrowed(
     core: AppCore,
-    network: Network,
+    stage: Stage,
     loop: SimulatedLoop,
-    clock: Callable[[], float],
     chance: random.Random,
     failed: Callable[[BaseException], None],
 ) -> Iterator[None]:
-    """Connect the app of this core to that network, with ids that count up. The app is restored afterwards."""
+    """Connect the app of this core to the network of a stage, with ids that count up. The app is restored afterwards.
+    Raises BadOption for overrides that no task uses."""
+    clock = stage.clock
+    core.resources.check(stage.overrides, injectors(core))
     for task in core.tasks.values():
         if task.kind == "process":
             raise BadOption("kind", f'{task.name} has kind="process", which a simulation does not support')
@@ -85,10 +123,11 @@ def borrowed(
             setattr(target, name, value)
 
         for name, value in {
-            "choice": StorageChoice(storage=network, clock=clock),
+            "choice": StorageChoice(storage=stage.network, clock=clock, wrap=stage.texts),
             "now": clock,
             "chance": chance.random,
             "inline": InlineWorker(core),
+            "resources": ResourcesOfEach(core.resources, stage.overrides),
         }.items():
             change(core, name, value)
         change(core, "life", core.new_life(core.choice))

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from io import StringIO
+from unittest.mock import patch
 
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
@@ -11,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from shop import odd_tasks, tasks
-from treadle.integrations.django import app_of
+from treadle.integrations.django import app_of, job_store, kept_open
 from treadle.integrations.django.testing import run_due
 
 LIST, SCHEDULES = "/admin/treadle/job/", "/admin/treadle/schedule/"
@@ -148,6 +149,26 @@ class Admin(TransactionTestCase):
         asked = self.client.post(LIST, {"action": "cancel", "_selected_action": "<script>x"})
         self.assertContains(asked, "&lt;script&gt;x")
         self.assertNotContains(asked, "<script>x")
+
+    def test_the_storage_stays_open_between_views(self):
+        self.allow("view_job")
+        core, store = app_of()._core, job_store.store_of("default")
+        self.client.get(LIST)
+        self.assertIsNone(core.loop)  # in tests nothing stays open: the database could not be dropped
+        with patch.object(kept_open, "in_tests", return_value=False):
+            self.client.get(LIST)
+            opened = core.loop
+            self.assertIsNotNone(opened)
+            self.client.get(self.page(self.later))
+            self.assertIs(core.loop, opened)
+            self.assertTrue(store._kept_open._timer.is_alive())
+            store._kept_open._timer.cancel()
+            store._kept_open.close()  # as the timer does after a pause
+            self.assertIsNone(core.loop)
+            self.client.get(LIST)  # and it is opened again
+            self.assertIsNotNone(core.loop)
+            store._kept_open._timer.cancel()
+            store._kept_open.close()
 
     def test_the_command(self):
         with self.assertRaises(SystemExit) as left:

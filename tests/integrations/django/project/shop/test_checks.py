@@ -59,6 +59,24 @@ class Settings(SimpleTestCase):
                 errors = list(checks.of_tables(databases=["default"]))
             self.assertEqual([each.id for each in errors], ["treadle.E004"])
 
+    def test_an_outbox_without_tables(self):
+        boxed = {"BACKEND": BACKEND, "OPTIONS": {"url": "memory://check", "commit": "outbox", "migrate": False}}
+        with override_settings(TASKS={"default": boxed}):
+            self.assertEqual(list(checks.of_tables(databases=["default"])), [])
+            self.assertEqual(list(checks.of_tables(databases=[])), [])
+            with connection.cursor() as cursor:
+                cursor.execute("ALTER TABLE treadle_outbox RENAME TO gone")
+            try:
+                # another process begins: this one has found the tables before
+                job_store.store_of("default").app.outbox._forget()
+                [error] = checks.of_tables(databases=["default"])
+            finally:
+                with connection.cursor() as cursor:
+                    cursor.execute("ALTER TABLE gone RENAME TO treadle_outbox")
+        self.assertEqual(error.id, "treadle.E004")
+        self.assertIn("outbox", error.msg)
+        self.assertIn("manage.py treadle migrate", error.hint)
+
     def test_options(self):
         for given, text in (
             ({"schemas": "x"}, "did you mean 'schema'?"),

@@ -17,7 +17,8 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, handle_default_options
 
-from treadle.cli.output import USAGE
+from treadle.cli.output import USAGE, note
+from treadle.cli.recycling_options import excluding_reload
 from treadle.cli.root import run, treadle
 from treadle.integrations.django.compat import InvalidTask
 
@@ -85,7 +86,8 @@ def for_children(pythonpath: str | None) -> None:
 
 def completed(words: list[str], alias: str | None) -> list[str]:
     """The words with the app of this project, if the command takes an app and no storage was named. With DEBUG, worker
-    and up start again when the code changes, unless there is a --no-reload."""
+    and up start again when the code changes, unless there is a --no-reload or an option that excludes it. Windows lacks
+    the signals for it."""
     reloads = settings.DEBUG and not {"--reload", "--no-reload"} & set(words)
     words = [word for word in words if word != "--no-reload"]
     command, given = _command(words)
@@ -101,8 +103,12 @@ def completed(words: list[str], alias: str | None) -> list[str]:
     added = [app] if isinstance(names["app"], click.Argument) else ["--app", app]
     if command.name == "worker" and not known.get("queues"):
         added += [word for queue in queues(alias) for word in ("--queues", queue)]
-    if "reload" in names and reloads:
-        added.append("--reload")
+    if "reload" in names and reloads and sys.platform != "win32":
+        excluding = excluding_reload(known)
+        if excluding is None:
+            added.append("--reload")
+        else:
+            note(f"treadle: {command.name} does not start again when the code changes, because of {excluding}")
     return [*words, *added]
 
 

@@ -1,0 +1,158 @@
+"""Checks the arguments of `simulate`: each wrong one would otherwise let a simulation pass that has tested nothing."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from treadle.core.argument_names import check_spelling
+from treadle.errors import BadOption
+from treadle.testing.simulation.faults import KINDS, Kind
+from treadle.worker import Worker
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+OWN: Final = {  # options of a worker that a simulation sets itself, and what to do instead
+    "app": "give it as the first argument of simulate",
+    "concurrency": "use concurrency= of simulate",
+    "lease": "use lease= of simulate",
+    "name": "the workers are named worker-0.1, worker-1.1 and so on",
+    "grace": "a worker that stops has 1 s",
+}
+
+
+def maker_of(app: object, scenario: object) -> Callable[[], App]:
+    """A function that returns the app of each seed. Raises BadOption for what is no app, and for no scenario."""
+    if not callable(scenario):
+        raise BadOption("scenario", f"expected a coroutine function, `async def buy(sim):`; found {scenario!r:.80}")
+    if hasattr(app, "_core"):
+        return lambda: cast("App", app)
+    if callable(app):
+        return lambda: _made(app())
+    return lambda: _made(app)
+
+
+def _made(found: Any) -> App:
+    if not hasattr(found, "_core"):
+        raise BadOption("app", f"expected an App, or a function that makes one for each seed; found {found!r:.80}")
+    return cast("App", found)
+
+
+def seeds_of(given: object) -> Iterable[int]:
+    """The seeds to run. Raises BadOption for those that are none; those of an iterator are checked one by one."""
+    wanted = "expected how many, such as 200, or which ones, such as [17]"
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return range(given)
+    if isinstance(given, str | bytes | int) or not isinstance(given, Iterable):
+        raise BadOption("seeds", f"{wanted}; found {given!r}")
+    return _each(given, wanted)
+
+
+def _each(given: Iterable[object], wanted: str) -> Iterator[int]:
+    number = 0
+    for number, seed in enumerate(given, 1):
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise BadOption("seeds", f"{wanted}; seed number {number} is {seed!r}")
+        yield seed
+    if not number:
+        raise BadOption("seeds", f"{wanted}; found none, so nothing would be tested")
+
+
+def faults_of(given: object) -> tuple[Kind, ...]:
+    """The kinds of faults. Raises BadOption for those that are none."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise BadOption("faults", f'expected a list such as ["kill", "lost"], or [] for none; found {given!r}')
+    kinds = tuple(given)
+    wrong = [each for each in kinds if each not in KINDS]
+    if wrong:
+        found = ", ".join(each if isinstance(each, str) else repr(each) for each in wrong)
+        raise BadOption("faults", f"expected some of {', '.join(KINDS)}, found {found}")
+    return cast("tuple[Kind, ...]", kinds)
+
+
+def invariants_of(given: object) -> tuple[Callable[[Any], Any], ...]:
+    """The invariants. Raises BadOption for one that would never run."""
+    if callable(given) or not isinstance(given, Iterable):
+        raise BadOption("invariants", f"expected a list of functions such as [nobody_pays_twice], found {given!r}")
+    found = tuple(given)
+    for each in found:
+        if not callable(each):
+            raise BadOption("invariants", f"expected functions of the simulation, found {each!r}")
+        check_plain("invariants", each)
+    return found
+
+
+def check_plain(option: str, function: Callable[..., Any]) -> None:
+    """Raise BadOption for a function whose body would not run, because nothing awaits or iterates what it returns."""
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    for each in (inner, type(inner).__call__):
+        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+            raise BadOption(option, f"{name_of(function)} is a coroutine function, which nothing awaits: write `def`")
+        if inspect.isgeneratorfunction(each):
+            raise BadOption(option, f"{name_of(function)} contains `yield`, so calling it does not run it: use assert")
+
+
+def check_numbers(counts: Mapping[str, object], most_faults: object, seconds: Mapping[str, object]) -> None:
+    """Raise BadOption for a count under 1, for `most_faults` under 0, and for seconds that are not positive."""
+    for name, number, least in [*((name, each, 1) for name, each in counts.items()), ("most_faults", most_faults, 0)]:
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise BadOption(name, f"expected {least} or more, found {number!r}")
+    for name, length in seconds.items():
+        if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length < math.inf:
+            raise BadOption(name, f"expected seconds, more than 0, found {length!r}")
+
+
+def check_worker_options(options: Mapping[str, Any]) -> None:
+    """Raise BadOption for options that no worker has, and for those that a simulation sets itself."""
+    for name in options:
+        if name in OWN:
+            raise BadOption("options", f"{name} cannot be set here: {OWN[name]}")
+    check_spelling(Worker.__init__, options, "Worker")
+
+
+def check_result(name: str, result: object) -> None:
+    """Raise BadOption for an invariant that has returned a coroutine, whose body has not run."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise BadOption("invariants", f"{name} returned {result!r:.80}, which nothing awaits: write a plain function")
+
+
+def check_scenario(result: Awaitable[Any]) -> Awaitable[Any]:
+    """The awaitable that the scenario returned. Raises BadOption for anything else."""
+    if not inspect.isawaitable(result):
+        raise BadOption("scenario", f"expected a coroutine function, `async def buy(sim):`; it returned {result!r:.80}")
+    return result
+
+
+def check_spawned(name: object, work: object) -> None:
+    """Raise BadOption for what cannot be another process of the program."""
+    if not isinstance(name, str) or not inspect.iscoroutine(work):
+        for each in (name, work):
+            if inspect.iscoroutine(each):
+                each.close()
+        raise BadOption("spawn", f"expected a name and a coroutine, found {name!r:.80} and {work!r:.80}")
+
+
+def check_encoded(value: object) -> None:
+    """Raise BadOption for an expected value that is not in its stored form."""
+    if value is not None and not isinstance(value, str):
+        raise BadOption("expect", f"""expected the encoded value, such as "42" or '"paid"', found {value!r:.80}""")
+
+
+def check_repeatable(call: object) -> None:
+    """Raise BadOption for a coroutine given to `Simulation.again`, which makes a call several times."""
+    if inspect.iscoroutine(call):
+        call.close()
+        raise BadOption("again", "a coroutine can run only once: give a function, `lambda: task.enqueue(1)`")
+
+
+def name_of(function: object) -> str:
+    """The name of a function for a message."""
+    return getattr(function, "__name__", None) or repr(function)

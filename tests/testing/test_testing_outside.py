@@ -1,0 +1,72 @@
+"""Outside of its block a test has no storage of its own: it refuses, and runs no job of the app's real storage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import App, BadOption
+
+INSIDE = r"only inside the block: `async with app.testing\(\) as t:`, or `with app.sync.testing\(\) as t:`"
+ran: list[int] = []
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> App:
+    app = App(f"sqlite:///{tmp_path / 'real.db'}")
+
+    @app.task(name="work")
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    ran.clear()
+    return app
+
+
+async def test_nothing_runs_before_the_block_and_after_it(app: App) -> None:
+    work: Any = app.find_task("work")
+    async with app:
+        await work.enqueue(1)  # on the real storage
+        t = app.testing()
+        for call in (t.drain, t.finish, lambda: t.advance(1)):
+            with pytest.raises(BadOption, match=INSIDE):
+                await call()
+        for look in (t.assert_enqueued, t.assert_not_enqueued, t.enqueued):
+            with pytest.raises(BadOption, match=INSIDE):
+                look(work)
+    async with t:
+        await work.enqueue(2)
+        await t.drain()
+    with pytest.raises(BadOption, match=INSIDE):
+        await t.drain()
+    t.assert_enqueued(work, 2)  # in memory, the jobs of the test can still be read
+    with pytest.raises(BadOption, match="a test can be entered once"):
+        await t.__aenter__()
+    assert ran == [2]
+
+
+async def test_removed_jobs_are_not_taken_for_none(app: App, tmp_path: Path) -> None:
+    work: Any = app.find_task("work")
+    async with app.testing(storage=f"sqlite:///{tmp_path / 'given.db'}") as t:
+        await work.enqueue(1)
+    with pytest.raises(BadOption, match=INSIDE):
+        t.assert_not_enqueued(work)
+
+
+def test_synchronous_tests_too(app: App) -> None:
+    work: Any = app.find_task("work")
+    t = app.sync.testing()
+
+    def all_refused() -> None:
+        for call in (t.drain, t.finish, lambda: t.advance(1), lambda: t.call(app.jobs.list())):
+            with pytest.raises(BadOption, match=INSIDE):
+                call()
+
+    all_refused()
+    with t:
+        work.enqueue_sync(1)
+    all_refused()
+    t.assert_enqueued(work, 1)
+    assert not ran
