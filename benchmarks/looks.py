@@ -5,7 +5,7 @@
 The storage is filled if it is empty: with queued jobs, or with ended ones, of which one in a thousand failed; also 20
 running jobs, 200 scheduled and 3 schedules. Each look is made three times; the figures are those of the fastest: the
 time of the call, the CPU time of this process (SQLite reads in it), and that of the server with the process id PID and
-its children. The figures are in docs/benchmarks.md.
+its children. `bench dashboard` measures what viewers make of them.
 """
 
 from __future__ import annotations

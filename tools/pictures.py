@@ -15,11 +15,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, Route, async_playwright
 
 from tools import node
 from tools.browser import FLAGS, NoBrowser, browser
@@ -27,7 +28,9 @@ from tools.browser import FLAGS, NoBrowser, browser
 PICTURES: Final = node.ROOT / "docs/pictures"
 SIZE: Final = {"width": 1280, "height": 820}
 MOST: Final = 150_000  # bytes of a picture
-MINUTES: Final = 12.0  # the overview shows the last 15
+MINUTES: Final = 16.0  # the overview shows the last 15
+URL: Final = "sqlite:///shop.db"  # in the folder of the shop; the pages show it without the path of that folder
+PATIENCE: Final = 60.0  # s until a workflow has jobs in several states
 SEED: Final = 11
 SETTLED: Final = 2_000  # ms until charts and live figures are there
 THEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
@@ -44,9 +47,9 @@ sys.exit(run(["demo", "--dashboard", "--no-open", "--port", "0", "--url", sys.ar
 def running_shop() -> Iterator[str]:
     """A shop in a process and a folder of its own -> the address of its server."""
     with tempfile.TemporaryDirectory(prefix="treadle-pictures-") as folder:
-        url = f"sqlite:///{folder}/shop.db"
+        env = {**os.environ, "TREADLE_URL": URL}
         process = subprocess.Popen(
-            [sys.executable, "-c", SHOP, url], stderr=subprocess.PIPE, text=True, env={**os.environ, "TREADLE_URL": url}
+            [sys.executable, "-c", SHOP, URL], cwd=folder, stderr=subprocess.PIPE, text=True, env=env
         )
         assert process.stderr is not None
         try:
@@ -60,22 +63,36 @@ def running_shop() -> Iterator[str]:
             process.communicate()
 
 
-def answer(url: str, path: str) -> Any:
+def answer(url: str, path: str, body: object = None) -> Any:
     """The answer of the shop's API."""
-    with urllib.request.urlopen(f"{url}/v1/{path}") as found:
+    headers = {"Content-Type": "application/json"}
+    asked = urllib.request.Request(f"{url}/v1/{path}", None if body is None else json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(asked) as found:
         return json.load(found)
 
 
 def pages(url: str) -> dict[str, str]:
-    """The path of each picture's page: a job with several failed attempts, and the largest of the newest workflows."""
+    """The path of each picture's page: a job with several failed attempts, and a workflow that runs."""
     [job] = answer(url, "jobs?state=failed&task=shop.send_mail&limit=1")["jobs"]
-    workflow = max(answer(url, "workflows?limit=30")["workflows"], key=lambda each: each["jobs"])
     return {
         "overview": "",
         "job": f"jobs/{job['id']}",
-        "workflow": f"workflows/{workflow['id']}",
         "failures": "failures",
+        "workflow": f"workflows/{running_workflow(url)}",
     }
+
+
+def running_workflow(url: str) -> str:
+    """Start a workflow whose branches run for some seconds -> its id, once one branch has ended and another one runs.
+    Raises RuntimeError if it does not come to that."""
+    id = answer(url, "jobs", {"task": "shop.release", "args": ["the-loom"]})["id"]
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        states = [node["state"] for node in answer(url, f"workflows/{id}/graph")["nodes"]]
+        if len(states) > 4 and {"running", "succeeded", "waiting"} <= set(states):
+            return str(id)
+        time.sleep(0.2)
+    raise RuntimeError(f"the workflow {id} did not have running, ended and waiting jobs within {PATIENCE:g} s")
 
 
 async def take(url: str) -> None:
@@ -92,9 +109,8 @@ async def take(url: str) -> None:
         chromium = await playwright.chromium.launch(
             executable_path=str(made.program), args=list(FLAGS), env=env, chromium_sandbox=False
         )
-        found = pages(url)
         for theme in THEMES:
-            await _visit(chromium, url, found, theme)
+            await _visit(chromium, url, pages(url), theme)
         await chromium.close()
 
 
@@ -107,6 +123,7 @@ async def _visit(chromium: Browser, url: str, found: dict[str, str], theme: Lite
         reduced_motion="reduce",
     )
     page = await context.new_page()
+    await page.route("**/v1/me", _without_path)
     for name, path in found.items():
         await page.goto(f"{url}/dashboard/{path}")
         await _prepare(page, name)
@@ -116,6 +133,12 @@ async def _visit(chromium: Browser, url: str, found: dict[str, str], theme: Lite
             raise RuntimeError(f"{name}-{theme}.png has {len(data):,} bytes, and at most {MOST:,} belong into the docs")
         print(f"docs/pictures/{name}-{theme}.png: {len(data) / 1000:.0f} KB")
     await context.close()
+
+
+async def _without_path(route: Route) -> None:
+    """The caller and the server, whose storage is in a folder of this machine."""
+    found = await (await route.fetch()).json()
+    await route.fulfill(json={**found, "storage": URL})
 
 
 async def _prepare(page: Page, name: str) -> None:

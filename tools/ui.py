@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tools import node
 
@@ -32,7 +32,41 @@ NO_SOURCE: Final = {"node_modules", "dist", ".cache"}
 INSTALLED: Final = SOURCE / "node_modules/.treadle-lock"  # the hash of the lock whose packages are installed
 PAUSE: Final = 0.3  # s between looks at the sources with --watch
 ENTRY: Final = re.compile(r"app-[A-Z0-9]+\.(js|css)")
+IMPORT: Final = re.compile(r'(?:from|import)"\./([\w-]+\.js)"')  # a static one; `import("./x.js")` is not
+SCRIPT: Final = (
+    '    <script type="module"'  # the line of the page before which the other scripts of the first page are named
+)
 WORDS: Final = "python3 dev.py ui"
+
+
+class Bar(NamedTuple):
+    """The most that a browser may load, in bytes as they are sent. Tests and `dev.py bench dashboard` hold it."""
+
+    what: str
+    bytes: int
+    most: int
+
+
+def bars(folder: Path = STATIC) -> list[Bar]:
+    """What a reader waits for, and what the dashboard costs a slow line in all: 1.6 Mbit/s bring 40 KB in 0.2 s. The
+    other pages and the dialogs are read once the first page rests."""
+    assets = folder / "assets"
+    first = {*first_scripts(assets), *(path.name for path in assets.glob("app-*.css"))}
+    sizes = {path.stem: path.stat().st_size for path in assets.glob("*.gz")}
+    return [
+        Bar("first page: scripts and styles, gzipped", sum(sizes[name] for name in first), 40_000),
+        Bar("all pages: scripts and styles, gzipped", sum(sizes.values()), 75_000),
+    ]
+
+
+def first_scripts(assets: Path) -> list[str]:
+    """The names of the scripts of the first page: the entry, and what it imports before anything is shown."""
+    left, found = sorted(path.name for path in assets.glob("app-*.js")), list[str]()
+    while left:
+        found.append(left.pop(0))
+        imported = IMPORT.findall((assets / found[-1]).read_text())
+        left += [name for name in imported if name not in found and name not in left]
+    return found
 
 
 class Stale(Exception):
@@ -139,6 +173,8 @@ def build(into: Path) -> None:
     page = (SOURCE / "index.html").read_text()
     for suffix, name in entries.items():
         page = page.replace(f'"assets/app{suffix}"', f'"assets/{name}"')
+    for name in first_scripts(part / "assets")[1:]:  # so that all of them are read in one round trip
+        page = page.replace(SCRIPT, f'    <link rel="modulepreload" href="assets/{name}">\n{SCRIPT}')
     (part / "index.html").write_text(page)
     (part / "LICENSES").write_text("\n".join(licenses(json.loads((dist / "meta.json").read_text()))))
     stamp = {"sources": digest_of_sources(), "files": digests(part)}
@@ -190,8 +226,8 @@ def watch(words: list[str]) -> int:
 
 def sizes() -> str:
     """The compressed sizes of what a browser loads."""
-    found = [f"{path.stem} {len(path.read_bytes()) / 1000:.1f} KB" for path in sorted(STATIC.glob("assets/*.gz"))]
-    return f"built, gzipped: {', '.join(found)}"
+    found = [f"{each.what}: {each.bytes / 1000:.1f} of {each.most / 1000:g} KB" for each in bars()]
+    return f"built; {'; '.join(found)}"
 
 
 def main(words: list[str]) -> int:

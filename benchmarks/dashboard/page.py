@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import statistics
-from pathlib import Path
 from typing import Any
 
 from benchmarks.dashboard.figures import Figure
+from tools import ui
 from tools.browser import FLAGS, browser
 
-STATIC = Path(__file__).parents[2] / "src/treadle/dashboard/static/assets"
 TIMES = 5  # visits with a warm browser; the figures are medians
 PAINTED = """() => {
     const paint = performance.getEntriesByName("first-contentful-paint")[0];
@@ -21,15 +19,8 @@ PAINTED = """() => {
 
 
 def sizes() -> list[Figure]:
-    """Compressed sizes of all files of the build."""
-    total = {".js": 0, ".css": 0}
-    for path in STATIC.iterdir():
-        if path.suffix in total:
-            total[path.suffix] += len(gzip.compress(path.read_bytes(), 9))
-    return [
-        Figure("all scripts, gzipped", total[".js"] / 1000, "KB", 45),
-        Figure("all styles, gzipped", total[".css"] / 1000, "KB", 6),
-    ]
+    """What a browser loads, against the bars of the build."""
+    return [Figure(each.what, each.bytes / 1000, "KB", each.most / 1000) for each in ui.bars()]
 
 
 async def visits(url: str) -> list[Figure]:
@@ -45,9 +36,10 @@ async def visits(url: str) -> list[Figure]:
         found = [await _visit(chromium, url) for _ in range(TIMES + 1)][1:]
         await chromium.close()
     files = found[0]["files"]
-    first = sum(size for name, size in files if name.endswith(".js"))
+    first = ui.bars()[0]
+    loaded = sum(size for name, size in files if name.endswith((".js", ".css")))
     return [
-        Figure("scripts of the first page, gzipped", first / 1000, "KB", 25),
+        Figure("first page in a browser: scripts and styles", loaded / 1000, "KB", first.most / 1000),
         Figure("first contentful paint, warm browser", statistics.median(each["paint"] for each in found), "ms", 300),
         Figure("first live figures", statistics.median(each["live"] for each in found), "ms", 1_000),
         Figure("files of the first page", len(files), "files"),

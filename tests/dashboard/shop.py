@@ -25,12 +25,13 @@ class Shop:
     """One shop: a SQLite file, a server on a free port, and one worker for its five queues. The queue `letters` has no
     worker.
 
-    url   the address of the server
-    ids   the ids of some jobs by what they show
+    options  of its app
+    url      the address of the server
+    ids      the ids of some jobs by what they show
     """
 
-    def __init__(self, folder: Path, settings: Settings | None = None, *, works: bool = True) -> None:
-        self.app = shop_app(f"sqlite:///{folder}/shop.db?synchronous=normal", self)
+    def __init__(self, folder: Path, settings: Settings | None = None, *, works: bool = True, **options: Any) -> None:
+        self.app = shop_app(App(f"sqlite:///{folder}/shop.db?synchronous=normal", **options), self)
         self.settings = settings or Settings(app="shop.py:app")
         self.ids: dict[str, str] = {}
         self.released = asyncio.Event()  # ends the jobs that run meanwhile
@@ -122,9 +123,8 @@ class Shop:
         ids["failed"], ids["succeeded"], ids["workflow"] = broken[0].id, sent[0].id, orders[0].id
 
 
-def shop_app(url: str, shop: Shop) -> App:
-    """The tasks of the shop."""
-    app = App(url)
+def shop_app(app: App, shop: Shop) -> App:
+    """The app with the tasks of the shop."""
 
     @app.task(name="shop.send_mail", queue="mail", limits=["smtp"], retry=Retry(attempts=2, base=0.01))
     async def send_mail(to: str, order: int) -> str:

@@ -20,17 +20,17 @@ def test_the_build_belongs_to_the_sources() -> None:
     ui.check_hash()
 
 
-def test_the_first_page_loads_less_than_45_kb_of_scripts() -> None:
-    """The entry and what it imports at once, compressed; other pages and the dialogs follow when it rests."""
-    assets, found = ui.STATIC / "assets", set[str]()
-    left = [path.name for path in assets.glob("app-*.js")]
-    while left:
-        name = left.pop()
-        found.add(name)
-        imported = re.findall(r'(?:from|import)"\./([\w-]+\.js)"', (assets / name).read_text())
-        left += [each for each in imported if each not in found]
-    assert len(found) > 1
-    assert sum((assets / f"{name}.gz").stat().st_size for name in found) < 45_000
+@pytest.mark.parametrize("bar", ui.bars(), ids=lambda bar: bar.what.partition(":")[0])
+def test_a_browser_loads_no_more_than_the_bars_allow(bar: ui.Bar) -> None:
+    assert 10_000 < bar.bytes <= bar.most
+
+
+def test_the_page_names_all_scripts_of_the_first_page() -> None:
+    """Otherwise a browser finds those that the entry imports only after a round trip."""
+    entry, *others = ui.first_scripts(ui.STATIC / "assets")
+    assert others
+    named = re.findall(r'(?:href|src)="assets/([\w-]+\.js)"', (ui.STATIC / "index.html").read_text())
+    assert sorted(named) == sorted([entry, *others])
 
 
 @pytest.fixture

@@ -5,6 +5,11 @@ export interface Acted {
   warning: string;
 }
 
+export interface Again {
+  options: JobOptions;
+  without: string[];
+}
+
 export interface Arrow {
   from: string;
   to: string;
@@ -211,6 +216,33 @@ export interface JobHistory {
   children_capped: boolean;
 }
 
+export interface JobOptions {
+  queue: string;
+  priority: number;
+  delay: number;
+  run_at: number;
+  deadline: number;
+  expires: number;
+  timeout: number | null;
+  retry: RetryAsked;
+  lease: number;
+  max_lost: number;
+  key: string | KeyAsked;
+  lane: string;
+  limits: string[];
+  cost: number;
+  aging: number;
+  keep: number;
+  keep_failed: number;
+  after: string[];
+  when: WhenAsked;
+  wait_timeout: number;
+  pass_result: boolean;
+  labels: string[] | { [name: string]: string };
+  headers: { [name: string]: string };
+  id: string;
+}
+
 export interface JobView {
   id: string;
   task: string;
@@ -248,6 +280,8 @@ export interface JobView {
   function_done: boolean;
   queue_position: number | null;
   limits: string[];
+  withheld: { [name: string]: "encrypted" | "hidden" | "offloaded" | "shape" | "typed" | "unreadable" };
+  again: Again;
   warning: string;
 }
 

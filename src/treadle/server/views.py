@@ -7,10 +7,11 @@ codec.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from treadle.admin import stored_values
 from treadle.core import ids
@@ -21,6 +22,8 @@ from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
+from treadle.server.same_again import Again, again
+from treadle.server.shown_payloads import Payload, Why, arguments, headers, hides, plain
 from treadle.storage.queries import ready_kind
 from treadle.tasks.json_options import JobOptions, Name, options_of
 
@@ -60,12 +63,6 @@ class JobsAsked(Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs to enqueue together: all of them, or none."""
 
     jobs: Annotated[list[JobAsked], Meta(max_length=10_000)]
-
-
-ENCODE: Final = msgspec.json.Encoder(enc_hook=repr).encode  # dates as text, bytes as base64, anything else as its repr
-
-_any = msgspec.json.Decoder(Raw).decode
-_envelope = msgspec.json.Decoder(CallAsked).decode
 
 
 def spec_of(core: AppCore, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
@@ -145,6 +142,11 @@ class JobView(Struct, frozen=True, kw_only=True):
     queue_position  the instant that orders it in its queue; null: it is not queued
     limits          the limits that it names
     expires_at      when its row may be deleted
+    withheld        the payloads that are not shown as they are stored, and why: hidden (a secret is replaced by `***`),
+                    shape (the token has no right to payloads), offloaded (the blob store did not return the text),
+                    encrypted (its key is not known here), unreadable, typed (a value of a type that JSON lacks, such as
+                    a date, is shown as text)
+    again    in the answer to a request for one job: how to enqueue an equal job
     warning  in the answer to a request that enqueues: a name in the request that seems to be mistyped
     """
 
@@ -184,14 +186,28 @@ class JobView(Struct, frozen=True, kw_only=True):
     function_done: bool
     queue_position: float | None
     limits: tuple[str, ...]
+    withheld: dict[Payload, Why] = {}
+    again: Again | UnsetType = UNSET
     warning: str | UnsetType = UNSET
+
+
+def view_of_one(row: Record, redaction: Redaction) -> JobView:
+    """As `view`, with what a request needs that enqueues an equal job."""
+    return replace(view(row, redaction), again=again(row, *headers(redaction.row(row), redaction)))
 
 
 def view(row: Record, redaction: Redaction) -> JobView:
     """The row as answers show it to a caller with this redaction."""
-    row = redaction.row(row)
+    stored, row = row, redaction.row(row)
     job = row.job
-    args, kwargs = _arguments(job.payload, redaction)
+    args, kwargs, why_args = arguments(job.payload, redaction)
+    result, why_result = plain(row.result, redaction)
+    shown_headers, why_headers = headers(row, redaction)
+    if hides(stored.job.payload, job.payload):
+        why_args = "hidden"
+    if hides(stored.result, row.result):
+        why_result = "hidden"
+    found: dict[Payload, Why | None] = {"arguments": why_args, "result": why_result, "headers": why_headers}
     progress, note = stored_values.progress(row.note)
     return JobView(
         id=job.id,
@@ -205,7 +221,7 @@ def view(row: Record, redaction: Redaction) -> JobView:
         version=row.version,
         attempt=row.attempt,
         lost=row.lost,
-        result=_plain(row.result, redaction),
+        result=result,
         error=redaction.error(row.error),
         reason=row.reason,
         progress=progress,
@@ -213,7 +229,7 @@ def view(row: Record, redaction: Redaction) -> JobView:
         key=None if job.key is None else job.key.partition(" ")[2],
         lane=job.lane,
         labels=job.labels,
-        headers=redaction.headers(job.headers),
+        headers=shown_headers,
         after=row.after,
         pending=row.pending,
         workflow=job.root or job.id,
@@ -230,38 +246,8 @@ def view(row: Record, redaction: Redaction) -> JobView:
         function_done=row.function_done,
         queue_position=row.queue_position,
         limits=tuple(name for name, _ in job.limits),
+        withheld={name: why for name, why in found.items() if why is not None},
     )
-
-
-def _arguments(payload: str, redaction: Redaction) -> tuple[Any, Any]:
-    try:
-        if len(payload) > SMALL and not has_mark(payload):  # not decoded
-            found = _large(payload)
-            return redaction.args(found.args or Raw(b"[]")), redaction.kwargs(found.kwargs or Raw(b"{}"))
-        args, kwargs = stored_values.arguments(payload)
-        return [redaction.json(Raw(ENCODE(each))) for each in args], redaction.kwargs(
-            {stored_values.utf8(name): Raw(ENCODE(each)) for name, each in kwargs.items()}
-        )
-    except Exception:  # as in stored_values: constructors and `__repr__` of users may raise anything
-        return [redaction.stored(stored_values.utf8(payload))], {}
-
-
-def _large(payload: str) -> CallAsked:
-    """Raises ValueError if the text has no arguments."""
-    if not payload.startswith("["):
-        return _envelope(payload)
-    return CallAsked(_any(payload))
-
-
-def _plain(text: str | None, redaction: Redaction) -> Any:
-    if text is None:
-        return None
-    try:
-        if len(text) > SMALL and not has_mark(text):
-            return redaction.json(_any(text))
-        return redaction.json(Raw(ENCODE(stored_values.value(text))))
-    except Exception:  # as in `_arguments`
-        return redaction.stored(stored_values.utf8(text))
 
 
 class PageView(Struct, frozen=True):

@@ -7,6 +7,7 @@ import { access, epoch } from "./session";
 import { refresh } from "./settings";
 
 const KEPT = 40; // answers
+const SHARE = 50; // a read is repeated after at least 50 times as long as it took: 2 % of the time of one core
 const answers = new Map<string, unknown>();
 
 export interface Load<T> {
@@ -32,15 +33,16 @@ function keep(path: string, answer: unknown): void {
   if (answers.size > KEPT) answers.delete(answers.keys().next().value!);
 }
 
-/** Seconds until the next look: `every` while the page is live, never faster than the reader asked. */
-function pace(every: number): number {
+/** Seconds until the next look: `every` while the page is live, never faster than the reader asked, and never more than
+ * 2 % of the time: the last look took `took` seconds. */
+function pace(every: number, took: number): number {
   if (!every || refresh.value === "off") return 0;
-  return refresh.value === "live" ? every : Math.max(every, Number(refresh.value));
+  return Math.max(every, SHARE * took, refresh.value === "live" ? 0 : Number(refresh.value));
 }
 
 /**
  * path   relative to /v1; null: nothing to read
- * every  s between two reads while the page is visible and not paused; 0: once
+ * every  s between two reads while the page is visible and not paused, more if the answers are slow; 0: once
  *
  * A change of the query keeps the old data until the new arrives; a change of the path before "?" does not.
  */
@@ -62,8 +64,9 @@ export function useLoad<T>(path: string | null, every = 0): Load<T> {
     if (path === null) return undefined;
     let timer: ReturnType<typeof setTimeout> | undefined;
     let over = false;
+    let took = 0; // s
     const again = (): void => {
-      const wait = pace(every);
+      const wait = pace(every, took);
       if (!over && wait) timer = setTimeout(look, wait * 1000);
     };
     const look = (): void => {
@@ -73,6 +76,7 @@ export function useLoad<T>(path: string | null, every = 0): Load<T> {
     const read = async (): Promise<void> => {
       stop.current?.abort();
       const own = (stop.current = new AbortController());
+      const began = performance.now();
       try {
         const data = await get<T>(path, own.signal);
         keep(path, data);
@@ -88,6 +92,7 @@ export function useLoad<T>(path: string | null, every = 0): Load<T> {
           busy: false,
         };
       }
+      took = (performance.now() - began) / 1000;
       again();
     };
     void read();

@@ -17,14 +17,14 @@ import { go, href, route, setQuery } from "../lib/route";
 import { canEnqueue, canOperate, epoch } from "../lib/session";
 import { rows } from "../lib/settings";
 import { isFinal, statusOf, STATUSES } from "../lib/status";
-import { askCancel, retryJob, runJobNow } from "../parts/acts";
+import { retryJob, runJobNow } from "../parts/acts";
 import { firstJob } from "../parts/firstJob";
 import { FILTERS, JobFilter } from "../parts/JobFilter";
 import { JobTable, type View } from "../parts/JobTable";
-import { askBulk, openEnqueue } from "../parts/open";
+import { askBulk, askCancel, openEnqueue } from "../parts/open";
 import { PageHead } from "../shell/PageHead";
 
-const LOOK = 10; // s between two looks for newer jobs
+const LOOK = 10; // s between two looks for newer jobs; a search by text is a look at many rows, and is not repeated
 const SORTED = 60; // s if a SQLite file must sort 10,000 ended jobs for the page: 0.03 s
 
 /** The order in which each status is read at a bounded cost. */
@@ -61,7 +61,7 @@ export function Jobs(): JSX.Element {
   };
   const path = withQuery("jobs", params);
   const isSorted = params["order"] === "ended" && view !== "failed" && view !== "cancelled";
-  const load = useLoad<Page>(path, query.get("cursor") ? 0 : isSorted ? SORTED : LOOK);
+  const load = useLoad<Page>(path, query.get("cursor") || filter.q ? 0 : isSorted ? SORTED : LOOK);
   const selection = useSelection();
   useEffect(selection.clear, [path]);
   return (
@@ -85,6 +85,14 @@ export function Jobs(): JSX.Element {
           )}
         </Loaded>
       </section>
+      {filter.q && load.data && (
+        <p class="row small quiet">
+          A search by text is not repeated by itself.
+          <Button slim kind="plain" onClick={load.reload}>
+            Search again
+          </Button>
+        </p>
+      )}
     </>
   );
 }

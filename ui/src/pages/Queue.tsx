@@ -16,11 +16,12 @@ import { overview } from "../lib/live";
 import { href } from "../lib/route";
 import { canEnqueue, canOperate, servesAll } from "../lib/session";
 import { pauseQueue } from "../parts/acts";
-import { LimitTable } from "../parts/LimitTable";
+import { LimitTable, limitsOf } from "../parts/LimitTable";
 import { MetricCharts, SpanChoice } from "../parts/MetricCharts";
 import { isCapped, QueueState } from "../parts/QueueTable";
 import { WorkerRows } from "../parts/WorkerRows";
 import { editLimit, openEnqueue } from "../parts/open";
+import { workerFor } from "../parts/terminal";
 import { PageHead } from "../shell/PageHead";
 
 const HEAD = 25; // jobs of the head of the queue
@@ -29,8 +30,7 @@ const LOOK = 5; // s between two looks at it
 export function Queue({ name }: { name: string }): JSX.Element {
   const look = overview.value;
   const found = look?.queues.find((each) => each.name === name);
-  const limits =
-    look?.limits.filter((each) => each.key === `queue:${name}` || each.rule.name === `queue:${name}`) ?? [];
+  const limits = limitsOf(name, look?.limits ?? []);
   const workers = look?.workers.filter((each) => each.queues.includes(name)) ?? [];
   useListKeys();
   return (
@@ -73,7 +73,7 @@ export function Queue({ name }: { name: string }): JSX.Element {
         {workers.length ? (
           <WorkerRows workers={workers} />
         ) : (
-          <Empty title="No worker serves this queue" code={`treadle worker your_module:app --queues ${name}`}>
+          <Empty title="No worker serves this queue" code={workerFor(name)}>
             Jobs stay queued until a worker serves it.
           </Empty>
         )}

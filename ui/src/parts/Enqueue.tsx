@@ -12,8 +12,8 @@ import { part, send } from "../lib/http";
 import { useLoad } from "../lib/load";
 import { overview } from "../lib/live";
 import { go } from "../lib/route";
-import { me } from "../lib/session";
 import { refreshAll } from "./acts";
+import { copyWords } from "./withheld";
 import { inputsOf, parseJson, textOf, valueOf, type Input } from "./schema";
 
 interface Options {
@@ -26,6 +26,8 @@ interface Options {
 }
 
 type Texts = Record<string, string>;
+
+const STARS = "***"; // what the server shows in place of a secret
 
 function optionsOf(job: Job | undefined): Options {
   return {
@@ -53,8 +55,16 @@ function optionsBody(options: Options): Record<string, Json> {
   return body;
 }
 
-function hidesValues(job: Job | undefined): boolean {
-  return job !== undefined && (!me.value?.payloads || JSON.stringify([job.args, job.kwargs]).includes('"***"'));
+/** The options of an equal job, with those of the form in place of its own. */
+function optionsLike(job: Job, given: Record<string, Json>): Record<string, unknown> {
+  const { queue: _, lane: __, ...rest } = job.again?.options ?? {};
+  return { ...rest, labels: [], ...given };
+}
+
+/** Throws an Error if the value still has the stars that the server shows in place of a secret. */
+function withoutStars<T>(value: T): T {
+  if (JSON.stringify(value)?.includes(STARS)) throw new Error(`Replace ${STARS}: the server hides this value.`);
+  return value;
 }
 
 /** The texts of the form for a job's arguments. Those by position are the first parameters. */
@@ -79,6 +89,7 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
   const options = useSignal(optionsOf(job));
   const wrong = useSignal<Texts>({});
   const busy = useSignal(false);
+  const hidden = job?.withheld.arguments === "hidden";
   const fit = inputs && filled(inputs, job?.task === name.value ? job : undefined);
   useEffect(() => {
     texts.value = fit ?? {};
@@ -86,7 +97,7 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
   }, [known?.name]);
   const form = fit && !asJson.value ? inputs : null;
 
-  const body = (): Record<string, Json> | null => {
+  const body = (): Record<string, unknown> | null => {
     const found: Texts = {};
     const kwargs: Record<string, Json> = {};
     const checked = <T,>(where: string, act: () => T): T | undefined => {
@@ -97,19 +108,22 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
         return undefined;
       }
     };
+    const own = <T,>(value: T): T => (hidden ? withoutStars(value) : value);
     for (const input of form ?? []) {
-      const value = checked(input.name, () => valueOf(input, texts.value[input.name] ?? ""));
+      const value = checked(input.name, () => own(valueOf(input, texts.value[input.name] ?? "")));
       if (value !== undefined) kwargs[input.name] = value;
     }
     const call = form
       ? { kwargs }
       : {
-          args: checked(" args", () => parseJson(json.value.args || "[]")) ?? [],
-          kwargs: checked(" kwargs", () => parseJson(json.value.kwargs || "{}")) ?? {},
+          args: checked(" args", () => own(parseJson(json.value.args || "[]"))) ?? [],
+          kwargs: checked(" kwargs", () => own(parseJson(json.value.kwargs || "{}"))) ?? {},
         };
     const more = checked(" options", () => optionsBody(options.value));
     wrong.value = found;
-    return Object.keys(found).length ? null : { task: name.value.trim(), ...call, ...more };
+    if (Object.keys(found).length) return null;
+    const same = job && job.task === name.value.trim();
+    return { task: name.value.trim(), ...call, ...(same ? optionsLike(job, more!) : more) };
   };
   const submit = async (): Promise<void> => {
     const sent = body();
@@ -142,9 +156,15 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
         </>
       }
     >
-      {hidesValues(job) && (
+      {hidden && (
         <Note tone="warn" sign="warning">
-          The server hides some values of this job (***). Replace each of them, or the new job gets the stars.
+          The server hides some values of this job. Replace each {STARS}: the form does not send it.
+        </Note>
+      )}
+      {job?.withheld.arguments === "typed" && (
+        <Note tone="warn" sign="warning">
+          Some values have types that JSON lacks, such as dates. The new job gets them as they are shown here; a task
+          with type hints converts them.
         </Note>
       )}
       <TextField
@@ -201,6 +221,11 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
             onInput={(kwargs) => (json.value = { ...json.value, kwargs })}
           />
         </>
+      )}
+      {job && job.task === name.value.trim() && (
+        <p class="small quiet" data-testid="copied">
+          {copyWords(job).join(" ")}
+        </p>
       )}
       <More
         options={options.value}

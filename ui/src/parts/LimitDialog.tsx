@@ -37,31 +37,28 @@ function textsOf(use: LimitUse | undefined, name: string): Texts {
   };
 }
 
-function whole(text: string): number | null {
-  const value = Number(text);
-  if (!text.trim()) return null;
-  if (!Number.isInteger(value) || value < 0) throw new Error(`Expected a whole number, found ${text}.`);
-  return value;
-}
+/** What is wrong with the text of a field, in words for the reader. */
+type Wrong = Partial<Record<keyof Texts, string>>;
 
-/** The body of `PUT /v1/limits/NAME`. Throws an Error with words for the reader. */
-function bodyOf(texts: Texts): Record<string, unknown> {
-  const slots = whole(texts.slots);
-  const rate = whole(texts.rate);
-  const most = ofQueue(texts) ? whole(texts.most) : null;
-  if (slots === null && rate === null && most === null) throw new Error("Give at least one number.");
-  const per = Number(texts.per || 1);
-  if (!(per > 0)) throw new Error("The period must be longer than 0 s.");
-  return {
-    slots,
-    rate,
-    per,
-    how: texts.how,
-    burst: texts.how === "bucket" ? whole(texts.burst) : null,
-    hold: texts.hold,
-    max_waiting: most,
-    when_full: most === null ? "refuse" : texts.full,
+/** The body of `PUT /v1/limits/NAME`, and what is wrong with it, by field. */
+function bodyOf(texts: Texts): [body: Record<string, unknown>, wrong: Wrong] {
+  const wrong: Wrong = {};
+  const whole = (field: "slots" | "rate" | "burst" | "most"): number | null => {
+    const value = Number(texts[field]);
+    if (!texts[field].trim()) return null;
+    if (!Number.isInteger(value) || value < 0) wrong[field] = `Expected a whole number, found ${texts[field]}.`;
+    return value;
   };
+  const slots = whole("slots");
+  const rate = whole("rate");
+  const most = ofQueue(texts) ? whole("most") : null;
+  const burst = texts.how === "bucket" ? whole("burst") : null;
+  const per = Number(texts.per || 1);
+  if (!(per > 0)) wrong.per = "Expected more than 0 s.";
+  if (slots === null && rate === null && most === null)
+    wrong.slots = `Give slots, starts${ofQueue(texts) ? " or waiting jobs" : " or both"}.`;
+  const rule = { slots, rate, per, how: texts.how, burst, hold: texts.hold };
+  return [{ ...rule, max_waiting: most, when_full: most === null ? "refuse" : texts.full }, wrong];
 }
 
 /** Whether the rule is that of a queue, the only one with a bound. */
@@ -71,19 +68,15 @@ function ofQueue({ name }: Texts): boolean {
 
 export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: string }): JSX.Element {
   const texts = useSignal(textsOf(use, name));
-  const wrong = useSignal<string | null>(null);
+  const wrong = useSignal<Wrong>({});
   const fixed = use !== undefined || name !== "";
   const set = (change: Partial<Texts>): void => {
     texts.value = { ...texts.value, ...change };
   };
   const submit = async (): Promise<void> => {
-    let body: Record<string, unknown>;
-    try {
-      body = bodyOf(texts.value);
-    } catch (error) {
-      wrong.value = error instanceof Error ? error.message : String(error);
-      return;
-    }
+    const [body, found] = bodyOf(texts.value);
+    wrong.value = found;
+    if (Object.keys(found).length) return;
     try {
       const answer = await send<{ warning?: string } | null>("PUT", `limits/${part(texts.value.name.trim())}`, body);
       toast(`Limit ${texts.value.name} set. ${answer?.warning ?? ""}`.trim(), {
@@ -127,7 +120,7 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
           value={value.slots}
           onInput={(slots) => set({ slots })}
           hint="Jobs that may run at once, in each partition."
-          wrong={wrong.value}
+          wrong={wrong.value.slots}
         />
         <SelectField
           label="A slot is free when"
@@ -147,8 +140,16 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
           value={value.rate}
           onInput={(rate) => set({ rate })}
           hint="Jobs that may start in each period."
+          wrong={wrong.value.rate}
         />
-        <TextField label="Period" type="number" value={value.per} onInput={(per) => set({ per })} hint="Seconds." />
+        <TextField
+          label="Period"
+          type="number"
+          value={value.per}
+          onInput={(per) => set({ per })}
+          hint="Seconds."
+          wrong={wrong.value.per}
+        />
       </div>
       <div class="pair">
         <SelectField
@@ -168,6 +169,7 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
             value={value.burst}
             onInput={(burst) => set({ burst })}
             hint="Starts that a full bucket allows at once."
+            wrong={wrong.value.burst}
           />
         )}
       </div>
@@ -180,6 +182,7 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
             value={value.most}
             onInput={(most) => set({ most })}
             hint="Jobs that may wait to be started."
+            wrong={wrong.value.most}
           />
           <SelectField
             label="When the queue is full"

@@ -5,9 +5,10 @@ import { Button } from "../design/Button";
 import { Bar } from "../design/Chart";
 import { Num, Table } from "../design/Table";
 import { brief, count, duration, plural } from "../lib/format";
+import { overview } from "../lib/live";
 import { canOperate, servesAll } from "../lib/session";
-import { askRemoveLimit, pauseLimit, pauseQueue } from "./acts";
-import { editLimit } from "./open";
+import { pauseLimit, pauseQueue } from "./acts";
+import { askRemoveLimit, editLimit } from "./open";
 
 const PER: Record<number, string> = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
 
@@ -32,6 +33,23 @@ export function ownRule(use: LimitUse): Rule {
 
 export function isPaused(use: LimitUse): boolean {
   return use.pauses.length > 0 || use.rule.slots === 0;
+}
+
+/** Whether the queue of this rule has as many waiting jobs as the rule allows; of the rule for all queues, any queue. */
+function isFullQueue({ key }: LimitUse): boolean {
+  const { queues = [], limits = [] } = overview.value ?? {};
+  const own = new Set(limits.filter((each) => each.key === ownRule(each).name).map((each) => each.key));
+  return queues.some((each) => {
+    const of = `queue:${each.name}`;
+    return (key === of || (key === "queue" && !own.has(of))) && each.full;
+  });
+}
+
+/** The limits that a queue obeys: its own, otherwise that of all queues, with its use by this queue. */
+export function limitsOf(queue: string, limits: readonly LimitUse[]): readonly LimitUse[] {
+  const found = limits.filter((each) => each.key === `queue:${queue}`);
+  if (found.some((each) => ownRule(each).name === each.key)) return found;
+  return [...limits.filter((each) => each.key === "queue"), ...found];
 }
 
 export function LimitTable({ limits }: { limits: readonly LimitUse[] }): JSX.Element {
@@ -74,6 +92,7 @@ function State({ use }: { use: LimitUse }): JSX.Element {
     );
   }
   const { slots } = use.rule;
+  if (isFullQueue(use)) return <Badge of="blocked">full</Badge>;
   if (use.blocked || (slots !== null && use.used >= slots)) return <Badge of="blocked">full</Badge>;
   return <Badge of="ok">open</Badge>;
 }

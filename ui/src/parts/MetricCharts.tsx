@@ -44,12 +44,15 @@ export function SpanChoice(): JSX.Element {
   );
 }
 
-/** Counts as rates. The last bucket is not over yet: it counts for its time so far, or not at all if that is short. */
+/** Counts as rates. The last bucket is not over yet: it counts for its time so far, or not at all if that is short. What
+ * happened before the first figure is unknown: a gap, as in the charts of times, not 0. */
 function perSecond(values: readonly (number | null)[], found: Metrics | null): (number | null)[] {
   if (!found) return [];
   return values.map((each, n) => {
-    const lasted = Math.min(found.step, found.to - (found.at[n] ?? 0));
-    return each === null || lasted < SHORT ? null : each / lasted;
+    const begin = found.at[n] ?? 0;
+    const lasted = Math.min(found.step, found.to - begin);
+    const isKnown = found.since !== null && begin + found.step > found.since;
+    return each === null || lasted < SHORT || !isKnown ? null : each / lasted;
   });
 }
 

@@ -7,11 +7,16 @@ import type { Target } from "./Bulk";
 const dialogs = () => import("../dialogs");
 
 const Bulk = lazy(() => dialogs().then((found) => found.Bulk));
+const CancelJob = lazy(() => dialogs().then((found) => found.CancelJob));
+const DeleteJob = lazy(() => dialogs().then((found) => found.DeleteJob));
+const DeleteSchedule = lazy(() => dialogs().then((found) => found.DeleteSchedule));
 const Enqueue = lazy(() => dialogs().then((found) => found.Enqueue));
 const Help = lazy(() => dialogs().then((found) => found.Help));
 const LimitDialog = lazy(() => dialogs().then((found) => found.LimitDialog));
 const Palette = lazy(() => dialogs().then((found) => found.Palette));
+const RemoveLimit = lazy(() => dialogs().then((found) => found.RemoveLimit));
 const ScheduleDialog = lazy(() => dialogs().then((found) => found.ScheduleDialog));
+const SendSignal = lazy(() => dialogs().then((found) => found.SendSignal));
 const Settings = lazy(() => dialogs().then((found) => found.Settings));
 
 export function openEnqueue(of: { job?: Job; task?: string } = {}): void {
@@ -42,4 +47,24 @@ export function editLimit(use?: LimitUse, name = ""): void {
 
 export function editSchedule(of?: Schedule): void {
   openDialog(<ScheduleDialog of={of} />);
+}
+
+export function askCancel(job: Job): void {
+  openDialog(<CancelJob job={job} />);
+}
+
+export function askDelete(job: Job, after?: () => void): void {
+  openDialog(<DeleteJob job={job} after={after} />);
+}
+
+export function askRemoveLimit(name: string): void {
+  openDialog(<RemoveLimit name={name} />);
+}
+
+export function askDeleteSchedule(name: string, after?: () => void): void {
+  openDialog(<DeleteSchedule name={name} after={after} />);
+}
+
+export function askSignal(job: Job, name = ""): void {
+  openDialog(<SendSignal job={job} name={name} />);
 }

@@ -99,8 +99,10 @@ class Live:
             yield shop.checkout.job(number, chance.randrange(10, 1_000))
         if number % 25 == 0:
             yield shop.fulfil.job(number, shop.COUNTER if number % 100 == 0 else chance.randrange(2, 7))
-        if number % 40 == 0:
+        if number % 50 == 0:
             yield shop.encode.job(f"film-{number}.mov", chance.randrange(shop.TENANTS))
+        if number % 450 == 0:
+            yield shop.release.job(f"film-{number}")
 
 
 def _for_terminal(record: logging.LogRecord) -> bool:

@@ -17,6 +17,7 @@ from treadle import App, Limit, Retry, current, gather
 QUEUES: Final = {"mail": 3, "orders": 3, "images": 2, "reports": 1, "video": 1}  # with weights, of the demo's workers
 CUSTOMERS: Final = ("ada", "grace", "edsger", "barbara", "donald", "radia")
 TENANTS: Final = 3
+SIZES: Final = ("small", "medium", "large")  # of a film, one for each tenant
 COUNTER: Final = 40  # items of a large order, enough for the graph to fold them
 
 app = App()
@@ -105,6 +106,21 @@ async def encode(file: str, tenant: int) -> str:
         await current().progress(part / 20, f"part {part} of 20 of {file}")
         await asyncio.sleep(chance.uniform(0.3, 1.5))
     return file.replace(".mov", ".mp4")
+
+
+@app.task(name="shop.publish", queue="orders")
+async def publish(parts: Sequence[Any], film: str) -> str:
+    """Put all versions of a film and its picture on the page of the shop."""
+    await asyncio.sleep(0.4)
+    return f"{film}: {len(parts)} files"
+
+
+@app.task(name="shop.release", queue="orders")
+async def release(film: str) -> Any:
+    """Encode a film in several sizes and make its picture, all at once; then publish it and tell a customer."""
+    versions = [encode.job(f"{film}-{size}.mov", tenant) for tenant, size in enumerate(SIZES)]
+    published = gather([*versions, thumbnail.job(f"/img/{film}.png")]).into(publish, film=film)
+    return published.then(send_mail.job(f"{chance.choice(CUSTOMERS)}@example.org", 1))
 
 
 @app.every(15, name="stock", catch_up="skip")

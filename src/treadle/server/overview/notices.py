@@ -86,7 +86,7 @@ def _queues(facts: Facts) -> Iterator[Notice]:
             yield Notice(
                 level="warning",
                 text=f"No worker serves queue {queue.name!r}, which has {jobs}{near(queue.name, served) or '.'}",
-                advice=f"Start one: treadle worker module:app --queues {shlex.quote(queue.name)}",
+                advice=f"Start one: `treadle worker module:app --queues {shlex.quote(queue.name)}`.",
                 href=href,
             )
 

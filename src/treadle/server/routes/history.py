@@ -11,7 +11,7 @@ from treadle.admin.audit import is_id
 from treadle.core.payload_redaction import Redaction
 from treadle.errors import UnknownJob
 from treadle.server.operation import Call, Operation
-from treadle.server.views import ENCODE
+from treadle.server.shown_payloads import ENCODE
 from treadle.storage import messages
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from treadle.server.views import (
     check_call,
     spec_of,
     view,
+    view_of_one,
 )
 from treadle.storage import messages
 from treadle.storage.capabilities import whole_row
@@ -276,12 +277,15 @@ class JobRoutes:
         return PageView(found, page.cursor, page.total, page.scanned, page.scanned_to, said.text)
 
     async def get(self, call: Call[None, messages.Nothing]) -> JobView:
-        return view(await self._whole(await self._row(call)), call.redaction)
+        return view_of_one(await self._whole(await self._row(call)), call.redaction)
 
-    async def _whole(self, row: Record) -> Record:
-        """The row with its large texts; while the blob store is away, with the sizes of these texts."""
+    async def _whole(self, row: Record, before: tuple[Record, Record] | None = None) -> Record:
+        """The row with its large texts; while the blob store is away, with the sizes of these texts. `before`: the row
+        at an earlier moment, and its whole. Arguments do not change, so they are not read again."""
+        if before is not None and before[0].job == row.job:
+            row = replace(row, job=before[1].job)
         try:
-            return await whole_row(self._core.storage, row)
+            return await whole_row(self._core.storage, row, "payload", "result")
         except StorageError:
             return row
 
@@ -305,7 +309,7 @@ class JobRoutes:
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
         async for found in self._follow(row, until):
             row = found
-        return view(await self._whole(row), call.redaction)
+        return view_of_one(await self._whole(row), call.redaction)
 
     async def events(self, call: Call[None, messages.Nothing]) -> EventStream:
         """Stream an event at once, at each change, and at the end of the job, which closes the stream."""
@@ -313,6 +317,7 @@ class JobRoutes:
 
         async def stream() -> AsyncGenerator[bytes, None]:
             last: tuple[Any, ...] | None = None
+            before: tuple[Record, Record] | None = None
             async for found in self._follow(row, None):
                 if call.token.ended(wall()):
                     return
@@ -321,8 +326,10 @@ class JobRoutes:
                     yield b": still here\n\n"
                     continue
                 last = mark
-                name = "ended" if found.state.final else "changed"
-                yield b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(view(found, call.redaction)))
+                whole = await self._whole(found, before)
+                before = found, whole
+                shown = msgspec.json.encode(view_of_one(whole, call.redaction))
+                yield b"event: %s\ndata: %s\n\n" % (b"ended" if found.state.final else b"changed", shown)
 
         return EventStream(stream())
 

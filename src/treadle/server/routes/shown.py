@@ -12,7 +12,7 @@ from treadle.admin.job_search import Hide
 from treadle.core.payload_redaction import Redaction
 from treadle.server.errors import Refused
 from treadle.server.operation import Call
-from treadle.server.views import ENCODE
+from treadle.server.shown_payloads import ENCODE
 
 
 def hidden_by(redaction: Redaction) -> Hide:

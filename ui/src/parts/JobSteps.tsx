@@ -1,0 +1,98 @@
+/** What a job has stored on its way: steps, sleeps, signals, and the jobs that it has created. */
+import type { JSX } from "preact";
+import type { History, Job as Row } from "../api";
+import { Badge, Time } from "../design/Badge";
+import { Button } from "../design/Button";
+import { Bar } from "../design/Chart";
+import { Json } from "../design/Json";
+import { Panel } from "../design/Table";
+import { plural } from "../lib/format";
+import { href } from "../lib/route";
+import { canOperate } from "../lib/session";
+import { isFinal } from "../lib/status";
+import { askSignal } from "./open";
+
+/** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved". */
+function plain(name: string): string {
+  return name.replace(/^(sleep|wait):/, "");
+}
+
+export function Steps({ job, history }: { job: Row; history: History }): JSX.Element | null {
+  const { signals } = history;
+  const names = new Set(signals.map((each) => each.name));
+  const steps = history.steps.filter((each) => each.kind !== "signal" || !names.has(plain(each.name)));
+  if (!steps.length && !signals.length) return null;
+  return (
+    <Panel title="Steps and signals">
+      <ul class="steps">
+        {steps.map((step) => (
+          <li key={`${step.kind} ${step.name}`}>
+            <Badge of={step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : "running"}>{step.kind}</Badge>
+            <b class="any">{plain(step.name)}</b>
+            {step.until !== null && !step.done && (
+              <span class="quiet">
+                until <Time at={step.until} exact />
+              </span>
+            )}
+            {step.done && step.kind !== "sleep" && <Json value={step.value} />}
+          </li>
+        ))}
+        {signals.map((signal) => (
+          <li key={`signal ${signal.name}`}>
+            <Badge of={signal.given ? "succeeded" : "waiting"}>signal</Badge>
+            <b class="any">{signal.name}</b>
+            <span class="quiet">{signal.given ? <Time at={signal.at} /> : "awaited"}</span>
+            {!signal.given && canOperate.value && !isFinal(job.state) && (
+              <Button slim onClick={() => askSignal(job, signal.name)}>
+                Send…
+              </Button>
+            )}
+            {signal.given && <Json value={signal.value} />}
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
+
+export function Children({ job, history }: { job: Row; history: History }): JSX.Element | null {
+  const states = Object.entries(history.children).filter(([, number]) => number);
+  const root = job.workflow === job.id;
+  if (!states.length && job.workflow === job.id && !job.parent) return null;
+  const done = (history.children.succeeded ?? 0) + (history.children.failed ?? 0) + (history.children.cancelled ?? 0);
+  const all = states.reduce((sum, [, number]) => sum + number, 0);
+  return (
+    <Panel title="Workflow" pad>
+      <div class="stack">
+        {all > 0 && (
+          <>
+            <div>
+              <div class="row spread">
+                <a href={href(["jobs"], { parent: job.id })}>
+                  {plural(all, "child").replace(/childs$/, "children")}
+                  {history.children_capped && " or more"}
+                </a>
+                <span class="quiet">{done} ended</span>
+              </div>
+              <Bar share={all ? done / all : 0} tone={history.children.failed ? "bad" : "good"} />
+            </div>
+            <div class="row">
+              {states.map(([state, number]) => (
+                <Badge key={state} of={state}>
+                  {number} {state}
+                </Badge>
+              ))}
+            </div>
+          </>
+        )}
+        <div class="row">
+          {(states.length > 0 || !root) && (
+            <a class="button slim" href={href(["workflows", job.workflow])}>
+              Show the graph
+            </a>
+          )}
+        </div>
+      </div>
+    </Panel>
+  );
+}
