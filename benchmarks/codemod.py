@@ -76,7 +76,7 @@ ODD = (
 
 def program(folder: Path, files: int, seed: int = 1) -> None:
     """Write a program of so many modules: six in ten define and call tasks, three only call some, one has neither."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     (folder / "__init__.py").write_text("")
     (folder / "celery.py").write_text(
         "from celery import Celery\n\napp = Celery('big', broker='redis://localhost')\napp.conf.timezone = 'UTC'\n"
@@ -86,36 +86,36 @@ def program(folder: Path, files: int, seed: int = 1) -> None:
         package = folder / f"part{number // PER_PACKAGE}"
         package.mkdir(exist_ok=True)
         (package / "__init__.py").touch()
-        kind = chance.choices(("tasks", "calls", "odd"), (6, 3, 1))[0]
+        kind = rng.choices(("tasks", "calls", "odd"), (6, 3, 1))[0]
         module = f"{folder.name}.{package.name}.m{number}"
-        text = chance.choice(ODD) if kind == "odd" else _module(chance, module, known, kind == "tasks", number)
+        text = rng.choice(ODD) if kind == "odd" else _module(rng, module, known, kind == "tasks", number)
         (package / f"m{number}.py").write_text(text, newline="")
 
 
-def _module(chance: random.Random, module: str, known: list[tuple[str, str]], defines: bool, number: int) -> str:
+def _module(rng: random.Random, module: str, known: list[tuple[str, str]], defines: bool, number: int) -> str:
     here: list[str] = []
     lines = [f'"""Part {number}."""\n\nimport logging\n', "from celery import chain, chord, group, shared_task\n"]
-    lines.append(chance.choice(("from big.celery import app\n", "from ..celery import app\n")))
-    others = chance.sample(known, min(len(known), chance.randrange(4)))
+    lines.append(rng.choice(("from big.celery import app\n", "from ..celery import app\n")))
+    others = rng.sample(known, min(len(known), rng.randrange(4)))
     for where, name in others:
         lines.append(f"from {where} import {name}\n")
     lines.append("\nlog = logging.getLogger(__name__)\n")
-    for at in range(chance.randrange(1, 6) if defines else 0):
-        name, options, body = f"task_{number}_{at}", chance.choice(OPTIONS), chance.choice(BODIES)
+    for at in range(rng.randrange(1, 6) if defines else 0):
+        name, options, body = f"task_{number}_{at}", rng.choice(OPTIONS), rng.choice(BODIES)
         bound = "self, " if "bind=True" in options or "self." in body else ""
         if bound and "bind=True" not in options:
             options = "(bind=True)"
-        lines.append(f"\n\n@{chance.choice(('app.task', 'shared_task'))}{options.format(n=number)}\n")
+        lines.append(f"\n\n@{rng.choice(('app.task', 'shared_task'))}{options.format(n=number)}\n")
         lines.append(f"def {name}({bound}x, width=3):\n    # what it does\n{body.format(arg='x')}")
         here.append(name)
     usable = [*here, *(name for _, name in others)]
-    for at in range(chance.randrange(1, 9)):
+    for at in range(rng.randrange(1, 9)):
         if not usable:
             break
-        head = chance.choice(("def", "def", "def", "async def"))
+        head = rng.choice(("def", "def", "def", "async def"))
         lines.append(f"\n\n{head} caller_{at}(value, rows=()):\n")
-        for _ in range(chance.randrange(1, 4)):
-            call = chance.choice(CALLS).format(task=chance.choice(usable), other=chance.choice(usable), value="value")
+        for _ in range(rng.randrange(1, 4)):
+            call = rng.choice(CALLS).format(task=rng.choice(usable), other=rng.choice(usable), value="value")
             lines.append(f"    {call}  # as ever\n")
     known += [(module, name) for name in here]
     return "".join(lines)

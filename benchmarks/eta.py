@@ -66,14 +66,14 @@ class Place:
     """The labels and resources of one fleet, of every third one."""
 
     def __init__(self, seed: int, slots: int) -> None:
-        chance = random.Random(f"{seed} place")
-        self.has = {"memory": chance.choice((4, 8, 16))}
+        rng = random.Random(f"{seed} place")
+        self.has = {"memory": rng.choice((4, 8, 16))}
         self.uses: dict[str, dict[str, int]] = {
-            "middle": {"memory": chance.choice((1, 1, 2))},
-            "long": {"memory": chance.choice((1, 2, self.has["memory"]))},
+            "middle": {"memory": rng.choice((1, 1, 2))},
+            "long": {"memory": rng.choice((1, 2, self.has["memory"]))},
         }
-        self.requires: dict[str, list[str]] = {"long": ["site=far"]} if chance.random() < 0.5 else {}
-        self.slots = chance.choice((slots, 2 * slots))
+        self.requires: dict[str, list[str]] = {"long": ["site=far"]} if rng.random() < 0.5 else {}
+        self.slots = rng.choice((slots, 2 * slots))
 
     async def one_more_worker(self, app: App, queues: list[str]) -> None:
         worker = Worker(
@@ -92,19 +92,19 @@ class Fleet:
     """The random choices of one seed."""
 
     def __init__(self, seed: int) -> None:
-        chance = self.chance = random.Random(f"{seed} fleet")
-        self.seed, self.workers, self.slots = seed, chance.choice((1, 1, 2, 3, 4)), chance.choice((1, 2, 4, 8))
+        rng = self.rng = random.Random(f"{seed} fleet")
+        self.seed, self.workers, self.slots = seed, rng.choice((1, 1, 2, 3, 4)), rng.choice((1, 2, 4, 8))
         self.means = {
-            "short": chance.uniform(0.05, 0.5),
-            "middle": chance.uniform(0.5, 3),
-            "long": chance.uniform(2, 8),
+            "short": rng.uniform(0.05, 0.5),
+            "middle": rng.uniform(0.5, 3),
+            "long": rng.uniform(2, 8),
         }
-        self.spread = chance.choice((0.05, 0.5, 1.0))
-        self.shares = [chance.uniform(0.2, 1) for _ in self.means]
-        self.jobs = chance.randint(20, 400)
-        self.arrives = chance.random() < 1 / 3
-        self.fails = chance.choice((0.0, 0.0, 0.1))
-        self.queues = ("default", "other") if chance.random() < 0.3 else ("default",)
+        self.spread = rng.choice((0.05, 0.5, 1.0))
+        self.shares = [rng.uniform(0.2, 1) for _ in self.means]
+        self.jobs = rng.randint(20, 400)
+        self.arrives = rng.random() < 1 / 3
+        self.fails = rng.choice((0.0, 0.0, 0.1))
+        self.queues = ("default", "other") if rng.random() < 0.3 else ("default",)
         self.place = Place(seed, self.slots) if seed % 3 == 0 else None
         self.rules = self.limits()
         self.begun: dict[str, float] = {}  # job -> its first start
@@ -118,50 +118,50 @@ class Fleet:
         return app
 
     def _define(self, app: App, name: str) -> None:
-        chance = random.Random(f"{self.seed} {name}")
+        rng = random.Random(f"{self.seed} {name}")
         uses = self.place.uses.get(name) if self.place is not None else None
         requires = self.place.requires.get(name, ()) if self.place is not None else ()
 
         @app.task(name=name, uses=uses, requires=requires)
         async def run() -> None:
             self.begun.setdefault(current().id, self.now())
-            await asyncio.sleep(self.means[name] * chance.lognormvariate(-(self.spread**2) / 2, self.spread))
-            if chance.random() < self.fails:
+            await asyncio.sleep(self.means[name] * rng.lognormvariate(-(self.spread**2) / 2, self.spread))
+            if rng.random() < self.fails:
                 raise ValueError("as in real life")
 
     def options(self) -> dict[str, Any]:
         """The options of one job."""
-        chance, found = self.chance, dict[str, Any]()
-        found["queue"] = chance.choice(self.queues)
-        if chance.random() < 0.3:
-            found["priority"] = chance.choice((-5, 0, 5))
-        if chance.random() < 0.2:
-            found["lane"] = chance.choice("abc")
-        if chance.random() < 0.1:
+        rng, found = self.rng, dict[str, Any]()
+        found["queue"] = rng.choice(self.queues)
+        if rng.random() < 0.3:
+            found["priority"] = rng.choice((-5, 0, 5))
+        if rng.random() < 0.2:
+            found["lane"] = rng.choice("abc")
+        if rng.random() < 0.1:
             found["aging"] = 30
-        if chance.random() < 0.1:
-            found["delay"] = chance.uniform(1, 30)
-        if chance.random() < 0.3:
-            found["limits"] = [chance.choice(("api", f"tenant:{chance.choice('xyz')}", "pace"))]
-        if chance.random() < 0.05:
-            found["key"] = f"key {chance.randrange(20)}"
+        if rng.random() < 0.1:
+            found["delay"] = rng.uniform(1, 30)
+        if rng.random() < 0.3:
+            found["limits"] = [rng.choice(("api", f"tenant:{rng.choice('xyz')}", "pace"))]
+        if rng.random() < 0.05:
+            found["key"] = f"key {rng.randrange(20)}"
         return found
 
     def limits(self) -> list[Limit]:
-        chance, found = self.chance, list[Limit]()
-        if chance.random() < 0.5:
-            found.append(Limit("api", slots=chance.choice((1, 2, 4))))
-        if chance.random() < 0.5:
-            found.append(Limit("tenant", slots=chance.choice((1, 2))))
-        if chance.random() < 0.5:
-            how = chance.choice(("window", "bucket"))
-            found.append(Limit("pace", rate=chance.choice((5, 20)), per=10, how=how))
-        if chance.random() < 0.2:
-            found.append(Limit("queue:default", slots=chance.choice((1, 3))))
+        rng, found = self.rng, list[Limit]()
+        if rng.random() < 0.5:
+            found.append(Limit("api", slots=rng.choice((1, 2, 4))))
+        if rng.random() < 0.5:
+            found.append(Limit("tenant", slots=rng.choice((1, 2))))
+        if rng.random() < 0.5:
+            how = rng.choice(("window", "bucket"))
+            found.append(Limit("pace", rate=rng.choice((5, 20)), per=10, how=how))
+        if rng.random() < 0.2:
+            found.append(Limit("queue:default", slots=rng.choice((1, 3))))
         return found
 
     def specs(self, app: App, number: int) -> list[Any]:
-        names = self.chance.choices(list(self.means), self.shares, k=number)
+        names = self.rng.choices(list(self.means), self.shares, k=number)
         return [app.tasks[name].options(**self.options()).job() for name in names]
 
     # --- one run
@@ -175,14 +175,14 @@ class Fleet:
         first = await app.enqueue(self.specs(app, MEASURED))
         for job in first:
             await job.ended()
-        await asyncio.sleep(self.chance.uniform(11, 30))  # the workers have stored what they measured
+        await asyncio.sleep(self.rng.uniform(11, 30))  # the workers have stored what they measured
         stop = asyncio.Event()
         if self.arrives:
             sim.spawn("producer", self._produce(app, self._pace(sim.case.workers), stop))
-            await asyncio.sleep(self.chance.uniform(300, 400))
+            await asyncio.sleep(self.rng.uniform(300, 400))
         jobs = await app.enqueue(self.specs(app, self.jobs))
-        await asyncio.sleep(self.chance.uniform(0.1, 5))
-        rows = [await app.jobs.get(job.id) for job in self.chance.sample(list(jobs), min(len(jobs), 12))]
+        await asyncio.sleep(self.rng.uniform(0.1, 5))
+        rows = [await app.jobs.get(job.id) for job in self.rng.sample(list(jobs), min(len(jobs), 12))]
         await self._ask(app, [row for row in rows if row.started_at is None and not row.state.final])
         stop.set()
 
@@ -191,13 +191,13 @@ class Fleet:
         of_queue = [rule.slots for rule in self.rules if rule.slots and rule.name == "queue:default"]
         slots = min([workers * self.slots, *of_queue])
         mean = sum(map(float.__mul__, self.means.values(), self.shares)) / sum(self.shares)
-        return mean / (slots * self.chance.uniform(0.2, 0.6))
+        return mean / (slots * self.rng.uniform(0.2, 0.6))
 
     async def _produce(self, app: App, pace: float, stop: asyncio.Event) -> None:
         last = self.now() + LONGEST
         while not stop.is_set():
             await app.enqueue(self.specs(app, 1))
-            await asyncio.sleep(self.chance.expovariate(1 / pace))
+            await asyncio.sleep(self.rng.expovariate(1 / pace))
             if self.now() > last:
                 return
 

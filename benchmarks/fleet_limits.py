@@ -57,18 +57,18 @@ def _keyed(number: int, _: random.Random) -> NewJob:
     return NewJob(id=f"j{number:07}", task="parent", payload=f"[{number}, true]", queue=QUEUES[0])
 
 
-def _tenant(chance: random.Random) -> int:
-    return min(chance.randrange(300), chance.randrange(300))
+def _tenant(rng: random.Random) -> int:
+    return min(rng.randrange(300), rng.randrange(300))
 
 
 CASES: dict[str, tuple[tuple[Limit, ...], Make]] = {
-    "tenants": ((Limit("tenant", slots=2),), lambda n, chance: _job(n, f"tenant:{_tenant(chance)}")),
-    "rates": ((Limit("user", rate=1_000, per=1.0),), lambda n, chance: _job(n, f"user:{chance.randrange(5_000)}")),
-    "strict": ((Limit("account", slots=1, hold="ended"),), lambda n, chance: _job(n, f"account:{_tenant(chance)}")),
-    "queues": ((Limit("queue", slots=1_000),), lambda n, chance: _job(n, queue=QUEUES[n % len(QUEUES)])),
+    "tenants": ((Limit("tenant", slots=2),), lambda n, rng: _job(n, f"tenant:{_tenant(rng)}")),
+    "rates": ((Limit("user", rate=1_000, per=1.0),), lambda n, rng: _job(n, f"user:{rng.randrange(5_000)}")),
+    "strict": ((Limit("account", slots=1, hold="ended"),), lambda n, rng: _job(n, f"account:{_tenant(rng)}")),
+    "queues": ((Limit("queue", slots=1_000),), lambda n, rng: _job(n, queue=QUEUES[n % len(QUEUES)])),
     "two": (
         (Limit("smtp", slots=1_000), Limit("tenant", slots=20)),
-        lambda n, chance: _job(n, "smtp", f"tenant:{_tenant(chance)}"),
+        lambda n, rng: _job(n, "smtp", f"tenant:{_tenant(rng)}"),
     ),
     "children": ((), _keyed),
 }
@@ -105,12 +105,12 @@ def _spent(workers: Iterable[int]) -> tuple[float, float]:
 
 async def measure(kind: str, limits: tuple[Limit, ...], make: Make, workers: int, concurrency: int, jobs: int) -> Cost:
     """Measures from the first count that finds ended jobs."""
-    chance, each = random.Random(1), 1 + CHILDREN if make in (_family, _keyed) else 1
+    rng, each = random.Random(1), 1 + CHILDREN if make in (_family, _keyed) else 1
     sent = jobs // each
     async with place(kind) as url, App(url) as app:
         await app.limits.set(*limits)
         for start in range(0, sent, 1_000):
-            await app.storage.enqueue([make(n, chance) for n in range(start, min(start + 1_000, sent))])
+            await app.storage.enqueue([make(n, rng) for n in range(start, min(start + 1_000, sent))])
         command = [sys.executable, "-m", "benchmarks.fleet_limits", url, str(concurrency)]
         pipe = subprocess.PIPE
         processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(workers)]  # noqa: ASYNC220 - nothing else runs here

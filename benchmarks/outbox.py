@@ -124,7 +124,7 @@ async def _empty(app: App) -> bool:
 
 
 async def killed(
-    app: App, url: str, data: Data, rows: int, kills: int, chance: random.Random, page: int = relays.PAGE
+    app: App, url: str, data: Data, rows: int, kills: int, rng: random.Random, page: int = relays.PAGE
 ) -> int:
     """Kill the relay `kills` times before all rows are delivered; `page`: rows of one delivery. Returns how often it
     was killed."""
@@ -136,7 +136,7 @@ async def killed(
     words = [sys.executable, "-m", "benchmarks.outbox", "--relay", url, data.url, str(page)]
     async with app, Worker(app, concurrency=2_000, relay=False):
         while count < kills:
-            goal, after = chance.randint(turn // 2, turn), chance.uniform(0.0, 0.01)
+            goal, after = rng.randint(turn // 2, turn), rng.uniform(0.0, 0.01)
             relay = await asyncio.create_subprocess_exec(*words, str(goal), str(after))
             assert await relay.wait() == -signal.SIGKILL
             count += 1

@@ -120,25 +120,25 @@ class Load:
     """Jobs of every kind, and the workers and operator that process them until none is left."""
 
     def __init__(self, url: str, seed: int) -> None:
-        self.url, self.chance = url, random.Random(seed)
+        self.url, self.rng = url, random.Random(seed)
         self.left = True
         self.more = 40  # calls of the operator that enqueue jobs and replace others with the same keys
         self.refused = list[str]()
 
     def new(self, prefix: str, number: int) -> NewJob:
-        chance = self.chance
-        tenant = f"tenant:{min(chance.randrange(60), chance.randrange(60))}"  # low numbers are far more frequent
-        account, user = f"account:{chance.randrange(40)}", chance.randrange(500)
-        names = chance.choice(
+        rng = self.rng
+        tenant = f"tenant:{min(rng.randrange(60), rng.randrange(60))}"  # low numbers are far more frequent
+        account, user = f"account:{rng.randrange(40)}", rng.randrange(500)
+        names = rng.choice(
             [(), ("all",), (tenant,), (account,), (f"user:{user}",), (f"bucket:{user}", tenant), ("all", account)]
         )
         limits = tuple((name, 1) for name in names)
-        lane = chance.choice([None, None, "a", "b", "c"])
-        return NewJob(id=f"{prefix}{number:05}", task="t", queue=chance.choice(QUEUES), limits=limits, lane=lane)
+        lane = rng.choice([None, None, "a", "b", "c"])
+        return NewJob(id=f"{prefix}{number:05}", task="t", queue=rng.choice(QUEUES), limits=limits, lane=lane)
 
     def joined(self, number: int, ups: list[NewJob]) -> NewJob:
         """A job with a key that waits for some of these."""
-        after = tuple(sorted({up.id for up in self.chance.sample(ups, 4)}))
+        after = tuple(sorted({up.id for up in self.rng.sample(ups, 4)}))
         return NewJob(
             id=f"join{number:04}",
             task="t",
@@ -152,13 +152,13 @@ class Load:
 
     def outcome(self, row: Record) -> Outcome:
         ended = Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=row.attempt + 1)
-        kind = self.chance.random()
+        kind = self.rng.random()
         if kind < 0.1 and row.attempt == 0:
             return Outcome(id=row.job.id, version=row.version, state=State.READY, attempt=1, reason="error")
         if kind < 0.15:
             return Outcome(id=row.job.id, version=row.version, state=State.FAILED, attempt=1, error="e", reason="error")
         if kind < 0.3 and not row.job.id.startswith("child"):
-            keys = self.chance.sample(range(200), 2)
+            keys = self.rng.sample(range(200), 2)
             born = [NewJob(id=f"child{row.job.id}-{key}", task="t", queue="two", key=f"c{key}") for key in keys]
             return Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=1, followups=tuple(born))
         return ended
@@ -193,19 +193,19 @@ class Load:
                 await asyncio.sleep(0.02)
 
     async def _operate(self, storage: PostgresStorage) -> None:
-        await storage.set_limits([Limit("tenant", slots=self.chance.choice([1, 2, 3])), Limit("all", slots=40)])
+        await storage.set_limits([Limit("tenant", slots=self.rng.choice([1, 2, 3])), Limit("all", slots=40)])
         if self.more:
             new = [
-                replace(self.new(f"m{self.more}-", number), key=f"r{self.chance.randrange(9)}", key_conflict="replace")
+                replace(self.new(f"m{self.more}-", number), key=f"r{self.rng.randrange(9)}", key_conflict="replace")
                 for number in range(5)
             ]
             await storage.enqueue(new)
             await self._reopen(storage)
             self.more -= 1
         at = float(self.more // 4)
-        await storage.store_metrics([MetricsRow(at=at, span=1.0, source=f"w{self.chance.randrange(9)}", data=b"x")])
+        await storage.store_metrics([MetricsRow(at=at, span=1.0, source=f"w{self.rng.randrange(9)}", data=b"x")])
         rows = (await storage.find(Query(state=(State.READY, State.WAITING), limit=200))).records
-        some = self.chance.sample(list(rows), min(4, len(rows)))
+        some = self.rng.sample(list(rows), min(4, len(rows)))
         await storage.settle(
             [Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, reason="asked") for row in some]
         )
@@ -214,7 +214,7 @@ class Load:
     async def _reopen(self, storage: PostgresStorage) -> None:
         """Retry some of the failed jobs and of those that were cancelled."""
         rows = (await storage.find(Query(state=(State.FAILED, State.CANCELLED), limit=50))).records
-        some = self.chance.sample(list(rows), min(6, len(rows)))
+        some = self.rng.sample(list(rows), min(6, len(rows)))
         nonce = ((ACT, f"retry {self.more}"),)
         await storage.settle(
             [Outcome(id=row.job.id, version=row.version, state=State.READY, checkpoints=nonce) for row in some]

@@ -44,9 +44,9 @@ def until_blocking(seen: Callable[[], Any], what: str, patience: float = PATIENC
     return found
 
 
-async def random_moment(chance: random.Random, least: float, most: float) -> None:
+async def random_moment(rng: random.Random, least: float, most: float) -> None:
     """Let so many seconds pass, before a fault whose moment must be random: it is not waited for anything."""
-    await asyncio.sleep(chance.uniform(least, most))
+    await asyncio.sleep(rng.uniform(least, most))
 
 
 async def turn(number: int) -> None:
@@ -56,9 +56,9 @@ async def turn(number: int) -> None:
         await asyncio.sleep(0)
 
 
-async def each_turn(goes_on: Callable[[], bool]) -> AsyncIterator[None]:
+async def each_turn(continues: Callable[[], bool]) -> AsyncIterator[None]:
     """One step in each turn of the event loop, while the condition holds: for tests that act in every turn."""
-    while goes_on():
+    while continues():
         await asyncio.sleep(0)
         yield
 

@@ -70,6 +70,7 @@ RULES = (
         "the field's term: queue, queue position, blocked, maintenance, unit of work, notifier (see the glossary)",
         r"\b(goes? home|in line|stands? in|steps? aside|the line|tend(s|ed)?( to)? due|on the desk|rings?|bells?)\b",
     ),
+    _rule("the verb for it: continues, notifies, reports, calls", r"\bgoes on\b|^Tells? (the|all|other)\b"),
     _rule("what it does, not what would happen without it", r"^(Without it|Without this|Else)\b", 0),
     _rule("'because'", r"[,;:] for (it|he|they|there|nobody|nothing|this|that|these|no|one|each|every) \w+"),
 )

@@ -108,13 +108,13 @@ async def fill(app: App, feature: Feature, seconds: float, units: int) -> None:
     """Set the rules of a feature and store its jobs, each run of which sleeps for that many seconds."""
     if feature.rules:
         await app.limits.set(*feature.rules)
-    kit, chance = Kit(app, seconds), random.Random(1)
+    kit, rng = Kit(app, seconds), random.Random(1)
     for start in range(0, feature.beside, CALL):
         some = min(CALL, feature.beside - start)
         await app.enqueue([kit.job("plain", delay=FAR) for _ in range(some)])
     for start in range(0, units, CALL):
         some = range(start, min(start + CALL, units))
-        await app.enqueue([spec for number in some for spec in feature.make(kit, number, chance)])
+        await app.enqueue([spec for number in some for spec in feature.make(kit, number, rng)])
 
 
 @contextlib.contextmanager

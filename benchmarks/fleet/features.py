@@ -43,7 +43,7 @@ def _plain(**options: Any) -> Make:
 
 def _each(of: Callable[[int, random.Random], dict[str, Any]]) -> Make:
     """Plain jobs with the options that `of` returns for a number."""
-    return lambda kit, number, chance: [kit.job("plain", **of(number, chance))]
+    return lambda kit, number, rng: [kit.job("plain", **of(number, rng))]
 
 
 def _task(name: str) -> Make:
@@ -54,9 +54,9 @@ def _large(kit: Kit, _: int, __: random.Random) -> Specs:
     return [kit.job("large", LARGE)]
 
 
-def tenant(chance: random.Random) -> int:
+def tenant(rng: random.Random) -> int:
     """One of 300 tenants, some far more frequent than others."""
-    return min(chance.randrange(300), chance.randrange(300))
+    return min(rng.randrange(300), rng.randrange(300))
 
 
 def _signals(kit: Kit, _: int, __: random.Random) -> Specs:
@@ -92,11 +92,11 @@ FEATURES: Final[dict[str, Feature]] = {
     # --- order and time
     "delays": Feature(_plain(delay=0.1), "due a tenth of a second after the enqueue"),
     "later": Feature(_plain(), f"plain jobs, with {MANY:,} more that are due in days", beside=MANY),
-    "priorities": Feature(_each(lambda _, chance: {"priority": chance.randrange(10)}), "ten priorities"),
+    "priorities": Feature(_each(lambda _, rng: {"priority": rng.randrange(10)}), "ten priorities"),
     "ageing": Feature(
-        _each(lambda _, chance: {"priority": chance.randrange(10), "aging": 60}), "ten priorities that rise with time"
+        _each(lambda _, rng: {"priority": rng.randrange(10), "aging": 60}), "ten priorities that rise with time"
     ),
-    "lanes": Feature(_each(lambda _, chance: {"lane": f"l{tenant(chance)}"}), "300 lanes"),
+    "lanes": Feature(_each(lambda _, rng: {"lane": f"l{tenant(rng)}"}), "300 lanes"),
     "queues": Feature(_each(lambda number, _: {"queue": QUEUES[number % len(QUEUES)]}), "six queues"),
     "foreign": Feature(_foreign, "every other job is of a task that no worker has"),
     # --- stored data
@@ -126,17 +126,17 @@ FEATURES: Final[dict[str, Feature]] = {
         rules=(Limit("pace", rate=WIDE, per=60.0, how="bucket", burst=WIDE),),
     ),
     "tenants": Feature(
-        _each(lambda _, chance: {"limits": [f"tenant:{tenant(chance)}"]}),
+        _each(lambda _, rng: {"limits": [f"tenant:{tenant(rng)}"]}),
         "300 partitions of two slots",
         rules=(Limit("tenant", slots=2),),
     ),
     "rates": Feature(
-        _each(lambda _, chance: {"limits": [f"user:{chance.randrange(5_000)}"]}),
+        _each(lambda _, rng: {"limits": [f"user:{rng.randrange(5_000)}"]}),
         "5,000 partitions of a rate",
         rules=(Limit("user", rate=1_000, per=1.0),),
     ),
     "strict": Feature(
-        _each(lambda _, chance: {"limits": [f"account:{tenant(chance)}"]}),
+        _each(lambda _, rng: {"limits": [f"account:{tenant(rng)}"]}),
         "300 accounts, each in strict order",
         rules=(Limit("account", slots=1, hold="ended"),),
     ),
@@ -150,7 +150,7 @@ FEATURES: Final[dict[str, Feature]] = {
         _plain(), "a queue with a bound that is never reached", rules=(Limit("queue", max_waiting=WIDE),)
     ),
     "two-limits": Feature(
-        _each(lambda _, chance: {"limits": ["wide", f"twenty:{tenant(chance)}"]}),
+        _each(lambda _, rng: {"limits": ["wide", f"twenty:{tenant(rng)}"]}),
         "a shared limit and a partition",
         rules=(Limit("wide", slots=1_000), Limit("twenty", slots=20)),
     ),

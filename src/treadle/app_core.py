@@ -87,7 +87,7 @@ class AppCore:
     ) -> None:
         self.misfit_wait = longest_wait(misfits)
         self.choice, self.now = choice, choice.clock or clocks.wall
-        self.chance: Callable[[], float] = random or _random.random
+        self.random: Callable[[], float] = random or _random.random
         self.tasks: dict[str, TaskCore] = {}
         self.redactor = Redactor(self.tasks, redact)
         self.declared: dict[str, AnyTask] = {}  # the same tasks, as users see them

@@ -223,7 +223,7 @@ class Declarations:
             raise BadOption(
                 "schedule", f"expected a function that takes a datetime and returns the next one, found {ask!r}"
             )
-        return self._scheduled(crons.Asked(), ask, name, args, kwargs, catch_up, overlap)
+        return self._scheduled(crons.FunctionTiming(), ask, name, args, kwargs, catch_up, overlap)
 
     def _scheduled(self, timing: crons.Timing, ask: crons.Next | None, *rest: Any) -> Scheduled:
         def decorate(target: Any) -> Task[..., Any, Any]:

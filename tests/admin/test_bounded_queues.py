@@ -48,7 +48,7 @@ async def test_odd_bounds_are_refused(app: App) -> None:
         await app.limits.set(Limit("queue:q", max_waiting=5, when_full="newest"))  # type: ignore[arg-type]
 
 
-@shows("a tick that a full queue refuses is counted, logged, and the schedule goes on", area="Limits")
+@shows("a tick that a full queue refuses is counted, logged, and the schedule continues", area="Limits")
 async def test_a_refused_tick(app: App, clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
     @app.task(queue="reports")
     async def report() -> None: ...

@@ -251,7 +251,7 @@ async def test_an_empty_queue(furnished: App) -> None:
 
 
 async def test_estimates_are_made_in_one_thread(furnished: App) -> None:
-    """The loop goes on meanwhile, and a second estimate waits for the first."""
+    """The loop continues meanwhile, and a second estimate waits for the first."""
     running, most, go = 0, 0, threading.Event()
 
     def step() -> str:

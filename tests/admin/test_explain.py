@@ -207,7 +207,7 @@ async def test_what_the_row_itself_explains_counts_nothing(app: App, spy: Spy) -
 
 @shows("`explain` names the parent that occupies the slot its own child needs")
 async def test_a_slot_that_the_parent_of_a_job_holds(app: App, spy: Spy) -> None:
-    """A run that waits for the result of a job it enqueued keeps its slot: with no other, neither goes on."""
+    """A run that waits for the result of a job it enqueued keeps its slot: with no other, neither continues."""
 
     @app.task(name="child")
     async def child() -> str:

@@ -17,7 +17,7 @@ from botocore.credentials import Credentials as TheirCredentials
 from tests.blobs.free import free_port
 from tests.blobs.moto import WHO, Store, endpoint
 from treadle.blobs import S3Blobs
-from treadle.blobs.bucket import Place, read_url
+from treadle.blobs.bucket import BucketAddress, read_url
 from treadle.blobs.signing import NOTHING, Credentials, sign
 from treadle.errors import BadUrl, StorageError, StorageUnavailable
 from treadle.testing.blobs import *  # noqa: F403
@@ -54,7 +54,7 @@ async def test_a_server_that_is_away_is_said_after_some_tries(monkeypatch: pytes
 
 def test_urls() -> None:
     place, who = read_url("s3://bucket/a/b/", {**WHO, "AWS_REGION": "eu-1", "AWS_SESSION_TOKEN": "t"})
-    assert place == Place(
+    assert place == BucketAddress(
         endpoint="https://s3.eu-1.amazonaws.com", bucket="bucket", prefix="a/b/", region="eu-1", by_path=False
     )
     assert who == Credentials("key", "secret", "t")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.tools import Command
 from treadle.cli.child_protocol import Orders
-from treadle.cli.fleet import Fleet, keeper
+from treadle.cli.fleet import Fleet, child_process
 from treadle.testing.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
@@ -85,7 +85,7 @@ async def test_a_process_that_cannot_start_beside_others(here: Path, monkeypatch
     said = list[str]()
     (here / "only").touch()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(keeper, "STARTS", 2)
+    monkeypatch.setattr(child_process, "STARTS", 2)
     both = Fleet(Orders(app="jobs:app"), 2, said.append)
     assert await both.run() == 1
     assert said[-1] == "worker 2 could not start 2 times in a row; stopping the others"

@@ -235,7 +235,7 @@ async def test_a_replacement_that_cannot_start_leaves_the_old_process(stage: Mad
         before = here.fleet.pids
         (here.folder / "jobs.py").write_text("1 / 0\n")
         assert not await here.fleet.roll("a test")
-        await here.until_said(rf"the replacement of worker 1 \(pid {before[1]}\) ended with exit code 1; .* goes on")
+        await here.until_said(rf"the replacement of worker 1 \(pid {before[1]}\) ended with exit code 1; .* continues")
         assert here.fleet.pids == before
         assert await here.run("pid") in before.values()
 

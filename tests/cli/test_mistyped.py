@@ -252,11 +252,11 @@ async def test_very_many_new_names_are_not_all_compared(monkeypatch: pytest.Monk
     monkeypatch.setattr(known_names.difflib, "get_close_matches", counted)
     app = App("memory://")
     site = host().add(app, Settings())
-    chance = Random(1)
+    rng = Random(1)
     for length in (12, 200):
         for _ in range(3):
-            tasks = ["".join(chance.choices("abcdefgh", k=length)) for _ in range(1_000)]
-            limits = ["".join(chance.choices("abcdefgh", k=length)) for _ in range(64)]
+            tasks = ["".join(rng.choices("abcdefgh", k=length)) for _ in range(1_000)]
+            limits = ["".join(rng.choices("abcdefgh", k=length)) for _ in range(64)]
             jobs = [{"task": task, "queue": f"q{task}", "limits": limits} for task in tasks]
             answer = await asyncio.to_thread(ask, site, ("POST", "/v1/jobs/batch", {"jobs": jobs}))
             assert len(answer["jobs"]) == 1_000

@@ -17,7 +17,7 @@ import pytest
 from tests.storage.moving_kit import url_of
 from treadle import App, Job, JobCancelled, Limit, OldRows, StorageMoved
 from treadle.admin import moved_looks
-from treadle.admin.storage_move import Place, move
+from treadle.admin.storage_move import OpenStorage, move
 from treadle.cli.root import run as treadle
 from treadle.server import Serving, Settings, make_site
 from treadle.storage import connect
@@ -37,7 +37,7 @@ async def left(kind: str, folder: Path, url: str | None = None) -> str:
     await old.open()
     await new.open()
     try:
-        await move(Place(old, "the old one"), Place(new, NEW), wait=0)
+        await move(OpenStorage(old, "the old one"), OpenStorage(new, NEW), wait=0)
     finally:
         await old.close()
         await new.close()

@@ -215,7 +215,7 @@ async def test_inside_an_asgi_application(app: App, made: Callable[..., Any]) ->
 
 
 async def test_open_streams_do_not_keep_the_server_of_the_host_from_stopping(app: App) -> None:
-    """uvicorn waits for open responses before it tells the application to stop."""
+    """uvicorn waits for open responses before it asks the application to stop."""
     async with aiohttp.ClientSession() as session:
         async with uvicorn_of(fastapi_host(app)) as url:
             stream = await session.get(f"{url}/v1/overview/events")

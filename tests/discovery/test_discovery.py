@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.wasi.modules import module
-from treadle.discovery import BLOBS, QUEUES, Announcement, Browser, Found, NoMulticast, Place, find, place
+from treadle.discovery import BLOBS, QUEUES, Announcement, Browser, Found, Network, NoMulticast, find, place
 from treadle.discovery.packet import (
     PTR,
     SRV,
@@ -35,7 +35,7 @@ from treadle.errors import BadOption
 from treadle.testing.shows import shows
 
 LOOPBACK = "127.0.0.1"
-KNOWN = Place((LOOPBACK, 5353))  # the standard port
+KNOWN = Network((LOOPBACK, 5353))  # the standard port
 PATIENCE = 45.0  # seconds
 
 
@@ -48,11 +48,11 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def alone() -> Place:
-    return Place((LOOPBACK, free_port()))
+def alone() -> Network:
+    return Network((LOOPBACK, free_port()))
 
 
-def announced(where: Place, port: int = 4242, types: tuple[str, ...] = (*QUEUES, *BLOBS)) -> Announcement:
+def announced(where: Network, port: int = 4242, types: tuple[str, ...] = (*QUEUES, *BLOBS)) -> Announcement:
     return Announcement(types, "0.0.0.0", port, {"http_port": str(port), "version": "1"}, where)
 
 
@@ -80,7 +80,7 @@ async def test_a_server_is_found_under_every_name_and_lost_when_it_goes() -> Non
         await until(browser, lambda all: not mine(all))
 
 
-async def test_who_looks_later_is_answered(alone: Place) -> None:
+async def test_who_looks_later_is_answered(alone: Network) -> None:
     async with announced(alone) as made, Browser(QUEUES, alone) as first:
         await until(first, lambda all: of(made.instance)(all) == set(QUEUES))
         async with Browser(QUEUES[:1], alone) as second:
@@ -88,7 +88,7 @@ async def test_who_looks_later_is_answered(alone: Place) -> None:
 
 
 async def test_what_was_killed_is_forgotten_when_its_time_is_over(
-    alone: Place, monkeypatch: pytest.MonkeyPatch
+    alone: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treadle.discovery.announce.TTL", 2)
     monkeypatch.setattr(Announcement._all, "__defaults__", (2,))
@@ -101,7 +101,7 @@ async def test_what_was_killed_is_forgotten_when_its_time_is_over(
         await made.__aexit__(None, None, None)
 
 
-async def test_a_name_that_is_taken_is_not_used(alone: Place) -> None:
+async def test_a_name_that_is_taken_is_not_used(alone: Network) -> None:
     async with Browser(QUEUES, alone) as browser:
         made = announced(alone)
         [ear] = browser._link.ears
@@ -114,7 +114,7 @@ async def test_a_name_that_is_taken_is_not_used(alone: Place) -> None:
             assert {each.instance for each in found} == {made.instance} != {taken}
 
 
-async def test_a_program_that_asks_like_a_plain_resolver_is_answered(alone: Place) -> None:
+async def test_a_program_that_asks_like_a_plain_resolver_is_answered(alone: Network) -> None:
     async with announced(alone, 99) as made, Browser(QUEUES, alone) as browser:
         await until(browser, bool)
         loop = asyncio.get_running_loop()
@@ -179,7 +179,7 @@ async def test_the_usual_library_finds_us_and_we_find_it() -> None:
 
 
 @shows("a client prefers the blob store of the server that has the queue")
-async def test_the_store_of_the_queues_own_server_is_preferred(alone: Place) -> None:
+async def test_the_store_of_the_queues_own_server_is_preferred(alone: Network) -> None:
     assert await find(0.05, alone) is None
     async with announced(alone, 1, BLOBS), announced(alone, 2, (*QUEUES, *BLOBS)):
         async with Browser((*QUEUES, *BLOBS), alone) as browser:
@@ -189,7 +189,7 @@ async def test_the_store_of_the_queues_own_server_is_preferred(alone: Place) -> 
         assert (found.queue, found.store) == ("http://127.0.0.1:2", "http://127.0.0.1:2")
 
 
-async def test_a_store_elsewhere_is_taken_and_without_any_the_queues_own_address(alone: Place) -> None:
+async def test_a_store_elsewhere_is_taken_and_without_any_the_queues_own_address(alone: Network) -> None:
     async with announced(alone, 2, QUEUES):
         found = await find(PATIENCE, alone)
         assert found is not None
@@ -203,7 +203,7 @@ async def test_a_store_elsewhere_is_taken_and_without_any_the_queues_own_address
 
 async def test_a_network_that_is_not_there_is_said() -> None:
     with pytest.raises(NoMulticast, match=r"192\.0\.2\.99"):
-        async with Browser(QUEUES, Place(("192.0.2.99", 5353))):
+        async with Browser(QUEUES, Network(("192.0.2.99", 5353))):
             pass
 
 
@@ -249,7 +249,7 @@ def test_nonsense_is_refused(raw: bytes) -> None:
         decode(raw)
 
 
-def odd_packets(chance: random.Random, count: int) -> Iterator[bytes]:
+def odd_packets(rng: random.Random, count: int) -> Iterator[bytes]:
     """Random bytes, and good packets with a few bytes changed: labels, pointers, counts and lengths."""
     name = ("evil", *name_of(QUEUES[0]))
     answers = (
@@ -261,10 +261,10 @@ def odd_packets(chance: random.Random, count: int) -> Iterator[bytes]:
     )
     good = encode(Packet(is_response=True, questions=(Question(name, PTR),), answers=answers))
     for number in range(count):
-        raw = bytearray(chance.randbytes(chance.randrange(200)) if number % 4 == 0 else good)
-        for _ in range(chance.randrange(1, 8) if raw else 0):
-            raw[chance.randrange(len(raw))] = chance.choice((0, 1, 0xC0, 0xFF, chance.randrange(256)))
-        yield bytes(raw[: chance.randrange(len(raw) + 1)] if number % 3 == 0 else raw)
+        raw = bytearray(rng.randbytes(rng.randrange(200)) if number % 4 == 0 else good)
+        for _ in range(rng.randrange(1, 8) if raw else 0):
+            raw[rng.randrange(len(raw))] = rng.choice((0, 1, 0xC0, 0xFF, rng.randrange(256)))
+        yield bytes(raw[: rng.randrange(len(raw) + 1)] if number % 3 == 0 else raw)
 
 
 def test_whatever_arrives_is_a_packet_or_is_refused() -> None:
@@ -318,7 +318,7 @@ class Process:
 
 
 @asynccontextmanager
-async def started(folder: Path, where: Place, *words: str) -> AsyncIterator[Process]:
+async def started(folder: Path, where: Network, *words: str) -> AsyncIterator[Process]:
     environment = {**os.environ, "TREADLE_MDNS": f"{where[0]}:{where[1]}"}
     for name in ("TREADLE_SERVER", "SERVAL_NODE_URL", "TREADLE_URL"):
         environment.pop(name, None)
@@ -343,7 +343,7 @@ async def started(folder: Path, where: Place, *words: str) -> AsyncIterator[Proc
 
 @pytest.mark.slow
 @shows("a module runs on a server and a runner that find each other without a URL")
-async def test_a_job_runs_by_discovery_alone(alone: Place, tmp_path: Path) -> None:
+async def test_a_job_runs_by_discovery_alone(alone: Network, tmp_path: Path) -> None:
     (tmp_path / "echo.wasm").write_bytes(module("echo"))
     (tmp_path / "in.txt").write_bytes(b"hello")
     queue = ("server", "--protocol", "queuey", "--url", "memory://", "--port", "0", "--host", LOOPBACK, "--quiet")

@@ -36,9 +36,9 @@ def ledger() -> Ledger:
     return Ledger()
 
 
-@pytest.mark.parametrize("handed_back", [False, True])
+@pytest.mark.parametrize("released", [False, True])
 async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
-    app: App, clock: HandClock, handed_back: bool
+    app: App, clock: HandClock, released: bool
 ) -> None:
     """The storage corrects its times when the clock is set back; the time stored by the job is then days ahead."""
 
@@ -60,11 +60,11 @@ async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
     await beat()
     assert await drain(app) == 0
     clock.advance(60)
-    if handed_back:  # a worker that is stopping has claimed it
+    if released:  # a worker that is stopping has claimed it
         [row] = (await app.storage.claim(Claim(worker="w#1", limit=1))).records
         await app.storage.settle([Outcome(id=row.id, version=row.version, state=State.READY)])
     assert await drain(app) == 1
-    if handed_back:  # then once more for the same time, at most
+    if released:  # then once more for the same time, at most
         clock.advance(60)
         assert await drain(app) == 1
     assert await job.result(0) == "awake"

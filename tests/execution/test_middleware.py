@@ -66,10 +66,10 @@ async def test_the_jobs_a_run_returns_pass_through(app: App, tenant: Tenant) -> 
         return flow(child.job(), child.options(headers={"mine": "1"}).job())
 
     @app.task(name="next")
-    async def goes_on() -> JobSpec[str]:
+    async def continues() -> JobSpec[str]:
         return child.job()
 
-    jobs = [await parent.enqueue(), await goes_on.enqueue()]
+    jobs = [await parent.enqueue(), await continues.enqueue()]
     await drain(app)
     assert [await job.workflow.result(0) for job in jobs] == [["42", "42"], "42"]
     assert tenant.sent == ["parent", "next", "child", "child", "child"]

@@ -41,7 +41,7 @@ async def kill_rounds(
     folder: Path,
     rounds: int,
     jobs_per_round: int,
-    chance: random.Random,
+    rng: random.Random,
     say: Callable[[str], None] = lambda _: None,
 ) -> Found:
     """Run two workers and a producer. Each round kills one, the other or all of them, and starts them again. If there
@@ -77,8 +77,8 @@ async def kill_rounds(
             await start(role)
         for turn in range(rounds):
             await _at_work(ledgers.values())
-            await random_moment(chance, 0.01, 0.6)
-            roles = chance.choice(SERVER if stage.server and turn % 2 else CLIENTS)
+            await random_moment(rng, 0.01, 0.6)
+            roles = rng.choice(SERVER if stage.server and turn % 2 else CLIENTS)
             if "server" in roles:
                 await stage.kill_server()
                 found.server_kills += 1

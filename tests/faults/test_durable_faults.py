@@ -129,7 +129,7 @@ class Stalled(Faulty):
 async def test_who_wakes_up_after_his_lease_was_taken_is_refused(
     inner: Storage, clock: HandClock, kind: str, ends: Signal
 ) -> None:
-    """The first worker stalls in its step; another one runs the job; then the first goes on, with another value."""
+    """The first worker stalls in its step; another one runs the job; then the first continues, with another value."""
     stalled = Stalled(inner)
     stalled.gate = asyncio.Event()
     stalled.gate.set()

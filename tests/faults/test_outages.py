@@ -184,13 +184,13 @@ async def test_a_network_that_loses_every_few_packets(
     kind: type[Stage], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers and two producers lose requests, answers and hints."""
-    chance, cuts = random.Random(seed), 0
+    rng, cuts = random.Random(seed), 0
 
     async def lose(proxy: Proxy) -> None:
         nonlocal cuts
         while True:
-            call = chance.randint(1, 12)
-            if chance.random() < 0.5:
+            call = rng.randint(1, 12)
+            if rng.random() < 0.5:
                 cut = proxy.lose_request(call=call)
             else:
                 cut = proxy.lose_answer(call=call, after=call)

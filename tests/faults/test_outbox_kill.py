@@ -53,4 +53,4 @@ async def test_at_random_moments(kind: str, tmp_path: Path) -> None:
     with valkey.Valkey() as server:
         url = f"{server.url}?ns=killed"
         app = bench.make(url, data.url)
-        assert await bench.killed(app, url, data, rows=2_000, kills=2, chance=random.Random(1), page=20) == 2
+        assert await bench.killed(app, url, data, rows=2_000, kills=2, rng=random.Random(1), page=20) == 2

@@ -56,7 +56,7 @@ async def each_moment_has_one_job(kind: str, folder: Path, rounds: int) -> None:
 
 
 async def ticking_and_killed(url: str, rounds: int) -> None:
-    chance, workers, kills = random.Random(os.urandom(4)), list[asyncio.subprocess.Process](), 0
+    rng, workers, kills = random.Random(os.urandom(4)), list[asyncio.subprocess.Process](), 0
     app = make(url)
     await app.open()
     try:
@@ -66,8 +66,8 @@ async def ticking_and_killed(url: str, rounds: int) -> None:
                     await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.faults.scheduled", url)
                 )
             await until(lambda turn=turn: enough(app, 3 * turn), "three more ticks")  # type: ignore[misc]
-            await random_moment(chance, 0.1, 0.5)
-            for worker in chance.sample(workers, chance.choice((1, 2, 5))):
+            await random_moment(rng, 0.1, 0.5)
+            for worker in rng.sample(workers, rng.choice((1, 2, 5))):
                 os.kill(worker.pid, signal.SIGKILL)
                 await worker.wait()
                 workers.remove(worker)

@@ -33,7 +33,7 @@ class Fleet:
     def __init__(self, url: str, folder: Path, well: Path) -> None:
         self._url, self._folder, self._well = url, folder, well
         self._workers: list[asyncio.subprocess.Process] = []
-        self._chance = random.Random(os.urandom(4))
+        self._rng = random.Random(os.urandom(4))
         self.kills = self._serial = 0
 
     async def fill(self) -> None:
@@ -45,7 +45,7 @@ class Fleet:
             )
 
     async def kill_some(self) -> None:
-        for worker in self._chance.sample(self._workers, self._chance.choice((1, 2, 3))):
+        for worker in self._rng.sample(self._workers, self._rng.choice((1, 2, 3))):
             os.kill(worker.pid, signal.SIGKILL)
             await worker.wait()
             self._workers.remove(worker)
@@ -56,7 +56,7 @@ class Fleet:
         """Wait until all work is done; meanwhile kill some of the workers this many times."""
         async with asyncio.timeout(250):
             while (await app.jobs.list(state=UNFINISHED, limit=1)).records:
-                await random_moment(self._chance, 0.05, 0.5)
+                await random_moment(self._rng, 0.05, 0.5)
                 if kills:
                     kills -= 1
                     await self.kill_some()

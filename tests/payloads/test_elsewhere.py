@@ -11,7 +11,7 @@ import pytest
 from tests.blobs.moto import WHO, Store, endpoint
 from tests.served import host
 from treadle import App, Keys, Outbox, Worker, current
-from treadle.admin.storage_move import Place, move
+from treadle.admin.storage_move import OpenStorage, move
 from treadle.core.stored_text import offloaded, sealed
 from treadle.server import Settings
 from treadle.storage.memory import MemoryStorage
@@ -176,7 +176,7 @@ async def test_a_move_takes_the_references_along(tmp_path: Path) -> None:
         await app.close()
     for storage in (one, other):
         await storage.open()
-    await move(Place(one, "memory://one"), Place(other, "memory://two"))
+    await move(OpenStorage(one, "memory://one"), OpenStorage(other, "memory://two"))
     async with App(storage=other, blobs=tmp_path, offload=2_000) as app:
         app.task(name="echo")(echo.function)
         await drain(app)

@@ -24,7 +24,7 @@ from treadle import (
     flow,
 )
 from treadle.admin.stored_values import arguments
-from treadle.blobs.objects import Entry, FolderObjects
+from treadle.blobs.objects import FolderObjects, ObjectEntry
 from treadle.core.model import NewJob
 from treadle.core.query_model import Query
 from treadle.core.stored_text import offloaded
@@ -290,7 +290,7 @@ async def test_pages_of_a_folder_are_complete(tmp_path: Path) -> None:
     names = sorted(f"{n % 7:02x}/job{n % 5}/{n:064x}" for n in range(60))
     for name in names:
         await store.put(name, b"content")
-    found, after = list[Entry](), ""
+    found, after = list[ObjectEntry](), ""
     while page := await store.page(after, 7):
         found += page
         after = page[-1].name

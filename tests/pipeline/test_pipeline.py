@@ -48,7 +48,7 @@ async def test_the_state_travels_and_each_step_adds_to_it(app: App) -> None:
 @shows(
     "children run on queues of their own, and the next step gets their results",
     "a step that waits for its children holds no slot of a worker",
-    "a failed child gives the next step no result, and the run goes on",
+    "a failed child gives the next step no result, and the run continues",
 )
 async def test_children_run_on_queues_of_their_own_and_the_next_step_gets_what_they_came_to(app: App) -> None:
     p = Pipeline("p", [Step("check", children=["a", "b"], retry=Retry(attempts=1)), Step("logic")], app=app)

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from treadle.errors import BadOption
-from treadle.policy.cron import Asked, Every, after, cron, due, every, stamp
+from treadle.policy.cron import Every, FunctionTiming, after, cron, due, every, stamp
 from treadle.testing.shows import shows
 
 PARIS = "Europe/Paris"
@@ -212,16 +212,16 @@ def test_a_week_of_seconds_is_not_walked_through() -> None:
         asked.append(now)
         return now + timedelta(seconds=1)
 
-    assert due(Asked(), each_second, 0.0, 7 * 86_400.0, "one")[1] == 7 * 86_400.0
+    assert due(FunctionTiming(), each_second, 0.0, 7 * 86_400.0, "one")[1] == 7 * 86_400.0
     assert len(asked) < 100
 
 
 def test_a_function_is_asked() -> None:
-    assert list(islice(after(Asked(), lambda now: now + timedelta(hours=1), 0.0), 2)) == [3600.0, 7200.0]
-    assert list(after(Asked(), lambda now: None, 0.0)) == []
+    assert list(islice(after(FunctionTiming(), lambda now: now + timedelta(hours=1), 0.0), 2)) == [3600.0, 7200.0]
+    assert list(after(FunctionTiming(), lambda now: None, 0.0)) == []
     for wrong in (lambda now: now, lambda now: "soon", lambda now: datetime(2030, 1, 1)):  # noqa: DTZ001
         with pytest.raises(BadOption, match="schedule"):
-            next(after(Asked(), wrong, 0.0))  # type: ignore[arg-type]
+            next(after(FunctionTiming(), wrong, 0.0))  # type: ignore[arg-type]
 
 
 def test_stamps() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from treadle import Abort, Defer, Record, Retry, State
 from treadle.core.model import NewJob, Outcome
-from treadle.policy.judge import Rules, failed, handed_back, lost_too_often, rules_for, succeeded, text_of
+from treadle.policy.judge import Rules, failed, lost_too_often, released, rules_for, succeeded, text_of
 from treadle.policy.retry import DEFAULT, RetryNow
 from treadle.testing.shows import shows
 
@@ -133,7 +133,7 @@ def test_lost_too_often() -> None:
 @shows("a job that a worker releases keeps its last error")
 def test_success_clears_the_error_and_a_job_handed_back_keeps_it() -> None:
     assert succeeded(row(error="old", attempt=1), "4").error is None
-    back = handed_back(row(error="old", attempt=1))
+    back = released(row(error="old", attempt=1))
     assert (back.error, back.attempt, back.delay) == ("old", 1, 0.0)
 
 

@@ -23,9 +23,9 @@ def test_waits_grow_by_the_factor_up_to_the_longest() -> None:
 
 
 @shows("jitter shortens a delay and never lengthens it")
-@pytest.mark.parametrize(("chance", "wait"), [(0.0, 8.0), (0.5, 6.0), (1.0, 4.0)])
-def test_jitter_only_shortens(chance: float, wait: float) -> None:
-    assert full(base=2, factor=2, max=100, jitter=0.5).delay(3, chance) == wait
+@pytest.mark.parametrize(("fraction", "wait"), [(0.0, 8.0), (0.5, 6.0), (1.0, 4.0)])
+def test_jitter_only_shortens(fraction: float, wait: float) -> None:
+    assert full(base=2, factor=2, max=100, jitter=0.5).delay(3, fraction) == wait
 
 
 def test_no_number_of_tries_overflows() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from treadle.errors import BadOption
 from treadle.policy import cron
-from treadle.policy.cron import Asked, Cron, Every
+from treadle.policy.cron import Cron, Every, FunctionTiming
 from treadle.policy.timing_words import words
 
 
@@ -76,7 +76,7 @@ def test_an_interval_in_words(seconds: float, said: str) -> None:
 
 def test_a_zone_and_a_function_in_words() -> None:
     assert words(Cron("0 3 * * *", "Europe/Paris")) == "at 03:00 every day (Europe/Paris)"
-    assert words(Asked()) == "when its function says"
+    assert words(FunctionTiming()) == "when its function says"
     assert words(Cron("0 3 *")) == "cron 0 3 *"  # no public call stores it
 
 

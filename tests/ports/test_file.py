@@ -241,23 +241,23 @@ async def test_what_is_done_with_leaves_the_disk_in_steps(tmp_path: Path) -> Non
 @pytest.mark.parametrize("seed", range(6))
 async def test_opened_again_at_any_moment_it_is_the_same_queue(tmp_path: Path, seed: int) -> None:
     """Random pushes, pops and ends, with small files, compared with a plain model of the expected contents."""
-    chance, clock, path = random.Random(seed), HandClock(), tmp_path / "q"
+    rng, clock, path = random.Random(seed), HandClock(), tmp_path / "q"
     queue = FileQueue(path, clock=clock, segment=700)
     there: set[str] = set()
     for n in range(250):
-        kind = chance.random()
+        kind = rng.random()
         if kind < 0.5:
-            await queue.push(f"m{n}", delay=chance.choice([0, 0, 3]))
+            await queue.push(f"m{n}", delay=rng.choice([0, 0, 3]))
             there.add(f"m{n}")
         elif kind < 0.9:
             for pulled in await queue.pop(2, 5):
-                end = chance.choice(["ack", "release", "dead", "leave"])
+                end = rng.choice(["ack", "release", "dead", "leave"])
                 if (end == "ack" and await queue.ack(pulled.handle)) or (
                     end == "dead" and await queue.dead_letter(pulled.handle, "x")
                 ):
                     there.discard(pulled.body)
                 elif end == "release":
-                    await queue.release(pulled.handle, chance.choice([0, 2]))
+                    await queue.release(pulled.handle, rng.choice([0, 2]))
         elif kind < 0.95:
             clock.advance(4)
         else:

@@ -17,7 +17,7 @@ from tests.waiting import until
 from treadle import App, BadOption, Worker, flow
 from treadle.blobs import DirectoryBlobs
 from treadle.ports import memory_queue
-from treadle.ports.large_messages import beside
+from treadle.ports.large_messages import with_blobs
 from treadle.ports.redis import redis_pubsub, redis_store
 from treadle.ports.sqs import SqsQueue, sqs_queue
 from treadle.testing.ports.queue import *  # noqa: F403
@@ -103,7 +103,7 @@ async def test_sqs_with_redis_as_its_users_run_it() -> None:
 
 @shows("a body that is too large for SQS is stored as a file and comes back whole")
 async def test_a_large_body_lies_beside_the_queue(tmp_path: Path) -> None:
-    queue = beside(new_queue(), DirectoryBlobs(tmp_path))
+    queue = with_blobs(new_queue(), DirectoryBlobs(tmp_path))
     text = "ä" * 300_000
     await queue.push(text)
     await queue.push("small")
@@ -125,7 +125,7 @@ def empty(folder: Path) -> None:
 @shows("a message whose stored body is missing becomes a dead letter with the reason")
 async def test_a_body_that_is_gone_is_a_dead_letter_with_its_reason(tmp_path: Path) -> None:
     inner = memory_queue()
-    queue = beside(inner, DirectoryBlobs(tmp_path), limit=10)
+    queue = with_blobs(inner, DirectoryBlobs(tmp_path), limit=10)
     await queue.push("x" * 100)
     await queue.push("short")
     empty(tmp_path)

@@ -353,7 +353,7 @@ async def test_calls_that_cannot_be(app: App, path: Path) -> None:
 
 
 async def test_others_wait_for_it_and_go_on(app: App, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker meets an open transaction of the user's; nothing is lost of either."""
+    """A worker claims during an open transaction of the user's; nothing is lost of either."""
     waits = Signal().around(monkeypatch, SharedTransactions, "_begin_patiently")
     async with Worker(app):
         with closing(sqlite3.connect(path)) as db:

@@ -214,10 +214,10 @@ async def _fuzz(
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a process has in use")
 def test_packets_of_the_network_take_no_memory() -> None:
-    chance, counts = random.Random(2 + 100 * SEED), Counter[str]()
+    rng, counts = random.Random(2 + 100 * SEED), Counter[str]()
 
     def read(number: int) -> None:
-        for raw in odd_packets(chance, number):
+        for raw in odd_packets(rng, number):
             try:
                 found = decode(raw)
             except BadPacket:

@@ -16,7 +16,7 @@ from tests.server.listener import Listener, redirecting
 from treadle import App, StorageUnavailable, TreadleError
 from treadle.blobs import TooBig
 from treadle.cli.wasi import Queue
-from treadle.discovery import QUEUES, Announcement, Place
+from treadle.discovery import QUEUES, Announcement, Network
 from treadle.wasi.client import Client
 
 TOKEN = "trd_this-is-the-secret"
@@ -90,7 +90,7 @@ def test_a_queue_that_discovery_found_gets_no_token(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("words", [["wasi", "ping"], ["wasi-runner"]])
 async def test_a_host_that_answers_multicast_first_gets_no_token(words: list[str], tmp_path: Path) -> None:
-    where = Place(("127.0.0.1", free_port()))
+    where = Network(("127.0.0.1", free_port()))
     environment = {"TREADLE_MDNS": f"127.0.0.1:{where[1]}", "TREADLE_TOKEN": TOKEN}
     hostile = Listener(200, None, b"pong \x1b]0;owned\x07\x1b[31mred")
     told = {"http_port": str(hostile.port)}

@@ -22,7 +22,7 @@ from treadle import App
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import NewJob, Record
-from treadle.discovery import Place
+from treadle.discovery import Network
 from treadle.errors import StorageFull
 from treadle.server import Serving, Settings, make_site
 from treadle.server.longpoll import WaitingLine
@@ -108,7 +108,7 @@ async def test_each_request_is_a_line_of_the_log(
 async def test_tls_by_file(tmp_path: Path) -> None:
     pair = ("--tls-cert", str(FOLDER / "server.pem"), "--tls-key", str(FOLDER / "server.key"))
     words = ("server", "--url", "memory://", "--port", "0", *pair)
-    async with started(tmp_path, Place((LOOPBACK, free_port())), *words) as server:
+    async with started(tmp_path, Network((LOOPBACK, free_port())), *words) as server:
         url = (await server.says(r"(https://\S+)")).group(1)
         trust = ssl.create_default_context(cafile=CA)
         async with aiohttp.ClientSession() as session, session.get(f"{url}/healthz", ssl=trust) as answer:

@@ -27,10 +27,10 @@ async def send(sim: Simulation, spec: Any, value: object = None) -> Any:
 
 
 async def singles(sim: Simulation, n: int) -> None:
-    task = sim.chance.choice((tasks.plain, tasks.flaky, tasks.in_thread, tasks.long))
+    task = sim.rng.choice((tasks.plain, tasks.flaky, tasks.in_thread, tasks.long))
     how: dict[str, Any] = {}
-    if sim.chance.random() < 0.5:
-        how = sim.chance.choice(({"priority": 5}, {"delay": 1.5}, {"lane": f"tenant-{n % 2}"}, {"aging": 3.0}))
+    if sim.rng.random() < 0.5:
+        how = sim.rng.choice(({"priority": 5}, {"delay": 1.5}, {"lane": f"tenant-{n % 2}"}, {"aging": 3.0}))
     await send(sim, task.options(**how).job(n), n)
 
 
@@ -46,7 +46,7 @@ async def in_order(sim: Simulation, n: int) -> None:
 
 async def limited(sim: Simulation, n: int) -> None:
     for each in range(3):
-        limit = sim.chance.choice((["api"], ["api:x"], ["calls"], ["api", "calls"]))
+        limit = sim.rng.choice((["api"], ["api:x"], ["calls"], ["api", "calls"]))
         await send(sim, tasks.plain.options(limits=limit).job(n + each), n + each)
 
 
@@ -56,7 +56,7 @@ async def families(sim: Simulation, n: int) -> None:
         (tasks.fan_in.job(n), 3 * n + 3),
         (tasks.tolerant.job(n), 2),
     ]
-    spec, value = sim.chance.choice(specs)
+    spec, value = sim.rng.choice(specs)
     await send(sim, spec, value)
 
 
@@ -70,10 +70,10 @@ async def joined(sim: Simulation, n: int) -> None:
 
 async def with_keys(sim: Simulation, n: int) -> None:
     for _ in range(3):
-        conflict: Any = sim.chance.choice(("keep", "keep", "raise", "replace"))
+        conflict: Any = sim.rng.choice(("keep", "keep", "raise", "replace"))
         with suppress(KeyHeld):
             await send(sim, tasks.keyed.options(key=Key(str(n % 2), conflict=conflict)).job(n))
-        await asyncio.sleep(sim.chance.random() * 0.3)
+        await asyncio.sleep(sim.rng.random() * 0.3)
 
 
 async def inside(sim: Simulation, n: int) -> None:
@@ -82,7 +82,7 @@ async def inside(sim: Simulation, n: int) -> None:
 
 async def waits(sim: Simulation, n: int) -> None:
     job = await send(sim, tasks.durable.job(n))
-    await asyncio.sleep(sim.chance.choice((0.0, 0.3, 3.0)))
+    await asyncio.sleep(sim.rng.choice((0.0, 0.3, 3.0)))
     here().add("signal", job.id, name="go", text="now")
     with suppress(Signalled, Stale):  # the call before was carried out and its answer lost; the job may have ended
         await sim.again(lambda: app.jobs.signal(job, "go", "now"))
@@ -96,7 +96,7 @@ async def batches(sim: Simulation, n: int) -> None:
 
 async def share(sim: Simulation, n: int) -> None:
     await send(sim, tasks.keyed.options(key=f"shared-{n}").job(n), n)
-    await send(sim, sim.chance.choice((tasks.sharing, tasks.sharing_beside)).job(n), 2 * n)
+    await send(sim, sim.rng.choice((tasks.sharing, tasks.sharing_beside)).job(n), 2 * n)
     first = tasks.keyed.options(key=f"shared-{n}").job(n)
     _, job = await send(sim, [first, tasks.add_two.options(after=[first], pass_result=True).job()])
     sim.expect(job, json.dumps(n + 2))
@@ -115,8 +115,8 @@ async def race(sim: Simulation, n: int) -> None:
 
 async def given_up(sim: Simulation, n: int) -> None:
     """A workflow that is cancelled while it grows."""
-    job = await send(sim, sim.chance.choice((tasks.parent, tasks.fan_in)).job(n))
-    await asyncio.sleep(sim.chance.random() * 0.1)
+    job = await send(sim, sim.rng.choice((tasks.parent, tasks.fan_in)).job(n))
+    await asyncio.sleep(sim.rng.random() * 0.1)
     await act(sim, "cancel", job.id, lambda: app.jobs.cancel(job))
 
 

@@ -15,7 +15,7 @@ __all__ = ["INVARIANTS", "app", "produce", "work"]
 
 async def work(sim: Simulation) -> None:
     """Run a few producers and one or two operators."""
-    operators = [sim.spawn(f"operator-{each}", operate(sim)) for each in range(sim.chance.randint(1, 2))]
+    operators = [sim.spawn(f"operator-{each}", operate(sim)) for each in range(sim.rng.randint(1, 2))]
     producers = [sim.spawn(f"producer-{each}", produce(sim, each)) for each in range(sim.size // 3)]
     await produce(sim, 9)
     await asyncio.wait([*operators, *producers])
@@ -23,5 +23,5 @@ async def work(sim: Simulation) -> None:
 
 async def produce(sim: Simulation, number: int) -> None:
     for each in range(max(1, sim.size // 2)):
-        await sim.chance.choice(DEEDS)(sim, 100 * number + 10 * each + 1)
-        await asyncio.sleep(sim.chance.choice((0.0, 0.05, 1.0)))
+        await sim.rng.choice(DEEDS)(sim, 100 * number + 10 * each + 1)
+        await asyncio.sleep(sim.rng.choice((0.0, 0.05, 1.0)))

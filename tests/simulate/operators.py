@@ -15,9 +15,9 @@ from treadle.testing.simulation import Simulation
 
 async def operate(sim: Simulation) -> None:
     """Act on jobs and queues; at the end nothing is paused."""
-    for _ in range(sim.chance.randint(0, 3)):
-        await asyncio.sleep(sim.chance.random() * 3)
-        await sim.chance.choice((cancel, cancel, retry, pause, change, collide))(sim)
+    for _ in range(sim.rng.randint(0, 3)):
+        await asyncio.sleep(sim.rng.random() * 3)
+        await sim.rng.choice((cancel, cancel, retry, pause, change, collide))(sim)
 
 
 def _some(sim: Simulation) -> str | None:
@@ -32,7 +32,7 @@ def _some(sim: Simulation) -> str | None:
         and not entry.facts["task"].endswith("durable")
         and "shared-" not in entry.facts.get("key", "")
     ]
-    return sim.chance.choice(ids) if ids else None
+    return sim.rng.choice(ids) if ids else None
 
 
 async def act(sim: Simulation, name: str, id: str, call: Callable[[], Awaitable[Any]]) -> None:
@@ -57,24 +57,24 @@ async def retry(sim: Simulation) -> None:
 
 
 async def pause(sim: Simulation, queue: str | None = None) -> None:
-    queue = queue or sim.chance.choice(("default", "strict"))
+    queue = queue or sim.rng.choice(("default", "strict"))
     name = f"queue:{queue}"
     here().add("act", name=name, facts={"limit": True})
     await sim.again(lambda: app.queues.pause(queue))
     here().add("acted", name=name, facts={"paused": queue})
-    await asyncio.sleep(sim.chance.random() * 3)
+    await asyncio.sleep(sim.rng.random() * 3)
     here().add("act", name=name, facts={"limit": True, "resumed": queue})
     await sim.again(lambda: app.queues.resume(queue))
 
 
 async def change(sim: Simulation) -> None:
-    name = sim.chance.choice(("api", "queue:strict", "queue:default"))
+    name = sim.rng.choice(("api", "queue:strict", "queue:default"))
     here().add("act", name=name, facts={"limit": True})
-    await sim.again(lambda: app.limits.set(Limit(name, slots=sim.chance.randint(1, 3))))
+    await sim.again(lambda: app.limits.set(Limit(name, slots=sim.rng.randint(1, 3))))
 
 
 async def collide(sim: Simulation) -> None:
     """Two operators change one limit at the same time."""
     here().add("act", name="queue:strict", facts={"limit": True})
-    rule = Limit("queue:strict", slots=sim.chance.randint(1, 3))
+    rule = Limit("queue:strict", slots=sim.rng.randint(1, 3))
     await asyncio.gather(pause(sim, "strict"), sim.again(lambda: app.limits.set(rule)))

@@ -113,7 +113,7 @@ async def send(sim: Simulation, spec: Any, value: object = None) -> Any:
 
 async def delayed(sim: Simulation, n: int) -> None:
     for each in range(3):
-        await send(sim, plain.options(delay=sim.chance.random()).job(n + each), n + each)
+        await send(sim, plain.options(delay=sim.rng.random()).job(n + each), n + each)
 
 
 async def lanes(sim: Simulation, n: int) -> None:
@@ -127,28 +127,28 @@ async def ranked(sim: Simulation, n: int) -> None:
     """A backlog of a low priority, then a job of a higher one."""
     for each in range(5):
         await send(sim, plain.options(priority=-1).job(n + each), n + each)
-    await send(sim, plain.options(priority=sim.chance.choice((1, 2))).job(n), n)
+    await send(sim, plain.options(priority=sim.rng.choice((1, 2))).job(n), n)
 
 
 async def crowd(sim: Simulation, n: int) -> None:
     """More jobs than a bounded queue takes."""
-    queue = sim.chance.choice(("refusing", "oldest", "lowest"))
+    queue = sim.rng.choice(("refusing", "oldest", "lowest"))
     for each in range(8):
         how: dict[str, Any] = {"queue": queue, "priority": each % 3}
         with suppress(QueueFull):
-            await send(sim, [plain.options(**how).job(n + each) for _ in range(sim.chance.choice((1, 1, 2)))])
+            await send(sim, [plain.options(**how).job(n + each) for _ in range(sim.rng.choice((1, 1, 2)))])
 
 
 async def placed(sim: Simulation, n: int) -> None:
     """Jobs that use much of a worker, and one that no worker may run."""
     for each in range(4):
-        await send(sim, sim.chance.choice((heavy, light)).job(n + each), n + each)
+        await send(sim, sim.rng.choice((heavy, light)).job(n + each), n + each)
     sim.may_wait(await send(sim, elsewhere.job(n)))
 
 
 async def timed(sim: Simulation, n: int) -> None:
     """Runs, jobs and waits that take too long, and runs that begin again later."""
-    task = sim.chance.choice((deferred, only_once, impatient))
+    task = sim.rng.choice((deferred, only_once, impatient))
     await send(sim, task.options(labels=["timed"]).job(n), n)
     sim.expect(await send(sim, too_long.job(n)), None)
     sim.expect(await send(sim, long.options(expires=2.0).job(n)), None)
@@ -173,8 +173,8 @@ async def work(sim: Simulation) -> None:
 
 async def produce(sim: Simulation, number: int) -> None:
     for each in range(max(1, sim.size // 3)):
-        await sim.chance.choice(DEEDS)(sim, 100 * number + 10 * each + 1)
-        await asyncio.sleep(sim.chance.choice((0.0, 0.05, 1.0)))
+        await sim.rng.choice(DEEDS)(sim, 100 * number + 10 * each + 1)
+        await asyncio.sleep(sim.rng.choice((0.0, 0.05, 1.0)))
 
 
 def no_tick_is_left_out(sim: Simulation) -> None:

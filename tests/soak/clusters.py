@@ -89,7 +89,7 @@ class ClusterStage(Stage):
             proxy.to = node.port
         self._namespace = f"stage-{os.getpid()}-{next(_numbers)}"
         self._victim: Valkey | None = None
-        self._chance = random.Random(1)  # which node; the nemesis chooses when
+        self._rng = random.Random(1)  # which node; the nemesis chooses when
         self.url = self.direct = f"{self.cluster.url}?ns={self._namespace}&shards={self.shards}"
         self.outages = {
             "node killed": (self._kill, self._start),
@@ -106,7 +106,7 @@ class ClusterStage(Stage):
         await asyncio.to_thread(self.cluster.close)
 
     async def _kill(self) -> None:
-        self._victim = self._chance.choice(self.cluster.nodes)
+        self._victim = self._rng.choice(self.cluster.nodes)
         await asyncio.to_thread(self._victim.kill)
 
     async def _start(self) -> None:
@@ -121,7 +121,7 @@ class ClusterStage(Stage):
             return False
 
     async def _freeze(self) -> None:
-        self._victim = self._chance.choice(self.cluster.nodes)
+        self._victim = self._rng.choice(self.cluster.nodes)
         self._victim.freeze()
 
     async def _thaw(self) -> None:
@@ -133,10 +133,10 @@ class ClusterStage(Stage):
         await asyncio.to_thread(self._move_slot, self.cluster.nodes)
 
     def _move_slot(self, nodes: Sequence[Valkey]) -> None:
-        shard = self._chance.randrange(self.shards)
+        shard = self._rng.randrange(self.shards)
         slot = self.cluster.slot(f"{{treadle:{self._namespace}{f'/{shard}' if shard else ''}}}:job")
         owner = self.cluster.owner(slot)
-        self.cluster.move(slot, self._chance.choice([node for node in nodes if node is not owner]))
+        self.cluster.move(slot, self._rng.choice([node for node in nodes if node is not owner]))
 
     async def _stay(self) -> None:
         """A slot that has moved stays where it is."""

@@ -36,7 +36,7 @@ class Fleet:
     ) -> None:  # fmt: skip
         self.folder, self.url, self.database = folder, url, database
         self.seed, self.patience, self.plant = seed, patience, plant
-        self._skewed, self._chance = skewed, random.Random(f"{seed} clocks")
+        self._skewed, self._rng = skewed, random.Random(f"{seed} clocks")
         self.clock = MachineClock(folder / "clock") if settable else None
         self.done: Counter[str] = Counter()
         self.died: list[str] = []
@@ -89,7 +89,7 @@ class Fleet:
         """The module, and what it takes before the arguments of a process."""
         if self.clock is not None:
             return "tests.soak.skewed", str(self.clock.path)
-        if not self._skewed or self._chance.random() < 0.5:
+        if not self._skewed or self._rng.random() < 0.5:
             return ("tests.soak.process",)
         self.done["wrong clock"] += 1
         return "tests.soak.skewed", f"{self.seed} {self._serial}"

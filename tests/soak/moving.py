@@ -36,7 +36,7 @@ class MovingStage(Stage):
     async def close(self) -> None:
         self._folder.cleanup()
 
-    async def move(self, chance: random.Random) -> int:
+    async def move(self, rng: random.Random) -> int:
         """Move all jobs to the next storage. Return how often the command was killed meanwhile."""
         target = await asyncio.to_thread(next(self._kinds))
         for kills in range(AGAIN):
@@ -44,7 +44,7 @@ class MovingStage(Stage):
                 sys.executable, "-m", "treadle", "move", "--wait", str(WAIT), self.url, target,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
-            patience = chance.uniform(0.3, WAIT + 2.0) if kills < AGAIN - 1 else 60.0
+            patience = rng.uniform(0.3, WAIT + 2.0) if kills < AGAIN - 1 else 60.0
             try:
                 said, _ = await asyncio.wait_for(command.communicate(), patience)
             except TimeoutError:

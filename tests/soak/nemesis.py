@@ -90,10 +90,10 @@ class Nemesis:
                 if link.silent:
                     link.reset()
 
-    async def _go_on(self, chance: random.Random, faults: dict[str, Fault]) -> None:
+    async def _go_on(self, rng: random.Random, faults: dict[str, Fault]) -> None:
         while faults:
-            await random_moment(chance, 0.2, 2.5)
-            name = chance.choice(sorted(faults))
+            await random_moment(rng, 0.2, 2.5)
+            name = rng.choice(sorted(faults))
             self._fleet.history.add("note", text=name)
             await faults[name]()
 
@@ -132,10 +132,10 @@ class Nemesis:
 
     async def _cuts(self) -> None:
         """A few requests are lost, and a few answers, some of them cut in the middle."""
-        proxy, chance = self._stage.proxy, self._around
-        for _ in range(chance.randint(2, 6)):
-            call = chance.randint(1, 15)
-            cut = proxy.lose_request(call=call) if chance.random() < 0.4 else proxy.lose_answer(call=call, after=call)
+        proxy, rng = self._stage.proxy, self._around
+        for _ in range(rng.randint(2, 6)):
+            call = rng.randint(1, 15)
+            cut = proxy.lose_request(call=call) if rng.random() < 0.4 else proxy.lose_answer(call=call, after=call)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await cut.happened()

@@ -34,10 +34,10 @@ class Producer:
     path  of the SQLite file, or the address of the PostgreSQL database, for users' transactions; None: no transactions
     """
 
-    def __init__(self, app: App, history: History, chance: random.Random, database: str | None, plain: App) -> None:
-        self._app, self._history, self._chance, self._database = app, history, chance, database
+    def __init__(self, app: App, history: History, rng: random.Random, database: str | None, plain: App) -> None:
+        self._app, self._history, self._rng, self._database = app, history, rng, database
         self._plain = plain  # without a recorder: jobs of a transaction are acknowledged by its commit
-        self._serial = chance.randrange(1_000_000) * 1_000
+        self._serial = rng.randrange(1_000_000) * 1_000
         self._recent: deque[str] = deque(maxlen=REMEMBERED)
         self._forks = 0
         self.stopping = asyncio.Event()
@@ -61,10 +61,10 @@ class Producer:
             with contextlib.suppress(TreadleError):  # recorded where it was raised
                 if turn % 25 == 0:
                     await self._wait_for_room()
-                [act] = self._chance.choices(doing, weights)
+                [act] = self._rng.choices(doing, weights)
                 await act()
             turn += 1
-            await random_moment(self._chance, 0.0, 0.02)
+            await random_moment(self._rng, 0.0, 0.02)
 
     async def _wait_for_room(self) -> None:
         while not self.stopping.is_set():
@@ -86,38 +86,38 @@ class Producer:
             try:
                 await self._app.enqueue([*specs])
             except StorageError:
-                if self.stopping.is_set() or self._chance.random() < 0.2:
+                if self.stopping.is_set() or self._rng.random() < 0.2:
                     return
                 await asyncio.sleep(0.05)
             else:
                 break
         self._recent.extend(spec.id for spec in specs if spec.new.task == "work")
-        if self._chance.random() < 0.03:  # as if the answer was lost
+        if self._rng.random() < 0.03:  # as if the answer was lost
             await self._app.enqueue([*specs])
 
     # --- jobs
 
     async def _jobs(self) -> None:
-        chance, specs = self._chance, list[JobSpec[Any]]()
-        for _ in range(chance.choice((1, 1, 1, 4, 12))):
-            task = chance.choice(
+        rng, specs = self._rng, list[JobSpec[Any]]()
+        for _ in range(rng.choice((1, 1, 1, 4, 12))):
+            task = rng.choice(
                 ("work", "work", "thread", "tenant", "account", "paced", "batch", "trip", "heavy", "light")
             )
             specs.append(self._job(task, **self._options(task)))
         await self._send(*specs)
 
     def _options(self, task: str) -> dict[str, Any]:
-        chance = self._chance
-        match chance.randrange(8) if task == "work" else 7:
+        rng = self._rng
+        match rng.randrange(8) if task == "work" else 7:
             case 0:
-                return {"delay": chance.random()}
+                return {"delay": rng.random()}
             case 1:
-                return {"priority": chance.randrange(-2, 3)}
+                return {"priority": rng.randrange(-2, 3)}
             case 2:
-                return {"lane": f"lane{chance.randrange(3)}"}
+                return {"lane": f"lane{rng.randrange(3)}"}
             case 3 | 4:
-                conflict: Any = chance.choice(("keep", "keep", "replace", "raise"))
-                return {"key": Key(f"key{chance.randrange(6)}", conflict=conflict)}
+                conflict: Any = rng.choice(("keep", "keep", "replace", "raise"))
+                return {"key": Key(f"key{rng.randrange(6)}", conflict=conflict)}
             case _:
                 return {}
 
@@ -126,13 +126,13 @@ class Producer:
         worker may have stored the bounds."""
         if not (await self._app.jobs.list(state="succeeded", limit=1)).records:
             return
-        queue = self._chance.choice(BOUNDED)
+        queue = self._rng.choice(BOUNDED)
         for _ in range(BOUND + 4):
             with contextlib.suppress(QueueFull):
-                await self._send(self._job(f"crowd.{queue}", priority=self._chance.randrange(3)))
+                await self._send(self._job(f"crowd.{queue}", priority=self._rng.randrange(3)))
 
     async def _workflows(self) -> None:
-        await self._send(self._job(self._chance.choice(("tree", "chained", "gathered"))))
+        await self._send(self._job(self._rng.choice(("tree", "chained", "gathered"))))
 
     async def _joins(self) -> None:
         n = self._next()
@@ -147,7 +147,7 @@ class Producer:
 
     async def _cancel(self) -> None:
         if self._recent:
-            id = self._chance.choice(self._recent)
+            id = self._rng.choice(self._recent)
             self._history.add("act", id, name="cancel")
             await self._app.jobs.cancel(id)
             self._history.add("acted", id, name="cancel")
@@ -155,7 +155,7 @@ class Producer:
     async def _signal(self) -> None:
         spec = self._job("approve")
         await self._send(spec)
-        await asyncio.sleep(self._chance.choice((0.0, 0.1)))
+        await asyncio.sleep(self._rng.choice((0.0, 0.1)))
         await give(self._app, self._history, spec.id, self._next())
 
     async def _fork(self) -> None:
@@ -185,7 +185,7 @@ class Producer:
         assert self._database is not None
         spec = self._plain.find_task("ordered").job(self._next())
         self._history.add("asked", spec.id, facts=facts_of(spec.new))
-        commit = self._chance.random() < 0.7
+        commit = self._rng.random() < 0.7
         try:
             if self._database.startswith("postgresql"):
                 await self._on_postgres(self._database, spec, commit)

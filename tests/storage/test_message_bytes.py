@@ -203,9 +203,9 @@ OPS: Final[dict[str, log_entries.Op]] = {
     "tidied": log_entries.TidiedOp(7, ("part",)),
 }
 ENTRIES: Final[dict[str, Any]] = {
-    **{f"entry:{name}": log_entries.Entry("e1", 1000.5, 1, "e0", (op,)) for name, op in OPS.items()},
-    "entry:several": log_entries.Entry("e1", 1000.5, 1, ops=(OPS["prune"], OPS["announce"])),
-    "entry:parts": log_entries.Entry("e1", 1000.5, 1, "e0", parts=("part", 2)),
+    **{f"entry:{name}": log_entries.LogEntry("e1", 1000.5, 1, "e0", (op,)) for name, op in OPS.items()},
+    "entry:several": log_entries.LogEntry("e1", 1000.5, 1, ops=(OPS["prune"], OPS["announce"])),
+    "entry:parts": log_entries.LogEntry("e1", 1000.5, 1, "e0", parts=("part", 2)),
     "base": log_entries.Base(7, "part", 2),
 }
 
@@ -220,8 +220,8 @@ HTTP: Final[dict[str, Any]] = {
     "http:held": messages.HeartbeatResult(("j1",), ("j2",)),
     "http:held all": messages.HeartbeatResult(()),
     "http:outcomes": messages.Outcomes((OUTCOME, DONE)),
-    "http:settle": messages.Settle((messages.Report(id="j1", version=4, succeed=msgspec.Raw(b"[1]")),)),
-    "http:settle again": messages.Settle((messages.Report(id="j1", version=4, followups=(PLAIN,), again=True),)),
+    "http:settle": messages.Settle((messages.RunReport(id="j1", version=4, succeed=msgspec.Raw(b"[1]")),)),
+    "http:settle again": messages.Settle((messages.RunReport(id="j1", version=4, followups=(PLAIN,), again=True),)),
     "http:settled": messages.AllSettled((Settled("applied"), Settled("refused", "no", True))),
     "http:settle_claim": messages.SettleClaim((DONE,), messages.claim_call(CLAIM, 2**20)),
     "http:settled claimed": messages.SettledClaimed((Settled("applied"),), Claimed((), None)),
@@ -278,7 +278,7 @@ def test_a_draft_is_written_as_its_entry() -> None:
 
 def test_no_list_of_an_entry_has_a_bound() -> None:
     """One call may have any number of jobs. If the decoder had a limit, such an entry would make the log unreadable."""
-    kinds = info.multi_type_info([log_entries.Entry, log_entries.Base, tuple[log_entries.Op, ...]])
+    kinds = info.multi_type_info([log_entries.LogEntry, log_entries.Base, tuple[log_entries.Op, ...]])
     assert list(bounds_in(kinds, set())) == []
 
 
@@ -313,7 +313,7 @@ def bounds_in(found: Any, seen: set[type]) -> Iterator[tuple[str, object]]:
         (b"{}", messages.Prune()),
         (b"{}", messages.LimitsCall()),
         (b'{"topics":[]}', messages.Watch(())),
-        (b'{"outcomes":[{"id":"j1","version":4}]}', messages.Settle((messages.Report(id="j1", version=4),))),
+        (b'{"outcomes":[{"id":"j1","version":4}]}', messages.Settle((messages.RunReport(id="j1", version=4),))),
     ],
 )
 def test_fields_may_be_left_out_of_a_request(body: bytes, message: object) -> None:

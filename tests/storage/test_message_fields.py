@@ -75,7 +75,7 @@ SAME_OVER_HTTP: Final = {
 NOT_SENT: Final = {"hand_off"}  # the mailbox of a process on this machine
 OF_A_RUNNER: Final = {  # a runner may leave to the server what a worker of Treadle does itself
     messages.ClaimCall: {"wait", "max_lost", "most", "labels", "resources", "needs"},
-    messages.Report: {"succeed", "fail", "abort", "defer", "again"},
+    messages.RunReport: {"succeed", "fail", "abort", "defer", "again"},
 }
 SET_BY_THE_SERVER: Final = {"state"}  # a report may leave the state to the server
 
@@ -132,7 +132,7 @@ def test_a_change_of_limits_is_the_same_in_both() -> None:
     assert messages.LimitChanges.of(recorded.CHANGES).read() == list(recorded.CHANGES)
 
 
-@pytest.mark.parametrize(("kind", "message"), [(Claim, messages.ClaimCall), (Outcome, messages.Report)])
+@pytest.mark.parametrize(("kind", "message"), [(Claim, messages.ClaimCall), (Outcome, messages.RunReport)])
 def test_a_message_has_the_fields_of_the_value_it_carries(kind: Any, message: Any) -> None:
     value, sent = fields_of(kind), fields_of(message)
     assert sent.keys() - OF_A_RUNNER[message] == value.keys() - NOT_SENT
@@ -146,7 +146,7 @@ def test_a_claim_is_the_same_behind_the_wire() -> None:
 
 def test_an_outcome_is_the_same_behind_the_wire() -> None:
     given = {field.name: getattr(recorded.OUTCOME, field.name) for field in fields(Outcome)}
-    assert messages.Report(**given).outcome() == recorded.OUTCOME
+    assert messages.RunReport(**given).outcome() == recorded.OUTCOME
 
 
 @pytest.mark.parametrize(

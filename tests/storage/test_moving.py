@@ -19,7 +19,7 @@ import pytest
 from tests.kit import Spy, Told
 from tests.storage.moving_kit import OUTSIDE, PLACES, made, populate, url_of
 from treadle import App, StorageMoved, StorageUnavailable, Unsupported, Worker
-from treadle.admin.storage_move import Place, abort, compare, move, prepare
+from treadle.admin.storage_move import OpenStorage, abort, compare, move, prepare
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, NewJob, Outcome, State
 from treadle.core.query_model import Query
@@ -73,8 +73,8 @@ async def test_each_pair_cut_off_twice(tmp_path: Path, one: str, other: str) -> 
     async with places(one, other, tmp_path) as (source, target):
         jobs, step = (2_000, 150) if one != other else (300, 40)  # each more than six loads, so both failures happen
         await populate(source, jobs, queue=None if "shards" in (one, other) else 1)
-        old = Place(source, "the old one")
-        new = Place(Cut(target, (2, "before"), (4, "after")), "the new one")  # type: ignore[arg-type]
+        old = OpenStorage(source, "the old one")
+        new = OpenStorage(Cut(target, (2, "before"), (4, "after")), "the new one")  # type: ignore[arg-type]
         for _ in range(2):
             with pytest.raises(Unplugged):
                 await move(old, new, wait=0, step=step)
@@ -138,7 +138,9 @@ async def test_workers_and_producers_go_on_trying(tmp_path: Path) -> None:
             long = await tasks[0].enqueue("long")
             await told.until("started")
             waiting = await tasks[0].options(after=[long]).enqueue("waiting")
-            moving = asyncio.create_task(move(Place(old.storage, "old"), Place(new.storage, "new"), wait=30))
+            moving = asyncio.create_task(
+                move(OpenStorage(old.storage, "old"), OpenStorage(new.storage, "new"), wait=30)
+            )
             sent = await until_it_moves(tasks[0])
             ends.set()
             moved = await moving
@@ -187,7 +189,7 @@ async def test_who_still_runs_is_told_that_he_has_lost_it(tmp_path: Path) -> Non
         async with Worker(old, lease=0.6, poll=0.05, grace=1):
             job = await work.enqueue()
             await went.wait()
-            moved = await move(Place(old.storage, "old"), Place(new.storage, "new"), wait=0)
+            moved = await move(OpenStorage(old.storage, "old"), OpenStorage(new.storage, "new"), wait=0)
             assert moved.running == 1
             async with asyncio.timeout(30):
                 await lost.wait()
@@ -199,7 +201,7 @@ async def test_who_still_runs_is_told_that_he_has_lost_it(tmp_path: Path) -> Non
 
 async def test_what_cannot_be_moved(tmp_path: Path) -> None:
     async with places("memory", "sqlite", tmp_path) as (source, target):
-        old, new = Place(source, "old"), Place(target, "new")
+        old, new = OpenStorage(source, "old"), OpenStorage(target, "new")
         await source.enqueue([NewJob(id="a", task="t")])
         await target.enqueue([NewJob(id="b", task="t")])
         with pytest.raises(MoveFailed, match="already holds 1 job,"):
@@ -207,20 +209,20 @@ async def test_what_cannot_be_moved(tmp_path: Path) -> None:
         assert (await source.claim(Claim(worker="w#1"))).records  # no job may start
         other, third = await made("memory", tmp_path), await made("memory", tmp_path)
         with pytest.raises(Unplugged):
-            await move(old, Place(Cut(other, (1, "before")), "other"), wait=0)  # type: ignore[arg-type]
+            await move(old, OpenStorage(Cut(other, (1, "before")), "other"), wait=0)  # type: ignore[arg-type]
         with pytest.raises(MoveFailed, match="moving, or has moved, to other"):
-            await move(old, Place(third, "third"), wait=0)
+            await move(old, OpenStorage(third, "third"), wait=0)
         with pytest.raises(MoveFailed, match="receives jobs from old in another move"):
-            await move(Place(third, "third"), Place(other, "other"), wait=0)
-        assert await abort(old, Place(other, "other"))
-        assert not await abort(old, Place(other, "other"))
+            await move(OpenStorage(third, "third"), OpenStorage(other, "other"), wait=0)
+        assert await abort(old, OpenStorage(other, "other"))
+        assert not await abort(old, OpenStorage(other, "other"))
         await source.enqueue([NewJob(id="c", task="t")])
         await other.enqueue([NewJob(id="c", task="t")])  # no job had arrived there, so it is open too
-        await move(old, Place(third, "third"), wait=0)
+        await move(old, OpenStorage(third, "third"), wait=0)
         with pytest.raises(MoveFailed, match="has ended"):
-            await abort(old, Place(third, "third"))
+            await abort(old, OpenStorage(third, "third"))
     with pytest.raises(Unsupported):
-        await move(Place(Spy(MemoryStorage()), "old"), Place(Spy(MemoryStorage()), "new"))
+        await move(OpenStorage(Spy(MemoryStorage()), "old"), OpenStorage(Spy(MemoryStorage()), "new"))
 
 
 async def test_a_copy_that_differs_stays_shut(tmp_path: Path) -> None:
@@ -233,7 +235,7 @@ async def test_a_copy_that_differs_stays_shut(tmp_path: Path) -> None:
 
         target.load = forgetful  # type: ignore[attr-defined]
         with pytest.raises(MoveFailed, match=r"do not hold the same jobs .*: 18 and 17"):
-            await move(Place(source, "old"), Place(target, "new"), wait=0, step=1_000)
+            await move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=0, step=1_000)
         with pytest.raises(StorageError):
             await target.claim(Claim(worker="w#1"))
 
@@ -244,10 +246,10 @@ async def test_a_run_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
         async with places(one, one, tmp_path) as (source, target):
             await source.enqueue([NewJob(id=f"j{number}", task="t") for number in range(6)])
             asleep, awake = asyncio.Event(), asyncio.Event()
-            slow = Place(Sleepy(target, asleep, awake), "new")  # type: ignore[arg-type]
-            first = asyncio.create_task(move(Place(source, "old"), slow, wait=0, step=3))
+            slow = OpenStorage(Sleepy(target, asleep, awake), "new")  # type: ignore[arg-type]
+            first = asyncio.create_task(move(OpenStorage(source, "old"), slow, wait=0, step=3))
             await asleep.wait()
-            assert (await move(Place(source, "old"), Place(target, "new"), wait=0)).resumed
+            assert (await move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=0)).resumed
             [ran] = (await target.claim(Claim(worker="w#1", limit=1))).records
             await target.settle([Outcome(id=ran.job.id, version=ran.version, state=State.SUCCEEDED)])
             await target.enqueue([NewJob(id="fresh", task="t")])
@@ -256,7 +258,7 @@ async def test_a_run_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
                 await first
             await target.enqueue([NewJob(id="later", task="t")])
             with pytest.raises(MoveFailed, match="has ended"):
-                await abort(Place(source, "old"), Place(target, "new"))
+                await abort(OpenStorage(source, "old"), OpenStorage(target, "new"))
             with pytest.raises(StorageMoved):
                 await source.claim(Claim(worker="w#1"))
 
@@ -279,9 +281,9 @@ async def test_giving_up_a_move_that_is_comparing_keeps_its_target_shut(tmp_path
     for one in ("memory", *OUTSIDE):
         async with places(one, one, tmp_path) as (source, target):
             await source.enqueue([NewJob(id="a", task="t")])
-            old, new = Place(source, "old"), Place(target, "new")
+            old, new = OpenStorage(source, "old"), OpenStorage(target, "new")
             with pytest.raises(MoveFailed, match="aborted"):
-                await move(old, Place(GivenUp(target, lambda old=old, new=new: abort(old, new)), "new"), wait=0)  # type: ignore[arg-type]
+                await move(old, OpenStorage(GivenUp(target, lambda old=old, new=new: abort(old, new)), "new"), wait=0)  # type: ignore[arg-type]
             assert len((await source.claim(Claim(worker="w#1"))).records) == 1
             with pytest.raises(StorageUnavailable, match="aborted"):
                 await target.claim(Claim(worker="w#1"))
@@ -306,7 +308,7 @@ class GivenUp(Cut):
 async def test_a_prepared_target_waits_for_the_move(tmp_path: Path) -> None:
     for one in ("memory", *OUTSIDE):
         async with places(one, one, tmp_path) as (source, target):
-            old, new = Place(source, "old"), Place(target, "new")
+            old, new = OpenStorage(source, "old"), OpenStorage(target, "new")
             await source.enqueue([NewJob(id="a", task="t")])
             await prepare(old, new)
             await prepare(old, new)
@@ -325,7 +327,7 @@ async def test_a_rule_at_the_target_is_found_before_anything_is_shut(tmp_path: P
             await target.set_limits([Limit("smtp", slots=1)])
             await source.enqueue([NewJob(id="a", task="t")])
             with pytest.raises(MoveFailed, match="smtp"):
-                await move(Place(source, "old"), Place(target, "new"), wait=0)
+                await move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=0)
             assert len((await source.claim(Claim(worker="w#1"))).records) == 1
 
 
@@ -333,9 +335,9 @@ async def test_a_move_that_died_with_some_shards_open_is_completed(tmp_path: Pat
     async with places("memory", "shards", tmp_path) as (source, target):
         await source.enqueue([NewJob(id="a", task="t")])
         with pytest.raises(Unplugged):
-            await move(Place(source, "old"), Place(DiesOpening(target), "new"), wait=0)  # type: ignore[arg-type]
+            await move(OpenStorage(source, "old"), OpenStorage(DiesOpening(target), "new"), wait=0)  # type: ignore[arg-type]
         with pytest.raises(MoveFailed, match="are already at"):
-            await move(Place(source, "old"), Place(target, "new"), wait=0)
+            await move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=0)
         await target.enqueue([NewJob(id=f"j{number}", task="t") for number in range(20)])
 
 

@@ -13,18 +13,18 @@ from treadle.storage.memory.ordered import Ordered
 @pytest.mark.parametrize("seed", range(20))
 def test_it_is_a_sorted_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered, "WIDTH", 4)
-    chance, line, plain = random.Random(seed), Ordered(), list[ordered.Spot]()
+    rng, line, plain = random.Random(seed), Ordered(), list[ordered.Spot]()
     for n in range(600):
-        if plain and chance.random() < (0.3 if n < 300 else 0.7):
-            spot = plain.pop(0 if chance.random() < 0.5 else chance.randrange(len(plain)))
+        if plain and rng.random() < (0.3 if n < 300 else 0.7):
+            spot = plain.pop(0 if rng.random() < 0.5 else rng.randrange(len(plain)))
             line.remove(spot)
         else:
-            spot = (float(chance.randrange(3)), float(chance.randrange(50)), f"{n:04}")
+            spot = (float(rng.randrange(3)), float(rng.randrange(50)), f"{n:04}")
             plain.append(spot)
             plain.sort()
             line.add(spot)
         assert len(line) == len(plain)
-        wanted = (float(chance.randrange(4)), float("-inf"), "")
+        wanted = (float(rng.randrange(4)), float("-inf"), "")
         assert line.first_from(wanted) == next((each for each in plain if each >= wanted), None)
         if n % 20 == 0:
             assert [line[at] for at in range(len(line))] == plain

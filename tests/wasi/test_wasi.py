@@ -24,14 +24,14 @@ from treadle.compat.queuey.blobs import blob_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
-from treadle.wasi import Bounds, Report, run_module
+from treadle.wasi import Bounds, ModuleReport, run_module
 from treadle.wasi.client import Client, QueueJob
 from treadle.wasi.runner import Runner, _keep
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="bounds are kept by the system's own limits")
 
 
-async def run(name: str, folder: Path, content: bytes = b"", **bounds: Any) -> tuple[Report, bytes]:
+async def run(name: str, folder: Path, content: bytes = b"", **bounds: Any) -> tuple[ModuleReport, bytes]:
     (folder / "m.wasm").write_bytes(module(name))
     (folder / "in").write_bytes(content)
     report = await run_module(folder / "m.wasm", folder / "in", folder, Bounds(**{"wall": 20.0, **bounds}))
@@ -57,7 +57,7 @@ async def test_an_exit_code_and_what_was_said_are_kept(tmp_path: Path) -> None:
 
 @shows("a module that exceeds its time limit is stopped")
 async def test_an_endless_loop_is_stopped(tmp_path: Path) -> None:
-    assert (await run("endless", tmp_path, wall=0.5))[0] == Report(timed_out=True)
+    assert (await run("endless", tmp_path, wall=0.5))[0] == ModuleReport(timed_out=True)
 
 
 @shows("a module that exceeds its memory limit is stopped")
@@ -163,7 +163,7 @@ async def test_the_runner_completes_and_reports(url: str, tmp_path: Path) -> Non
         assert (tmp_path / "said").read_bytes() == b"bad\n"
 
 
-@shows("a missing or corrupt blob fails its job, and the runner goes on")
+@shows("a missing or corrupt blob fails its job, and the runner continues")
 async def test_a_missing_and_a_spoiled_blob_fail_the_job_and_not_the_runner(
     url: str, tmp_path: Path, blobs: DirectoryBlobs
 ) -> None:

@@ -20,15 +20,15 @@ from treadle.testing import HandClock
 class Flaky(Spy):
     """Fails before the call, or after it: then the call was made and its answer is lost."""
 
-    def __init__(self, inner: MemoryStorage, chance: random.Random) -> None:
+    def __init__(self, inner: MemoryStorage, rng: random.Random) -> None:
         super().__init__(inner)
-        self.chance, self.well = chance, True
+        self.rng, self.well = rng, True
         for verb in ("claim", "settle", "heartbeat", "watch", "prune"):
             setattr(self, verb, self._flaky(verb, getattr(self, verb)))
 
     def _flaky(self, verb: str, call):  # type: ignore[no-untyped-def]
         async def flaky(*args):  # type: ignore[no-untyped-def]
-            luck = 1.0 if self.well else self.chance.random()
+            luck = 1.0 if self.well else self.rng.random()
             if luck < 0.15:
                 raise StorageUnavailable(f"{verb} was not sent")
             answer = await call(*args)

@@ -29,9 +29,9 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 class Candidate(LeaderElection):
     """A candidate for the lead, without the rest of a worker."""
 
-    def __init__(self, storage: Storage, name: str, role: Role, tended: LeaderDuties = LeaderDuties()) -> None:  # noqa: B008
+    def __init__(self, storage: Storage, name: str, role: Role, duties: LeaderDuties = LeaderDuties()) -> None:  # noqa: B008
         self.name = name
-        super().__init__(role, f"{name}#1", storage, lambda: Presence(worker=name), lambda: tended, lambda: None)
+        super().__init__(role, f"{name}#1", storage, lambda: Presence(worker=name), lambda: duties, lambda: None)
 
 
 async def looked(*candidates: Candidate) -> list[bool]:

@@ -22,7 +22,7 @@ from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, drain
 from treadle.testing.faults import Faulty, before
 from treadle.testing.shows import shows
-from treadle.worker import misfits as left
+from treadle.worker import misfit_release as left
 
 
 @contextmanager

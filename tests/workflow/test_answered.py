@@ -36,8 +36,8 @@ class Shop:
         async def look() -> list[object]:
             return await current().upstream()
 
-        @app.task(name="goes_on")
-        async def goes_on() -> JobSpec[list[object]]:
+        @app.task(name="continues")
+        async def continues() -> JobSpec[list[object]]:
             before = await current().upstream()
             return echo.job(before)
 
@@ -50,7 +50,7 @@ class Shop:
             return values
 
         self.fetch, self.take, self.join, self.look = fetch, take, join, look
-        self.goes_on, self.asleep = goes_on, asleep
+        self.continues, self.asleep = continues, asleep
 
     def page(self) -> JobSpec[int]:
         return self.fetch.options(key="page").job(100)
@@ -122,7 +122,7 @@ async def test_a_flow_folds_the_result_of_the_row_that_answered(app: App, shop: 
     assert [sorted(map(str, value)) for value in values] == [["100", "100", "5"], ["took 100"]]
 
 
-@pytest.mark.parametrize("kind", ["look", "goes_on", "asleep"])
+@pytest.mark.parametrize("kind", ["look", "continues", "asleep"])
 async def test_upstream_names_the_row_that_answered(app: App, shop: Shop, told: Told, kind: str) -> None:
     """In every run, also after the job waited for a signal, and after it continued as another job."""
     task: Task[[], object, object] = app.tasks[kind]

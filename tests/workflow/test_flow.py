@@ -237,7 +237,7 @@ async def test_a_flow_inside_a_flow_is_one_job_of_it(app: App, site: Site) -> No
         assert await (await deep.enqueue()).result(timeout=30) == 9
 
 
-@shows("a task that returns a job goes on as that job, and its result is that job's")
+@shows("a task that returns a job continues as that job, and its result is that job's")
 async def test_a_task_goes_on_as_another_job(app: App, site: Site) -> None:
     @app.task(name="loop")
     async def loop(n: int) -> int | JobSpec[int]:

@@ -216,7 +216,7 @@ def at_once(row: Record) -> Outcome | None:
     return Outcome(id=row.job.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
 
 
-def let_go(row: Record) -> Outcome | None:
+def delete_now(row: Record) -> Outcome | None:
     if not row.state.final or row.ended_at is None or row.expires_at is None:
         return None
     if row.expires_at <= expires_at(row, row.state, row.ended_at, 0.0):

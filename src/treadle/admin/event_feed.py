@@ -31,8 +31,8 @@ class EventFeed:
         self._storage, self._now = storage, now
         self._new_ones: dict[str, None] = {}  # the latest jobs reported as enqueued, so that none is reported twice
         self._told: dict[str, Record] = {}  # unfinished jobs, as last reported
-        self._mark = 0.0  # the newest creation time seen
-        self._at_mark: set[str] = set()
+        self._latest = 0.0  # the newest creation time seen
+        self._at_latest: set[str] = set()
 
     async def stream(self) -> AsyncIterator[Event]:
         """Yield events from now on, without end. Raises StorageError."""
@@ -84,16 +84,16 @@ class EventFeed:
 
     async def _new(self, storage: Storage) -> list[Record]:
         """The user's jobs created since the last poll, oldest first."""
-        if self._mark > self._now() + AHEAD:  # from a clock that was ahead: reset, or new rows would be missed
-            self._mark, self._at_mark = self._now() - AHEAD, set()
+        if self._latest > self._now() + AHEAD:  # from a clock that was ahead: reset, or new rows would be missed
+            self._latest, self._at_latest = self._now() - AHEAD, set()
         found: list[Record] = []
-        mark, at_mark, cursor = self._mark, self._at_mark, None
+        latest, at_latest, cursor = self._latest, self._at_latest, None
         while True:
             page = await storage.find(Query(order="newest", limit=PAGE, cursor=cursor))
             fresh = [
                 row
                 for row in page.records
-                if row.created_at > mark or (row.created_at == mark and row.job.id not in at_mark)
+                if row.created_at > latest or (row.created_at == latest and row.job.id not in at_latest)
             ]
             found += fresh
             cursor = page.cursor
@@ -107,10 +107,10 @@ class EventFeed:
         return told
 
     def _note_newest(self, rows: list[Record] | tuple[Record, ...]) -> None:
-        newest = max((row.created_at for row in rows), default=self._mark)
+        newest = max((row.created_at for row in rows), default=self._latest)
         at_newest = {row.job.id for row in rows if row.created_at == newest}
-        self._at_mark = at_newest | (self._at_mark if newest == self._mark else set())
-        self._mark = newest
+        self._at_latest = at_newest | (self._at_latest if newest == self._latest else set())
+        self._latest = newest
 
 
 def _ours(row: Record) -> bool:

@@ -13,8 +13,8 @@ from msgspec import Struct, UnsetType
 from treadle.admin import stored_values
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
-from treadle.durable.checkpoints import OURS, Entry, read_entry
-from treadle.durable.once import marks_of
+from treadle.durable.checkpoints import OURS, Checkpoint, read_entry
+from treadle.durable.once import locks_of
 from treadle.errors import UNREADABLE
 from treadle.policy import attempts, run_log
 from treadle.policy.attempts import Attempt
@@ -56,7 +56,7 @@ class Step(Struct, frozen=True, kw_only=True):
     kind   "step": a function that is run once. "sleep": until an instant. "signal": a wait that received its signal or
            timed out. "once": a key of `current().once`, of which the last ten are known
     value  decoded as a result is, or its stored text if that cannot be decoded
-    until  end of the sleep, or of the mark
+    until  end of the sleep, or of the once-lock
     done   whether later runs pass it: false for a sleep that lasts, a wait that timed out, a key that was released
     """
 
@@ -161,12 +161,12 @@ def steps_of(row: Record, decode: Decode) -> tuple[Step, ...]:
             found.append(Step(name=name, kind="step", value=text))
     marks = [
         Step(name=mark.key, kind="once", until=mark.until, done=not mark.given_back)
-        for mark in marks_of(row.checkpoints)
+        for mark in locks_of(row.checkpoints)
     ]
     return (*found, *marks)
 
 
-def _step(row: Record, name: str, entry: Entry, decode: Decode) -> Step:
+def _step(row: Record, name: str, entry: Checkpoint, decode: Decode) -> Step:
     if isinstance(entry.until, float):
         lasts = entry.left == row.version - 1 and not row.state.final  # the run that began it was the last one
         return Step(name=name, kind="sleep", until=entry.until, done=not lasts)

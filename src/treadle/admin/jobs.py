@@ -355,7 +355,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         """
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", ENDED)
-        return await self._many(job, filters, acts.let_go, lambda row: row.state.final, "cancel it first", progress)
+        return await self._many(job, filters, acts.delete_now, lambda row: row.state.final, "cancel it first", progress)
 
     async def _many(
         self,

@@ -19,7 +19,7 @@ from treadle.errors import BadOption
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 
-MARK: Final = Limit(f"{OWN}declared", slots=1)  # no job names it, and no operator can remove it
+STORED: Final = Limit(f"{OWN}declared", slots=1)  # no job names it, and no operator can remove it
 
 
 class Limits(
@@ -106,16 +106,16 @@ class Limits(
         return [each for each in found if not each.key.startswith(OWN)]
 
     async def store(self) -> None:
-        """Store the declared rules, and a mark whose absence shows that the storage was emptied.
+        """Store the declared rules, and a rule whose absence shows that the storage was emptied.
 
         If they are stored already, this costs one read. Raises StorageError.
         """
-        rules = [Declare(rule) for rule in (*self._declared.values(), MARK)]
+        rules = [Declare(rule) for rule in (*self._declared.values(), STORED)]
         await (await self._storage()).set_limits(rules)
 
     async def is_stored(self) -> bool:
-        """Whether the storage has the mark, and so the declared rules. Reads only the rules."""
-        return any(each.key == MARK.name for each in await (await self._storage()).limits(use=False))
+        """Whether the storage has that rule, and so the declared ones. Reads only the rules."""
+        return any(each.key == STORED.name for each in await (await self._storage()).limits(use=False))
 
     @property
     def declarations(self) -> Mapping[str, Limit]:

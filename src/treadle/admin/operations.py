@@ -244,7 +244,7 @@ class Operations:
                     run.note(row, acts.UNFIT)
             await own.reopen(fits, raising=False)
         else:
-            await own.settle(rows, acts.at_once if run.shown.act == "run_now" else acts.let_go)
+            await own.settle(rows, acts.at_once if run.shown.act == "run_now" else acts.delete_now)
 
     def _update(self, run: _Run, **fields: object) -> None:
         receipt = run.receipt

@@ -1,7 +1,7 @@
 """Emits `workflow.orphaned` when a workflow has ended that no process has ever waited for.
 
-A process that waits stores a mark: a row of the workflow that no worker runs. A process that emits the event stores the
-same mark first, so only one process emits it.
+A process that waits stores a note: a row of the workflow that no worker runs. A process that emits the event stores the
+same note first, so only one process emits it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 
 GRACE: Final = 0.1  # s after the end during which a process may still begin to wait
-KEEP: Final = 86_400.0  # s that a mark is kept, so that the event is not emitted twice
+KEEP: Final = 86_400.0  # s that a note is kept, so that the event is not emitted twice
 
 
 class OrphanedWorkflows:
-    """Stores marks and emits the event, in processes that have a listener for it."""
+    """Stores notes and emits the event, in processes that have a listener for it."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], emitter: Emitter) -> None:
         self._storage, self._emitter = storage, emitter
@@ -36,25 +36,25 @@ class OrphanedWorkflows:
             self._emitter.on("workflow.ended", self._ended)
 
     async def waited(self, id: str) -> None:
-        """Mark the workflow of a job that this process waits for."""
+        """Note that this process waits for a job of the workflow."""
         [row] = await (await self._storage()).get([id])
         if row is not None:
-            await self._mark(row)
+            await self._note(row)
 
-    async def _mark(self, row: Record) -> bool:
-        """Store a mark -> whether it is the first."""
+    async def _note(self, row: Record) -> bool:
+        """Store a note -> whether it is the first."""
         storage, root, nonce = await self._storage(), row.job.root or row.job.id, f'"{os.urandom(8).hex()}"'
         id = f"treadle:waited:{hashlib.sha256(root.encode()).hexdigest()[:40]}"
         new = NewJob(id=id, payload=nonce, root=root, keep=KEEP, keep_failed=0.0, wait_timeout=KEEP)
-        [mark] = await storage.enqueue([new])
-        if not mark.state.final:
+        [note] = await storage.enqueue([new])
+        if not note.state.final:
             # Settle it at once, so that it does not count as an unfinished row.
-            await storage.settle([Outcome(id=id, version=mark.version, state=State.SUCCEEDED, result="null")])
-        return mark.job.payload == nonce
+            await storage.settle([Outcome(id=id, version=note.version, state=State.SUCCEEDED, result="null")])
+        return note.job.payload == nonce
 
     async def _ended(self, event: Event) -> None:
         await asyncio.sleep(GRACE)
-        if event.record is None or not await self._mark(event.record):
+        if event.record is None or not await self._note(event.record):
             return
         states: Counter[str] = Counter()
         storage, cursor = await self._storage(), None

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin.limits import MARK
+from treadle.admin.limits import STORED
 from treadle.core.clock import monotonic
 from treadle.errors import MoveFailed
 from treadle.storage.capabilities import movable
@@ -36,7 +36,7 @@ Told = Callable[[str, int, int | None], None]
 "carrying" and "comparing" (jobs done, of how many)."""
 
 
-class Place(Struct, frozen=True):
+class OpenStorage(Struct, frozen=True):
     """An open storage, and its name in messages."""
 
     storage: Storage
@@ -97,8 +97,8 @@ class _Run:
 
     def __init__(
         self,
-        source: Place,
-        target: Place,
+        source: OpenStorage,
+        target: OpenStorage,
         found: Sequence[MoveState | None],
         move: str,
         wait: float = WAIT,
@@ -118,7 +118,7 @@ class _Run:
         mark = self.next(role, self.source, cursor, jobs)
         await self.patiently(self.target, lambda: self.target.movable.set_mark(mark))
 
-    async def patiently(self, place: Place, act: Callable[[], Awaitable[None]]) -> None:
+    async def patiently(self, place: OpenStorage, act: Callable[[], Awaitable[None]]) -> None:
         """Retry `act` until no other transaction is in the way. Other calls proceed. Raises MoveFailed after `wait`."""
         until = monotonic() + self._wait
         while True:
@@ -133,7 +133,7 @@ class _Run:
                 self._told(f"waiting for {error.who} at {place.name}", 0, None)
             await asyncio.sleep(LOOK)
 
-    def next(self, role: Role, other: Place, cursor: str | None = None, jobs: int = 0) -> MoveState:
+    def next(self, role: Role, other: OpenStorage, cursor: str | None = None, jobs: int = 0) -> MoveState:
         return MoveState(
             role=role,
             other=other.name,
@@ -147,7 +147,7 @@ class _Run:
 
 
 async def move(
-    source: Place, target: Place, *, wait: float = WAIT, step: int = STEP, told: Told = lambda *_: None
+    source: OpenStorage, target: OpenStorage, *, wait: float = WAIT, step: int = STEP, told: Told = lambda *_: None
 ) -> Moved:
     """Move every job and rule, compare both storages, and open the target. Resumes a move that was interrupted.
 
@@ -192,7 +192,7 @@ async def _close(run: _Run, undo: bool) -> None:
         raise
 
 
-async def prepare(source: Place, target: Place) -> None:
+async def prepare(source: OpenStorage, target: OpenStorage) -> None:
     """Mark the target only. Workers and producers that use it wait until a `move` from the source has ended.
 
     This keeps them from filling a storage that must be empty. `abort` undoes it. Raises as `move`.
@@ -203,8 +203,8 @@ async def prepare(source: Place, target: Place) -> None:
 
 
 async def _begin(
-    source: Place,
-    target: Place,
+    source: OpenStorage,
+    target: OpenStorage,
     leaving: MoveState | None,
     arriving: MoveState | None,
     wait: float = WAIT,
@@ -223,7 +223,7 @@ def _is(mark: MoveState, other: MoveState, role: str) -> bool:
     return mark.move == other.move and mark.role == role
 
 
-def _resumes(source: Place, leaving: MoveState | None, arriving: MoveState) -> bool:
+def _resumes(source: OpenStorage, leaving: MoveState | None, arriving: MoveState) -> bool:
     """Whether both marks belong to one interrupted or prepared move. The target is always marked first."""
     if arriving.role != "filling":
         return False
@@ -232,7 +232,9 @@ def _resumes(source: Place, leaving: MoveState | None, arriving: MoveState) -> b
     return leaving.move == arriving.move
 
 
-async def _check_free(source: Place, target: Place, leaving: MoveState | None, arriving: MoveState | None) -> None:
+async def _check_free(
+    source: OpenStorage, target: OpenStorage, leaving: MoveState | None, arriving: MoveState | None
+) -> None:
     if leaving is not None and leaving.role in LEAVING and leaving.other != target.name:
         raise MoveFailed(
             f"{source.name} is moving, or has moved, to {leaving.other}: continue with that target, or undo the move "
@@ -258,7 +260,7 @@ async def _check_free(source: Place, target: Place, leaving: MoveState | None, a
             "give another one. If workers have stored their schedules there, give a new storage and run `treadle move "
             "--prepare` before they start"
         )
-    known = {MARK, *(use.rule for use in await source.storage.limits(use=False))}
+    known = {STORED, *(use.rule for use in await source.storage.limits(use=False))}
     if extra := sorted(use.rule.name for use in await target.storage.limits(use=False) if use.rule not in known):
         raise MoveFailed(
             f"{target.name} has limits that {source.name} does not have or that differ there: {', '.join(extra)}; "
@@ -295,7 +297,9 @@ async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> N
         told("carrying", done, total)
 
 
-async def compare(source: Place, target: Place, *, step: int = STEP, told: Told = lambda *_: None) -> Comparison:
+async def compare(
+    source: OpenStorage, target: OpenStorage, *, step: int = STEP, told: Told = lambda *_: None
+) -> Comparison:
     """Read both storages and compare them. A running job counts as the ready job that it is moved as.
 
     The result is meaningful only while neither storage is written to.
@@ -303,7 +307,7 @@ async def compare(source: Place, target: Place, *, step: int = STEP, told: Told 
     return Comparison(await _side(source, step, told), await _side(target, step, told))
 
 
-async def _side(place: Place, step: int, told: Told) -> Side:
+async def _side(place: OpenStorage, step: int, told: Told) -> Side:
     total = sum(count.jobs for count in (await place.storage.stats()).counts)
     counts, sum_, rules, done = Counter[tuple[str, str, str]](), 0, 0, 0
     cursor, first = None, True
@@ -323,7 +327,7 @@ def _kind(each: Carried) -> tuple[str, str, str]:
     return row.job.queue, row.job.task, str(row.state)
 
 
-def _differing(source: Place, target: Place, found: Comparison) -> str:
+def _differing(source: OpenStorage, target: OpenStorage, found: Comparison) -> str:
     listed = "; ".join(
         f"{queue}/{task or 'promise'} {state}: {one:,} and {other:,}"
         for queue, task, state, one, other in found.differences()[:5]
@@ -335,7 +339,7 @@ def _differing(source: Place, target: Place, found: Comparison) -> str:
     )
 
 
-async def abort(source: Place, target: Place) -> bool:
+async def abort(source: OpenStorage, target: OpenStorage) -> bool:
     """Abort an unfinished or prepared move, and open the source again -> whether there was such a move.
 
     A target that holds a part of the jobs stays closed: delete it. A concurrent `move` raises MoveFailed. Raises

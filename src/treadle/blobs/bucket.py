@@ -44,7 +44,7 @@ ITEM: Final = re.compile(
 )
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class BucketAddress(Struct, frozen=True, kw_only=True):
     """The location of a bucket, and the prefix of its objects' names."""
 
     endpoint: str  # scheme and host, without the bucket
@@ -73,7 +73,7 @@ class _Refused(Exception):
         return self.status == 404 and self.code == MISSING
 
 
-def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Place, Source]:
+def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[BucketAddress, Source]:
     """Parse `s3://bucket/prefix?endpoint=http://host:9000&region=eu-1`. Raises BadUrl.
 
     The rest comes from the environment: AWS_REGION, AWS_ENDPOINT_URL, and the credentials (see `source_of`).
@@ -90,7 +90,7 @@ def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Pla
     if given is not None and urlsplit(given).scheme not in ("http", "https"):
         raise BadUrl(f"blobs: endpoint: expected http://... or https://..., found {shown(given)!r}")
     prefix = parts.path.strip("/")
-    place = Place(
+    place = BucketAddress(
         endpoint=(given or f"https://s3.{region}.amazonaws.com").rstrip("/"),
         bucket=parts.netloc,
         prefix=f"{prefix}/" if prefix else "",
@@ -103,7 +103,7 @@ def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Pla
 class Bucket:
     """The objects under one prefix. Raises StorageUnavailable, StorageFull, and StorageError for other refusals."""
 
-    def __init__(self, place: Place, who: Source) -> None:
+    def __init__(self, place: BucketAddress, who: Source) -> None:
         self._place, self._who = place, who
         self._session: aiohttp.ClientSession | None = None
 

@@ -20,7 +20,7 @@ from treadle.core.private_files import make_folder
 INCOMING: Final = "incoming"  # files that are being written
 
 
-class Entry(Struct, frozen=True):
+class ObjectEntry(Struct, frozen=True):
     """One object of a list: its name, its size in bytes, and the seconds since it was written, by the clock of the
     store: that of this machine may be wrong."""
 
@@ -46,7 +46,7 @@ class Objects(Protocol):
         object that was put again meanwhile is young, and stays."""
         ...
 
-    async def page(self, after: str, limit: int) -> Sequence[Entry]:
+    async def page(self, after: str, limit: int) -> Sequence[ObjectEntry]:
         """The next objects by name after this one, at most `limit` (1,000 at most); () after the last one."""
         ...
 
@@ -81,7 +81,7 @@ class FolderObjects:
     async def delete(self, names: Sequence[str], age: float = 0.0) -> None:
         await asyncio.to_thread(self._delete, names, age)
 
-    async def page(self, after: str, limit: int) -> Sequence[Entry]:
+    async def page(self, after: str, limit: int) -> Sequence[ObjectEntry]:
         return await asyncio.to_thread(self._page, after, limit)
 
     def _put(self, name: str, content: bytes) -> None:
@@ -157,13 +157,13 @@ class FolderObjects:
         except OSError:  # a folder that cannot be written, or that nothing was written to
             return wall()
 
-    def _page(self, after: str, limit: int) -> Sequence[Entry]:
-        found, now = list[Entry](), self._now()
+    def _page(self, after: str, limit: int) -> Sequence[ObjectEntry]:
+        found, now = list[ObjectEntry](), self._now()
         try:
             for name in self._names(after):
                 with suppress(FileNotFoundError):
                     stat = (self._folder / name).stat()
-                    found.append(Entry(name, stat.st_size, max(0.0, now - stat.st_mtime)))
+                    found.append(ObjectEntry(name, stat.st_size, max(0.0, now - stat.st_mtime)))
                 if len(found) == limit:
                     break
         except OSError as error:

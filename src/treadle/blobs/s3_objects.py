@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Self
 
 from treadle.blobs.bucket import Bucket, read_url
-from treadle.blobs.objects import Entry, digest_of
+from treadle.blobs.objects import ObjectEntry, digest_of
 from treadle.errors import StorageUnavailable
 
 LONGEST: Final = 60.0  # s for one text with all its tries: 16 MiB at 2.2 Mbit/s
@@ -68,5 +68,5 @@ class BucketObjects:
         except TimeoutError:
             raise StorageUnavailable(f"blobs in {self}: no complete response within {LONGEST:.0f} s") from None
 
-    async def page(self, after: str, limit: int) -> Sequence[Entry]:
-        return [Entry(*each) for each in await self._bucket.list(after, limit)]
+    async def page(self, after: str, limit: int) -> Sequence[ObjectEntry]:
+        return [ObjectEntry(*each) for each in await self._bucket.list(after, limit)]

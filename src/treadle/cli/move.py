@@ -14,7 +14,7 @@ from treadle.cli.target import file_of
 from treadle.core.redaction import shown
 
 if TYPE_CHECKING:
-    from treadle.admin.storage_move import Comparison, Moved, Place
+    from treadle.admin.storage_move import Comparison, Moved, OpenStorage
 
 T = TypeVar("T")
 
@@ -91,14 +91,14 @@ def move(
         )
 
 
-def _run(source: str, target: str | None, act: Callable[[Place, Place], Awaitable[int]]) -> int:
+def _run(source: str, target: str | None, act: Callable[[OpenStorage, OpenStorage], Awaitable[int]]) -> int:
     """Open the storages, call `act`, close them."""
-    from treadle.admin.storage_move import Place
+    from treadle.admin.storage_move import OpenStorage
     from treadle.storage import connect
 
     async def work() -> int:
-        places = [Place(connect(url), shown(url)) for url in (source, target or source)]
-        opened: list[Place] = []
+        places = [OpenStorage(connect(url), shown(url)) for url in (source, target or source)]
+        opened: list[OpenStorage] = []
         try:
             for place in places[: 2 if target is not None else 1]:
                 await place.storage.open()
@@ -111,7 +111,7 @@ def _run(source: str, target: str | None, act: Callable[[Place, Place], Awaitabl
     return asyncio.run(work())
 
 
-async def _plan(old: Place, json_: bool) -> int:
+async def _plan(old: OpenStorage, json_: bool) -> int:
     counts = (await old.storage.stats()).counts
     old.movable  # noqa: B018 - raises if the storage does not support a move
     if json_:
@@ -123,7 +123,7 @@ async def _plan(old: Place, json_: bool) -> int:
     return OK
 
 
-async def _moved(move: Awaitable[Moved], old: Place, new: Place, json_: bool) -> int:
+async def _moved(move: Awaitable[Moved], old: OpenStorage, new: OpenStorage, json_: bool) -> int:
     from treadle.admin.storage_move import AlreadyMoved
 
     try:
@@ -184,7 +184,7 @@ async def _compared(compare: Awaitable[Comparison], json_: bool) -> int:
     return OK if found.same else FAILED
 
 
-async def _prepared(prepare: Awaitable[None], old: Place, new: Place) -> int:
+async def _prepared(prepare: Awaitable[None], old: OpenStorage, new: OpenStorage) -> int:
     await prepare
     note(
         f"{new.name} waits for the jobs of {old.name}: workers and producers may be started with it now; they "
@@ -193,7 +193,7 @@ async def _prepared(prepare: Awaitable[None], old: Place, new: Place) -> int:
     return OK
 
 
-async def _abort(abort: Awaitable[bool], old: Place, new: Place) -> int:
+async def _abort(abort: Awaitable[bool], old: OpenStorage, new: OpenStorage) -> int:
     if await abort:
         mark = await new.movable.read_mark()
         shut = mark is not None and mark.role == "partial"

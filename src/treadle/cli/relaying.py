@@ -20,7 +20,7 @@ class Relaying:
 
     def __init__(self, app: App) -> None:
         self._app, self._is_open = app, False
-        self._outage = StorageOutage("relay", RECOVERY, app._core.chance, lambda *_: None, LOOPS)
+        self._outage = StorageOutage("relay", RECOVERY, app._core.random, lambda *_: None, LOOPS)
 
     @property
     def verdict(self) -> Verdict:

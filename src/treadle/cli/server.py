@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from treadle.blobs import Blobs
     from treadle.server import ProtocolRoutes, Serving, Settings
 
-TENDERS: Final = 4  # slots of the worker that runs Treadle's own jobs, which are short
+MAINTENANCE_SLOTS: Final = 4  # slots of the worker that runs Treadle's own jobs, which are short
 
 
 @click.command()
@@ -82,7 +82,9 @@ def server(target: Target, protocols: tuple[str, ...], api: bool, **options: Any
 
         target.fall_back(redis_url())
     return run_server(
-        target, {**options, "protocols": protocols, "api": api or not protocols}, lambda *_: Tending(target.app)
+        target,
+        {**options, "protocols": protocols, "api": api or not protocols},
+        lambda *_: MaintenanceWorker(target.app),
     )
 
 
@@ -99,7 +101,7 @@ class Stopping:
         self.asked.set()
 
 
-class Company(AbstractAsyncContextManager[Any], Protocol):
+class ServerWorkers(AbstractAsyncContextManager[Any], Protocol):
     """A context manager that runs workers with a server, their exit code, and their health."""
 
     code: int
@@ -108,10 +110,10 @@ class Company(AbstractAsyncContextManager[Any], Protocol):
     def verdict(self) -> Verdict: ...
 
 
-Beside = Callable[[Stopping, "Serving"], Company]  # called once the server listens
+MakeWorkers = Callable[[Stopping, "Serving"], ServerWorkers]  # called once the server listens
 
 
-class Tending:
+class MaintenanceWorker:
     """A worker without user tasks in the process of the server, for maintenance: pruning, schedules, compositions.
 
     It serves storages whose workers are all written in other languages. Several servers of one storage elect a leader.
@@ -122,7 +124,7 @@ class Tending:
     def __init__(self, app: App) -> None:
         from treadle.worker import Worker
 
-        self._worker = Worker(app, concurrency=TENDERS, tasks=(), role="auto")
+        self._worker = Worker(app, concurrency=MAINTENANCE_SLOTS, tasks=(), role="auto")
 
     @property
     def verdict(self) -> Verdict:
@@ -136,7 +138,7 @@ class Tending:
         await self._worker.stop()
 
 
-def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
+def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorkers) -> int:
     """Serve until a signal, or until the accompanying workers have ended -> the exit code."""
     try:
         import starlette  # noqa: F401  # an optional dependency
@@ -164,7 +166,7 @@ def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
         raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {words}")
     _log(options["quiet"])
     target.check_there(make=options.get("make", True))
-    return event_loop.run(_serve(target.app, settings, options, beside))
+    return event_loop.run(_serve(target.app, settings, options, make_workers))
 
 
 def _settings(options: dict[str, Any]) -> Settings:
@@ -192,7 +194,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     )
 
 
-async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: Beside) -> int:
+async def _serve(app: App, settings: Settings, options: dict[str, Any], make_workers: MakeWorkers) -> int:
     from treadle.dashboard import OPEN_PATHS
     from treadle.server import Bounds, Serving, make_site, open_if_there
     from treadle.server.settings import GRACE, PORT, PORTS
@@ -214,7 +216,7 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
                 port=first,
                 tries=tries,
                 tls=(options["tls_cert"], options["tls_key"]) if options["tls_cert"] else None,
-                on_stop=site.state.waiting.send_home,
+                on_stop=site.state.waiting.stop,
                 bounds=Bounds(connections=options["connections"]),
             )
             async with serving, announced(kinds, serving):
@@ -226,7 +228,7 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: 
                     note(f"treadle: {moved}")
                 if options["dashboard"]:
                     note(f"treadle: the dashboard is at {serving.url}/dashboard/")
-                company = beside(stopping, serving)
+                company = make_workers(stopping, serving)
                 site.state.probes.verdict = lambda: company.verdict
                 # It takes $NOTIFY_SOCKET out of the environment before worker processes inherit it.
                 reporter = HealthReporter(probes_of(None, options.get("health_file")), lambda: company.verdict)

@@ -1,7 +1,7 @@
 """`treadle shell`: a Python prompt with the app open, in which `await` works.
 
 Statements run in the main thread, so that `app.sync` works too; what they await runs on the app's event loop in
-another thread, which goes on between two statements.
+another thread, which continues between two statements.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from treadle.cli.output import FAILED, USAGE, Stop, note, plural, seconds
 from treadle.cli.placement_options import placed
 from treadle.cli.recording_options import recording
 from treadle.cli.reload import again
-from treadle.cli.server import Company, Stopping, run_server, server
+from treadle.cli.server import ServerWorkers, Stopping, run_server, server
 from treadle.cli.target import Target
 from treadle.cli.wasi_runner import needs_wasmtime
 from treadle.core import defaults
@@ -101,17 +101,17 @@ def up(
     )
     options |= {"protocols": protocols, "api": options["api"] or not protocols}
 
-    def company(stopping: Stopping, serving: Serving) -> Company:
-        made: list[Company] = []
+    def make_workers(stopping: Stopping, serving: Serving) -> ServerWorkers:
+        made: list[ServerWorkers] = []
         if named:
-            made.append(Beside(orders, named, stopping))
+            made.append(WorkerProcesses(orders, named, stopping))
         elif app is not None or is_delayed:
-            made.append(Inside(target.app, orders, stopping))
+            made.append(InProcessWorker(target.app, orders, stopping))
         if "queuey" in protocols:
             made.append(Modules(options, serving.port, concurrency or 1, stopping))
-        return Together(made)
+        return Several(made)
 
-    return run_server(target, options, company)
+    return run_server(target, options, make_workers)
 
 
 def _check(app: str | None, protocols: Sequence[str], has_roles: bool, delivers: bool) -> None:
@@ -130,7 +130,7 @@ def _check(app: str | None, protocols: Sequence[str], has_roles: bool, delivers:
 up.params.extend(param for param in server.params if param.name != "app")
 
 
-class Together:
+class Several:
     """Several Company objects as one: entered in order, left in reverse. `code` is the first that is not 0."""
 
     code = 0
@@ -140,7 +140,7 @@ class Together:
         """The first problem of one of them."""
         return first_problem([one.verdict for one in self._each])
 
-    def __init__(self, each: Sequence[Company]) -> None:
+    def __init__(self, each: Sequence[ServerWorkers]) -> None:
         self._each, self._stack = each, AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -186,7 +186,7 @@ class Modules:
             await self._client.__aexit__(None, None, None)
 
 
-class Inside:
+class InProcessWorker:
     """A worker in the process of the server. The server stops when its lifespan ends early."""
 
     code = 0
@@ -226,7 +226,7 @@ class Inside:
         await self._worker.stop()
 
 
-class Beside:
+class WorkerProcesses:
     """One worker process per role. They stop with the server, and the server stops when their supervisor ends."""
 
     def __init__(self, orders: Orders, roles: Any, stopping: Stopping) -> None:

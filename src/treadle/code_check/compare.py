@@ -22,7 +22,7 @@ from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Order, Query
 from treadle.errors import BadArgument
 from treadle.policy.retry import read_policy
-from treadle.serialization.misfits import misfits
+from treadle.serialization.argument_check import misfits
 from treadle.storage.contract import Storage
 from treadle.workflow.plan import FLOW
 from treadle.workflow.signals import SIGNAL

@@ -9,7 +9,7 @@ from treadle.core.model import Record, State
 from treadle.errors import BadResult
 from treadle.policy.judge import upstreams
 from treadle.policy.retry import read_policy
-from treadle.serialization.misfits import first_misfit
+from treadle.serialization.argument_check import first_misfit
 from treadle.tasks.core import TaskCore
 from treadle.tasks.reducers import DEFAULT
 from treadle.workflow.fold import contributions, decode_of

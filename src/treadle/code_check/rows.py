@@ -14,8 +14,8 @@ from treadle.durable.checkpoints import OURS, read_entry
 from treadle.durable.step_codec import signature_of
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.policy.retry import read_policy
+from treadle.serialization.argument_check import misfits, reads
 from treadle.serialization.call_codec import CallCodec
-from treadle.serialization.misfits import misfits, reads
 from treadle.tasks.core import TaskCore
 from treadle.tasks.reducers import DEFAULT
 from treadle.workflow.plan import FLOW, plan_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from treadle.code_check.findings import Findings
 from treadle.core.model import NewJob, Record
 from treadle.scheduling import UNREADABLE
-from treadle.scheduling.ticker import TASK, Declared, Entry
+from treadle.scheduling.ticker import TASK, Declared, ScheduleEntry
 
 CheckCall = Callable[[NewJob], str | None]
 """Why this code cannot run such a job; None: it can."""
@@ -21,7 +21,7 @@ def is_schedule(row: Record) -> bool:
 def look(row: Record, declared: Mapping[str, Declared], check: CheckCall, findings: Findings) -> None:
     """Check the row of one schedule."""
     try:
-        entry = Entry(row)
+        entry = ScheduleEntry(row)
     except UNREADABLE as error:
         findings.add(
             "schedule",

@@ -71,7 +71,7 @@ def asgi(
     is_open = caller is None and not tokens
     settings = Settings() if is_open else Settings(auth=caller, hosts=(ANY,), **_given(tokens))
     site = make_site(app, settings, [dashboard_routes(frame_ancestors)], open_paths=OPEN_PATHS)
-    return Mounted(site, caller, site.state.waiting.send_home, alone=is_open)
+    return Mounted(site, caller, site.state.waiting.stop, alone=is_open)
 
 
 def _of_file(file: str | Path) -> LiveTokens:
@@ -152,7 +152,7 @@ class Mounted:
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry the request out, and notice meanwhile that the host's server stops.
 
-        Servers wait for open responses before they tell the application to stop, and a stream would never end.
+        Servers wait for open responses before they ask the application to stop, and a stream would never end.
         """
         self._under_way += 1
         if self._watching is None or self._watching.done():

@@ -2,7 +2,7 @@
 
 from treadle.discovery.announce import Announcement
 from treadle.discovery.browse import Browser, Found
-from treadle.discovery.link import NoMulticast, Place, place
+from treadle.discovery.link import Network, NoMulticast, place
 from treadle.discovery.services import BLOBS, QUEUES, Whereabouts, find
 
 __all__ = [
@@ -11,8 +11,8 @@ __all__ = [
     "Announcement",
     "Browser",
     "Found",
+    "Network",
     "NoMulticast",
-    "Place",
     "Whereabouts",
     "find",
     "place",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from treadle.discovery.link import LOOPBACK, Link, Place, Receiver, networks
+from treadle.discovery.link import LOOPBACK, Link, Network, Receiver, networks
 from treadle.discovery.packet import (
     AAAA,
     ANY,
@@ -52,7 +52,7 @@ class Announcement:
     properties  further properties (TXT); `instance_id` is added
     """
 
-    def __init__(self, types: Sequence[str], host: str, port: int, properties: dict[str, str], where: Place) -> None:
+    def __init__(self, types: Sequence[str], host: str, port: int, properties: dict[str, str], where: Network) -> None:
         self._types, self._host, self._port = [name_of(each) for each in types], host, port
         self._properties, self._name = properties, uuid.uuid4()
         self._taken = asyncio.Event()

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from treadle.discovery.link import Link, Place, Receiver
+from treadle.discovery.link import Link, Network, Receiver
 from treadle.discovery.packet import (
     AAAA,
     PTR,
@@ -62,7 +62,7 @@ class Browser:
     It also uses answers to the queries of other programs.
     """
 
-    def __init__(self, types: Sequence[str], where: Place) -> None:
+    def __init__(self, types: Sequence[str], where: Network) -> None:
         self._types = {folded(name_of(each)): each for each in types}
         self._link = Link(self._hear, self._ask, where)
         self._facts: dict[tuple[Name, int, object], tuple[Answer, float]] = {}  # with their expiry time

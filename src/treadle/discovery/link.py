@@ -30,16 +30,16 @@ class NoMulticast(TreadleError):
     """No network of this machine lets a program join the multicast group. The message contains the reasons."""
 
 
-class Place(tuple[str | None, int]):
+class Network(tuple[str | None, int]):
     """The network of discovery: the address of one network card, or None for all of them, and the port."""
 
     __slots__ = ()
 
 
-EVERYWHERE: Final = Place((None, PORT))
+EVERYWHERE: Final = Network((None, PORT))
 
 
-def place(environment: Mapping[str, str] = os.environ) -> Place:
+def place(environment: Mapping[str, str] = os.environ) -> Network:
     """Read TREADLE_MDNS: `ADDRESS`, `ADDRESS:PORT`, or unset. Raises BadOption."""
     named = environment.get("TREADLE_MDNS", "")
     if not named:
@@ -47,7 +47,7 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
     address, _, port = named.partition(":")
     try:
         socket.inet_aton(address)
-        return Place((address, int(port or PORT)))
+        return Network((address, int(port or PORT)))
     except (OSError, ValueError):
         words = f"expected the IPv4 address of a network interface, optionally with :PORT, found {named!r}"
         raise BadOption("TREADLE_MDNS", words) from None
@@ -140,18 +140,18 @@ class Receiver(asyncio.DatagramProtocol):
 class Link:
     """The sockets of all networks, or of one, inside an `async with` block.
 
-    speak  a coroutine function that sends packets; its task ends before the sockets close
+    sender  a coroutine function that sends packets; its task ends before the sockets close
     only   addresses of the networks; None: all networks of this machine
     """
 
     def __init__(
         self,
         heard: Heard,
-        speak: Callable[[], Coroutine[Any, Any, None]],
-        where: Place,
+        sender: Callable[[], Coroutine[Any, Any, None]],
+        where: Network,
         only: Sequence[str] | None = None,
     ) -> None:
-        self._heard, self._speak, (self._address, self._port), self._only = heard, speak, where, only
+        self._heard, self._sender, (self._address, self._port), self._only = heard, sender, where, only
         self._speaking: asyncio.Task[None] | None = None
         self.ears: list[Receiver] = []
 
@@ -170,11 +170,11 @@ class Link:
             self.ears.append(ear)
         if not self.ears:
             raise NoMulticast(f"multicast port {self._port} cannot be used ({'; '.join(refused)})")
-        self._speaking = asyncio.create_task(self._speak())
+        self._speaking = asyncio.create_task(self._sender())
         return self
 
     async def quiet(self) -> None:
-        """End the task of `speak`. The caller may still send packets. Idempotent."""
+        """End the task of `sender`. The caller may still send packets. Idempotent."""
         if self._speaking is not None:
             self._speaking.cancel()
             await asyncio.wait([self._speaking])

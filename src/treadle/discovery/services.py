@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from treadle.discovery.browse import Browser, Found
-from treadle.discovery.link import Place
+from treadle.discovery.link import Network
 
 # The original clients search for two names: with a colon, as documented, and without, as released.
 QUEUES: Final = ("_serval:queue._tcp.local.", "_serval_queue._tcp.local.")
@@ -22,7 +22,7 @@ class Whereabouts(Struct, frozen=True):
     store: str
 
 
-async def find(timeout: float, where: Place) -> Whereabouts | None:
+async def find(timeout: float, where: Network) -> Whereabouts | None:
     """The first queue that answers, with the store of the same server, else any store, else the queue's own URL.
 
     None if no queue answers within `timeout` seconds. Raises NoMulticast.

@@ -32,7 +32,7 @@ from treadle.tasks.options import Sizes
 OURS = "treadle:"  # prefix of checkpoints that are not steps
 
 
-class Entry(Struct, omit_defaults=True):
+class Checkpoint(Struct, omit_defaults=True):
     """The stored data of one step. A sleep has `until`; a wait that timed out has `gave_up`."""
 
     after: str = ""
@@ -51,7 +51,7 @@ class Entry(Struct, omit_defaults=True):
         return bytes(self.value).decode()
 
 
-read_entry = msgspec.json.Decoder(Entry).decode
+read_entry = msgspec.json.Decoder(Checkpoint).decode
 
 
 class Branch:
@@ -66,12 +66,12 @@ class Branch:
 _branch: ContextVar[Branch | None] = ContextVar("treadle_branch", default=None)
 
 
-class Asked(Struct, frozen=True):
+class StepRequest(Struct, frozen=True):
     """A step that the function asked for: its key, the step before it, and its stored entry."""
 
     key: str
     after: str
-    entry: Entry | None
+    entry: Checkpoint | None
     branch: Branch
 
 
@@ -81,7 +81,7 @@ class Checkpoints:
     def __init__(self, job: str, stored: Pairs, sizes: Sizes, place: object = None) -> None:
         """`place`: the task or thread that runs the job's function; None: the one that asks for the first step."""
         self.job, self._sizes = job, sizes
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, Checkpoint] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
         self._size = 0
         for key, text in stored:
@@ -102,7 +102,7 @@ class Checkpoints:
 
     # --- asking for steps
 
-    def ask(self, name: str) -> Asked:
+    def ask(self, name: str) -> StepRequest:
         """The next step of that name. Raises BadStep, StepMismatch, and TooLarge if there are too many steps."""
         check_name(name)
         branch = self._here()
@@ -121,7 +121,7 @@ class Checkpoints:
         entry = self.entries.get(key)
         self._check(key, after, entry)
         branch.last = key
-        return Asked(key, after, entry, branch)
+        return StepRequest(key, after, entry, branch)
 
     def following(self, key: str) -> str | None:
         """The recorded step directly behind this one, or the first one behind ""; None: there is none."""
@@ -141,7 +141,7 @@ class Checkpoints:
         _branch.set(found)
         return found
 
-    def _check(self, key: str, after: str, entry: Entry | None) -> None:
+    def _check(self, key: str, after: str, entry: Checkpoint | None) -> None:
         before = _plain(after)
         if entry is not None:
             if _plain(entry.after) != before and not self._went_another_way(entry.after):
@@ -167,7 +167,7 @@ class Checkpoints:
         return False
 
     @contextmanager
-    def within(self, asked: Asked) -> Iterator[None]:
+    def within(self, asked: StepRequest) -> Iterator[None]:
         """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
         token = _branch.set(Branch(self, _place(), f"{asked.key}>"))
         running = _running.set(f"{self.job}:{asked.key}")
@@ -182,7 +182,7 @@ class Checkpoints:
 
     # --- storing
 
-    def keep(self, asked: Asked, entry: Entry) -> None:
+    def keep(self, asked: StepRequest, entry: Checkpoint) -> None:
         """Add the entry, to be stored. Raises TooLarge, and then adds nothing."""
         text = msgspec.json.encode(entry).decode()
         size = len(text.encode())
@@ -210,11 +210,11 @@ class Checkpoints:
                 del self.unsaved[key]
 
 
-def valued(asked: Asked, text: str, own_codec: bool, turn: int | UnsetType = UNSET) -> Entry:
+def valued(asked: StepRequest, text: str, own_codec: bool, turn: int | UnsetType = UNSET) -> Checkpoint:
     """The entry of an encoded value."""
     if own_codec:
-        return Entry(asked.after, text=text, turn=turn)
-    return Entry(asked.after, value=Raw(text.encode()), turn=turn)
+        return Checkpoint(asked.after, text=text, turn=turn)
+    return Checkpoint(asked.after, value=Raw(text.encode()), turn=turn)
 
 
 def check_name(name: Any) -> None:

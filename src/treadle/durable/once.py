@@ -1,6 +1,6 @@
-"""`async with current().once(key)`: only one job gets True, until its mark expires.
+"""`async with current().once(key)`: only one job gets True, until its lock expires.
 
-The last keys that a job got are kept among its checkpoints, for its history. The mark itself is a row of its own.
+The last keys that a job got are kept among its checkpoints, for its history. The lock itself is a row of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ONCE: Final = "treadle:once:"  # prefix of the checkpoints; the number of the ke
 KEPT: Final = 10  # keys of a job
 
 
-class KeptMark(Struct, frozen=True, omit_defaults=True):
-    """A key that the job got. `until`: when its mark expires, by the storage's clock."""
+class KeptLock(Struct, frozen=True, omit_defaults=True):
+    """A key that the job got. `until`: when its lock expires, by the storage's clock."""
 
     key: str
     number: int
@@ -31,10 +31,10 @@ class KeptMark(Struct, frozen=True, omit_defaults=True):
     given_back: bool = False
 
 
-_read = msgspec.json.Decoder(KeptMark).decode
+_read = msgspec.json.Decoder(KeptLock).decode
 
 
-def marks_of(checkpoints: Pairs) -> list[KeptMark]:
+def locks_of(checkpoints: Pairs) -> list[KeptLock]:
     """The last keys that a job got, in order. Entries that cannot be read are left out."""
     found = []
     for name, text in checkpoints:
@@ -43,33 +43,33 @@ def marks_of(checkpoints: Pairs) -> list[KeptMark]:
                 found.append(_read(text))
             except UNREADABLE:  # another program has stored it
                 continue
-    return sorted(found, key=lambda mark: mark.number)
+    return sorted(found, key=lambda lock: lock.number)
 
 
-class KeptMarks:
+class KeptLocks:
     """The keys that a job got, as its checkpoints keep them."""
 
     def __init__(self, checkpoints: Pairs) -> None:
-        self._marks = {mark.key: mark for mark in marks_of(checkpoints)}
+        self._locks = {lock.key: lock for lock in locks_of(checkpoints)}
 
     def won(self, key: str, until: float | None) -> tuple[str, str]:
         """The checkpoint for a key that the job got."""
-        known = self._marks.get(key)
-        number = known.number if known is not None else 1 + max((m.number for m in self._marks.values()), default=0)
-        return self._keep(KeptMark(key, number, until))
+        known = self._locks.get(key)
+        number = known.number if known is not None else 1 + max((m.number for m in self._locks.values()), default=0)
+        return self._keep(KeptLock(key, number, until))
 
     def given_back(self, key: str) -> tuple[str, str]:
         """The checkpoint for a key that the job gave back."""
-        known = self._marks.get(key) or KeptMark(key, 1 + max((m.number for m in self._marks.values()), default=0))
-        return self._keep(KeptMark(key, known.number, known.until, given_back=True))
+        known = self._locks.get(key) or KeptLock(key, 1 + max((m.number for m in self._locks.values()), default=0))
+        return self._keep(KeptLock(key, known.number, known.until, given_back=True))
 
-    def _keep(self, mark: KeptMark) -> tuple[str, str]:
-        self._marks = {key: m for key, m in self._marks.items() if m.number % KEPT != mark.number % KEPT}
-        self._marks[mark.key] = mark
-        return f"{ONCE}{mark.number % KEPT}", msgspec.json.encode(mark).decode()
+    def _keep(self, lock: KeptLock) -> tuple[str, str]:
+        self._locks = {key: m for key, m in self._locks.items() if m.number % KEPT != lock.number % KEPT}
+        self._locks[lock.key] = lock
+        return f"{ONCE}{lock.number % KEPT}", msgspec.json.encode(lock).decode()
 
 
-class Marks(Protocol):
+class OnceLocks(Protocol):
     """The methods of a run's durable code that `Once` uses."""
 
     async def win(self, key: str, keep: float | timedelta) -> bool: ...
@@ -80,7 +80,7 @@ class Marks(Protocol):
 class Once(AbstractAsyncContextManager[bool]):
     """`async with current().once(key) as first`, or `with` in threads."""
 
-    def __init__(self, durable: Marks, key: str, keep: float | timedelta) -> None:
+    def __init__(self, durable: OnceLocks, key: str, keep: float | timedelta) -> None:
         self._durable, self._key, self._keep = durable, key, keep
 
     async def __aenter__(self) -> bool:

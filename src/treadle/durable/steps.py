@@ -1,4 +1,4 @@
-"""Durable code: steps that run once, sleeps and waits that free the slot, and marks that only one job gets.
+"""Durable code: steps that run once, sleeps and waits that free the slot, and locks that only one job gets.
 
 When `step` returns, its result is stored. If the worker dies after the function returns and before the step is stored,
 the function runs again. A sleep or a wait ends the run with an exception (`Suspend`). The next run starts at the top,
@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
-from treadle.durable.checkpoints import Asked, Checkpoints, Entry, running_step, valued
-from treadle.durable.once import KeptMarks
+from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, running_step, valued
+from treadle.durable.once import KeptLocks
 from treadle.durable.step_codec import _signature_of_kind, signature_of
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.policy import judge
@@ -35,7 +35,7 @@ from treadle.workflow.signals import (
     SEEN_AT_ONCE,
     check_place,
     check_signal,
-    mark,
+    once_lock,
     signal_id,
     signal_row,
     usable,
@@ -53,7 +53,7 @@ class DurableRun(Protocol):
     """The attributes of a run's context that durable code uses."""
 
     record: Record
-    leaving: Outcome | None
+    suspended_as: Outcome | None
     began: float
     place: object
 
@@ -85,14 +85,14 @@ class Stopped(BaseException):
 class Durable:
     """The durable code of one run."""
 
-    def __init__(self, run: DurableRun, home: DurableBackend, codec: Codec | None) -> None:
-        self.run, self.home = run, home
-        self.checkpoints = Checkpoints(run.record.job.id, run.record.checkpoints, home.sizes, run.place)
+    def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
+        self.run, self.backend = run, backend
+        self.checkpoints = Checkpoints(run.record.job.id, run.record.checkpoints, backend.sizes, run.place)
         self._codec = None if type(codec) is TaggedCodec else codec
         self._waited: dict[str, int] = {}  # signals received or no longer waited for -> the last row used
         self._received: set[str] = set()
         self._marks: dict[str, Record] = {}
-        self._kept_marks = KeptMarks(run.record.checkpoints)
+        self._kept_locks = KeptLocks(run.record.checkpoints)
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
         self.misused: BadStep | None = None  # a branch of this run tried to sleep or to wait
@@ -104,19 +104,19 @@ class Durable:
         self._stay(name)
         return self._step(self.checkpoints.ask(name), function, args, kwargs)
 
-    async def _step(self, asked: Asked, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    async def _step(self, asked: StepRequest, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._on_loop(asked.key)
         signature = self._signature(asked.key, function)
         if asked.entry is not None:
             return signature.decode_result(self._recorded(asked))
-        with self.checkpoints.within(asked), self.home.around_step(self.run, asked.key):
+        with self.checkpoints.within(asked), self.backend.around_step(self.run, asked.key):
             if _is_async(function):
                 value = await function(*args, **kwargs)
             else:
-                value = await self.home.call(self.run, lambda: function(*args, **kwargs))
+                value = await self.backend.call(self.run, lambda: function(*args, **kwargs))
                 value = await value if inspect.isawaitable(value) else value
         text = self._keep(asked, signature, value)
-        await self.home.save(self.run)
+        await self.backend.save(self.run)
         return signature.decode_result(text)
 
     def step_here(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -128,19 +128,19 @@ class Durable:
         signature = self._signature(asked.key, function)
         if asked.entry is not None:
             return signature.decode_result(self._recorded(asked))
-        with self.checkpoints.within(asked), self.home.around_step(self.run, asked.key):
+        with self.checkpoints.within(asked), self.backend.around_step(self.run, asked.key):
             value = function(*args, **kwargs)
         text = self._keep(asked, signature, value)
-        self.wait_here(self.home.save(self.run))
+        self.wait_here(self.backend.save(self.run))
         return signature.decode_result(text)
 
-    def _keep(self, asked: Asked, signature: CallCodec, value: object) -> str:
+    def _keep(self, asked: StepRequest, signature: CallCodec, value: object) -> str:
         """Record the encoded value. Callers return it decoded, so a value that the codec changes is noticed at once."""
         text = signature.encode_result(value)
         self.checkpoints.keep(asked, valued(asked, text, self._codec is not None))
         return text
 
-    def _recorded(self, asked: Asked) -> str:
+    def _recorded(self, asked: StepRequest) -> str:
         assert asked.entry is not None
         text = asked.entry.result
         if text is None:
@@ -163,7 +163,7 @@ class Durable:
 
     # --- sleeping and waiting
 
-    async def sleep(self, asked: Asked, length: float | timedelta | None, moment: datetime | None) -> None:
+    async def sleep(self, asked: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
         now, entry, version = self._moment(), asked.entry, self.run.record.version
         if (length is None) == (moment is None):
             raise BadOption("sleep", "give seconds or until=, not both")
@@ -179,15 +179,15 @@ class Durable:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
         if left <= EARLY:
             return
-        self.checkpoints.keep(asked, Entry(asked.after, until=now + left, left=version))
+        self.checkpoints.keep(asked, Checkpoint(asked.after, until=now + left, left=version))
         self._leave(judge.asleep(self.run.record, left, now))
 
-    async def wait_for(self, name: str, asked: Asked, timeout: float | timedelta | None, kind: Any) -> Any:
+    async def wait_for(self, name: str, asked: StepRequest, timeout: float | timedelta | None, kind: Any) -> Any:
         entry = asked.entry
         if entry is None:
             entry = await self._arrived(name, asked, None if timeout is None else seconds(timeout, "timeout"))
             self.checkpoints.keep(asked, entry)
-            await self.home.save(self.run)
+            await self.backend.save(self.run)
         if isinstance(entry.turn, int):
             self._waited[name] = entry.turn
         if entry.gave_up:
@@ -203,7 +203,7 @@ class Durable:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
         return decode_any(text) if kind is Any else _signature_of_kind(kind).decode_result(text)
 
-    async def _arrived(self, name: str, asked: Asked, timeout: float | None) -> Entry:
+    async def _arrived(self, name: str, asked: StepRequest, timeout: float | None) -> Checkpoint:
         """The entry for a signal that has arrived, or for a wait that timed out. Raises Suspend to wait for it."""
         if name in self._received:
             raise BadStep(name, f"this run has already received the signal; wait for another name, such as '{name}:2'")
@@ -219,7 +219,7 @@ class Durable:
             return valued(asked, found.result or "null", False, turn)
         if found is not None and not found.state.final and timeout != 0:
             self._leave(judge.awaiting(row, (found.id,)))
-        return Entry(asked.after, gave_up=True, turn=turn if found is not None and found.state.final else used)
+        return Checkpoint(asked.after, gave_up=True, turn=turn if found is not None and found.state.final else used)
 
     async def _row(self, name: str, used: int, timed: bool) -> tuple[int, Record | None]:
         """The row in which this wait and the signal are joined. A wait without a timeout uses the next row when a row
@@ -227,7 +227,7 @@ class Durable:
         row, start = self.run.record, used + 1
         while True:
             turns = range(start, start + SEEN_AT_ONCE)
-            rows = await self.home.get([signal_id(row.job.id, name, turn) for turn in turns])
+            rows = await self.backend.get([signal_id(row.job.id, name, turn) for turn in turns])
             for turn, found in zip(turns, rows, strict=True):
                 if found is not None:
                     check_signal(found, row)
@@ -237,12 +237,12 @@ class Durable:
 
     def _moment(self) -> float:
         """Now, by the storage's clock: the time of the last claim, plus the time since then by this process's clock."""
-        now = self.home.now()
+        now = self.backend.now()
         claimed = self.run.record.started_at
         return now if claimed is None else claimed + max(0.0, now - self.run.began)
 
     def _leave(self, outcome: Outcome) -> None:
-        self.run.leaving = outcome
+        self.run.suspended_as = outcome
         raise Suspend
 
     def alone(self, what: str, here: bool = False) -> None:
@@ -264,40 +264,40 @@ class Durable:
 
     def _stay(self, step: str) -> None:
         """Raise BadStep if the function continues although the run has been suspended."""
-        if self.run.leaving is not None:
+        if self.run.suspended_as is not None:
             raise BadStep(step, SWALLOWED)
 
-    # --- marks
+    # --- once-locks
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
-        """Whether this job holds the mark. Stores the mark if it is free."""
+        """Whether this job holds the lock. Stores the lock if it is free."""
         job = self.run.record.job.id
         row, id = self.run.record, f"{ONCE}{os.urandom(8).hex()}"
-        asked = mark(id, row, key, seconds(keep, "once.keep"))
-        found = await self.home.store(asked)
+        asked = once_lock(id, row, key, seconds(keep, "once.keep"))
+        found = await self.backend.store(asked)
         check_place(found, row.job.queue, None, None)
         if found.job.id != id and found.deadline_at is not None and found.deadline_at <= self._moment():
-            # It has expired, but no claim has ended it yet. If two runs do this, one of them gets the next mark.
-            await self.home.settle(
+            # It has expired, but no claim has ended it yet. If two runs do this, one of them gets the next lock.
+            await self.backend.settle(
                 [Outcome(id=found.job.id, version=found.version, state=State.FAILED, reason=EXPIRED, error="over")]
             )
-            found = await self.home.store(asked)
+            found = await self.backend.store(asked)
             check_place(found, row.job.queue, None, None)
         if winner(found) != job:
             return False
         self._marks[key] = found
-        self.checkpoints.note(self._kept_marks.won(key, found.deadline_at))
-        await self.home.save(self.run)  # raises here, before the effect, if the lease was lost
+        self.checkpoints.note(self._kept_locks.won(key, found.deadline_at))
+        await self.backend.save(self.run)  # raises here, before the effect, if the lease was lost
         return True
 
     async def give_back(self, *keys: str) -> None:
-        """Release these marks, or without keys all marks that this run got."""
+        """Release these locks, or without keys all locks that this run got."""
         given = [key for key in keys or tuple(self._marks) if key in self._marks]
         rows = [self._marks.pop(key) for key in given]
         for key in given:
-            self.checkpoints.note(self._kept_marks.given_back(key))  # goes with the outcome
+            self.checkpoints.note(self._kept_locks.given_back(key))  # goes with the outcome
         if rows:
-            await self.home.settle(
+            await self.backend.settle(
                 [
                     Outcome(id=row.id, version=row.version, state=State.CANCELLED, reason=ASKED, error="given back")
                     for row in rows
@@ -316,7 +316,7 @@ class Durable:
             try:
                 await self.give_back()
             except (asyncio.CancelledError, StorageError):
-                log.warning("could not release the once-marks of job %s; they will expire", outcome.id)
+                log.warning("could not release the once-locks of job %s; they will expire", outcome.id)
         pairs = tuple(self.checkpoints.unsaved.items())
         return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
 
@@ -333,7 +333,7 @@ class Durable:
             raise BadStep(
                 "sync", "current().sync is for functions in threads; here, await the same method of current()"
             )
-        self._pending = future = asyncio.run_coroutine_threadsafe(work, self.home.loop)
+        self._pending = future = asyncio.run_coroutine_threadsafe(work, self.backend.loop)
         if self._interrupted:
             future.cancel()
         try:
@@ -350,7 +350,7 @@ class Durable:
             self._pending.cancel()
 
     def _on_loop(self, what: str) -> None:
-        if asyncio.get_running_loop() is not self.home.loop:
+        if asyncio.get_running_loop() is not self.backend.loop:
             raise BadStep(what, "was awaited on another event loop; in a thread use current().sync")
 
 
@@ -360,10 +360,10 @@ SWALLOWED = (
 )
 
 
-def left_by(error: BaseException | None) -> bool:
+def is_suspension(error: BaseException | None) -> bool:
     """Whether this is a Suspend, or an exception group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
-        return all(left_by(each) for each in error.exceptions)
+        return all(is_suspension(each) for each in error.exceptions)
     return isinstance(error, Suspend)
 
 

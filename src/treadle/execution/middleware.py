@@ -203,7 +203,7 @@ def _entered(managers: Sequence[AbstractContextManager[object]]) -> Iterator[Non
 
 
 def report(layers: Sequence[Middleware], context: Context, outcome: RunOutcome, error: BaseException | None) -> None:
-    """Tell all layers, each of which overrides `judged`, how a run ended. Raises nothing."""
+    """Call `judged` of all layers, each of which overrides it. Raises nothing."""
     for layer in reversed(layers):
         try:
             layer.judged(context, outcome, error)
@@ -212,7 +212,7 @@ def report(layers: Sequence[Middleware], context: Context, outcome: RunOutcome, 
 
 
 def report_remote(layers: Sequence[Middleware], record: Record, outcome: RunOutcome, error: str | None) -> None:
-    """Tell all layers, each of which overrides `reported`, how the run of another program ended. Raises nothing."""
+    """Call `reported` of all layers, each of which overrides it. Raises nothing."""
     for layer in reversed(layers):
         try:
             layer.reported(record, outcome, error)

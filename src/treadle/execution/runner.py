@@ -15,7 +15,7 @@ from treadle.concurrency import forks
 from treadle.core import defaults, interrupts
 from treadle.core.job import Continuation, Sender, inheriting
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.durable.steps import SWALLOWED, Suspend, left_by
+from treadle.durable.steps import SWALLOWED, Suspend, is_suspension
 from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
 from treadle.execution import middleware
 from treadle.execution.context import Context
@@ -27,7 +27,7 @@ from treadle.policy.retry import Abort, Defer, Retry, RetryAfter, RetryNow
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.options import Sizes
-from treadle.workflow.continuation import Next, next_of
+from treadle.workflow.continuation import Followups, followups_of
 from treadle.workflow.plan import concluded, continued
 
 log = logging.getLogger("treadle")
@@ -65,7 +65,7 @@ FIRM = ("timeout", "deadline", "lost")  # reasons that end a run in any case; wi
 class Processes(Protocol):
     """Runs tasks of kind "process". Cancelling the call kills the process."""
 
-    async def run(self, task: TaskCore, record: Record) -> str | Next: ...
+    async def run(self, task: TaskCore, record: Record) -> str | Followups: ...
 
 
 class Batches(Protocol):
@@ -90,7 +90,7 @@ class RunnerHost(Protocol):
 
     @property
     def client(self) -> Sender: ...
-    def chance(self) -> float: ...
+    def random(self) -> float: ...
     def now(self) -> float: ...
 
 
@@ -103,9 +103,9 @@ class Runner:
         self._layers, self._calls = middleware.overrides(app.layers, "run"), middleware.overrides(app.layers, "call")
         self._is_wrapped = bool(self._layers or self._calls)
         self._sending, self._sender = middleware.overrides(app.layers, "enqueue"), app.client
-        self._on_error, self._chance, self._now, self._result_limit = (
+        self._on_error, self._random, self._now, self._result_limit = (
             app.on_error,
-            app.chance,
+            app.random,
             app.now,
             app.sizes.result,
         )
@@ -122,10 +122,10 @@ class Runner:
             return outcome
         except StorageError as error:
             log.warning("could not run %s %s now: %s", task.name, record.job.id, error)
-            return judge.handed_back(record, defaults.POLL)
+            return judge.released(record, defaults.POLL)
         except Exception as error:
             log.exception("%s %s failed", task.name, record.job.id)
-            return judge.failed(record, rules, error, None, record.started_at or began, self._chance())
+            return judge.failed(record, rules, error, None, record.started_at or began, self._random())
 
     async def run(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> Outcome | None:
         """Run one attempt. None: the lease was lost, and nothing may be settled.
@@ -145,7 +145,7 @@ class Runner:
                 text = self._encode(task, await task.call(*args, **kwargs))
             if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
-            elif type(text) is Next:
+            elif type(text) is Followups:
                 text = await self._passed_on(task, run, text)
         except BaseException as error:
             if forks.tag is not process:
@@ -155,9 +155,9 @@ class Runner:
             forks.end()
         if run.why is not None and run.why in FIRM:
             return self._stopped(task, run, rules, None, began)
-        if run.durable is not None and (run.leaving is not None or run.durable.misused is not None):
+        if run.durable is not None and (run.suspended_as is not None or run.durable.misused is not None):
             return self._left(task, run, rules, None, began)
-        if type(text) is Next:  # `isinstance` of a Struct takes 0.15 us
+        if type(text) is Followups:  # `isinstance` of a Struct takes 0.15 us
             return self._goes_on(text, run, rules, began)
         return judge.succeeded(run.record, text, run.carried, run.note)
 
@@ -169,11 +169,11 @@ class Runner:
         interrupts.pass_on(error)
         if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | RetryAfter | Suspend)):
             return self._stopped(task, run, rules, error, began)
-        if run.leaving is not None:
+        if run.suspended_as is not None:
             return self._left(task, run, rules, error, began)
         return self._failed(task, run, rules, error, began)
 
-    async def _passed_on(self, task: TaskCore, run: JobRun, following: Next) -> Next:
+    async def _passed_on(self, task: TaskCore, run: JobRun, following: Followups) -> Followups:
         """The jobs that a run returned, with its `child_headers`, and after the middleware."""
         if run.child_headers:
             following = replace(following, jobs=tuple([inheriting(new, run.child_headers) for new in following.jobs]))
@@ -183,7 +183,7 @@ class Runner:
             return following
         return replace(following, jobs=await middleware.prepared(self._sending, following.jobs, self._sender))
 
-    def _goes_on(self, following: Next, run: JobRun, rules: judge.Rules, began: float) -> Outcome:
+    def _goes_on(self, following: Followups, run: JobRun, rules: judge.Rules, began: float) -> Outcome:
         record = run.record
         if following.concludes:
             return run.with_carried(concluded(record, following.own or "null", run.note))
@@ -194,7 +194,7 @@ class Runner:
             continued(record, following.jobs, following.plan, following.own, left, run.note, rules.marks)
         )
 
-    async def _result(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> str | Next:
+    async def _result(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> str | Followups:
         """Decode, call, encode. Raises the function's errors, BadArgument, BadResult and TooLarge."""
         run.kind = task.kind  # a plain async function without middleware does not come here
         first: object = MISSING
@@ -219,14 +219,14 @@ class Runner:
         if (size := len(text.encode())) > self._result_limit:
             raise TooLarge(f"the result of {task.name}", size, self._result_limit)
 
-    def _encode(self, task: TaskCore, value: object) -> str | Next:
-        if type(value) is Next:
+    def _encode(self, task: TaskCore, value: object) -> str | Followups:
+        if type(value) is Followups:
             return value
         if not isinstance(value, Continuation):
             return task.signature.encode_result(value)
-        return next_of(value, task.signature.encode_result, self._result_limit, task.factory)
+        return followups_of(value, task.signature.encode_result, self._result_limit, task.factory)
 
-    async def _wrapped(self, task: TaskCore, run: JobRun, first: object) -> str | Next:
+    async def _wrapped(self, task: TaskCore, run: JobRun, first: object) -> str | Followups:
         """Run through the middleware; the value that the outermost layer returns is the result."""
         record = run.record
         if task.kind == "process":
@@ -251,7 +251,7 @@ class Runner:
     async def _in_process(self, task: TaskCore, record: Record) -> Any:
         """The value, decoded for the middleware, which must not see its text."""
         text = await self._processes().run(task, record)
-        return text if isinstance(text, Next) else task.signature.decode_result(text)
+        return text if isinstance(text, Followups) else task.signature.decode_result(text)
 
     async def _elsewhere(self, task: TaskCore, run: JobRun, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if isinstance(task, BatchCore):
@@ -293,7 +293,7 @@ class Runner:
             )
         if why == "stop":
             self._troubles[run] = None
-            return run.with_attempt(judge.handed_back(record, note=run.note), run.storage_time(self._now()), RELEASED)
+            return run.with_attempt(judge.released(record, note=run.note), run.storage_time(self._now()), RELEASED)
         return self._failed(task, run, rules, error or asyncio.CancelledError(), began)
 
     def _left(
@@ -303,10 +303,10 @@ class Runner:
         run."""
         if run.durable is not None and run.durable.misused is not None:
             return self._failed(task, run, rules, run.durable.misused, began)  # it has not waited
-        assert run.leaving is not None
-        if left_by(error):
+        assert run.suspended_as is not None
+        if is_suspension(error):
             self._troubles[run] = None
-            return run.with_carried(replace(run.leaving, note=run.note))
+            return run.with_carried(replace(run.suspended_as, note=run.note))
         swallowed = BadStep("sleep", SWALLOWED)
         swallowed.__cause__ = error
         log.error("%s %s: %s", task.name, run.record.job.id, swallowed)
@@ -320,7 +320,7 @@ class Runner:
             verdict = ask(task.on_error, error, run, rules) or ask(self._on_error, error, run, rules)
         moment = run.storage_time(self._now())
         return run.with_attempt(
-            judge.failed(record, rules, error, verdict, moment, self._chance(), note=run.note), moment
+            judge.failed(record, rules, error, verdict, moment, self._random(), note=run.note), moment
         )
 
     def _ask(

@@ -184,8 +184,8 @@ class Relay:
             over, _ = await self._page([read(row) for row in rows], FullQueues())
             await self._delete(over)
 
-    async def _pass(self, goes_on: Callable[[], Awaitable[bool]]) -> bool:
-        """Deliver page after page, while `goes_on`. Returns whether there were any rows.
+    async def _pass(self, continues: Callable[[], Awaitable[bool]]) -> bool:
+        """Deliver page after page, while `continues`. Returns whether there were any rows.
 
         While the storage works on one page, this process reads the next one and deletes the one before: half as much
         time again on PostgreSQL.
@@ -199,7 +199,7 @@ class Relay:
         deleting: asyncio.Task[None] | None = None
         try:
             while rows:
-                if full and await goes_on():
+                if full and await continues():
                     further = started(self._database.run(self._statements.further(rows[-1].seq, size)))
                 over, done = await self._page(rows, full_queues)
                 if deleting is not None:
@@ -356,4 +356,4 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
         await asyncio.wait(left)
     for task in tasks:
         if task is not None and not task.cancelled():
-            task.exception()  # the next pass meets it again
+            task.exception()  # the next pass reads it again

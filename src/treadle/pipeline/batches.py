@@ -16,7 +16,7 @@ import msgspec
 
 from treadle.errors import BadOption
 from treadle.execution.context import Context, current_batch, enter_batch
-from treadle.pipeline.handlers import Handler, arrived_after, goes_on, with_dependencies
+from treadle.pipeline.handlers import Handler, arrived_after, continuation, with_dependencies
 from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel
 from treadle.serialization.call_codec import CallCodec
@@ -81,7 +81,7 @@ class BatchHandler:
         if self._child or isinstance(answer, Exception):
             return answer
         try:
-            return goes_on(self._pipeline, self._step, travel, answer)
+            return continuation(self._pipeline, self._step, travel, answer)
         except Exception as error:
             return error
 

@@ -26,7 +26,7 @@ from treadle.serialization.call_text import encode_foreign_call
 from treadle.tasks.when import all_done
 from treadle.workflow.finisher import rows_of
 from treadle.workflow.flow import Flow, flow
-from treadle.workflow.plan import Plan, root_of
+from treadle.workflow.plan import EndingPlan, root_of
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -60,7 +60,7 @@ def step_function(pipeline: PipelineJobs, step: Step, function: Handler | None) 
 
         async def fan_out(travel: Travel) -> Any:
             travel = await arrived(pipeline, travel)
-            return goes_on(pipeline, step, travel, {"children": {child: [{}] for child in step.children}})
+            return continuation(pipeline, step, travel, {"children": {child: [{}] for child in step.children}})
 
         return fan_out
     pick = chosen(function, f"{pipeline.name}.{step.name}")
@@ -68,13 +68,13 @@ def step_function(pipeline: PipelineJobs, step: Step, function: Handler | None) 
 
         async def run(travel: Travel, **provided: Any) -> Any:
             travel = await arrived(pipeline, travel)
-            return goes_on(pipeline, step, travel, await function(**pick(travel.fields), **provided))
+            return continuation(pipeline, step, travel, await function(**pick(travel.fields), **provided))
 
         return with_dependencies(run, function)
 
     def run_here(travel: Travel, **provided: Any) -> Any:
         travel = pipeline.app.sync.call(arrived_after(pipeline, travel, current().after))
-        return goes_on(pipeline, step, travel, function(**pick(travel.fields), **provided))
+        return continuation(pipeline, step, travel, function(**pick(travel.fields), **provided))
 
     return with_dependencies(run_here, function)
 
@@ -137,7 +137,7 @@ def travel_of(app: App, row: Record) -> Travel:
     return payload if isinstance(payload, Travel) else msgspec.convert(payload, Travel)
 
 
-def goes_on(pipeline: PipelineJobs, step: Step, travel: Travel, answer: object) -> Any:
+def continuation(pipeline: PipelineJobs, step: Step, travel: Travel, answer: object) -> Any:
     """The continuation of a run after a handler returned: the final state, or the jobs that follow."""
     told = _mapping(pipeline, step, answer)
     children = told.pop("children", None)
@@ -167,7 +167,9 @@ def _behind(step: Step, specs: list[JobSpec[Any, Any]], then: JobSpec[Any, Any])
     first = specs[0]
     assert first.source is not None
     ids = [spec.id for spec in specs]
-    guard = replace(root_of(first.source.fresh_id(), Plan(guard=True), ids, queue=step.queue_name), failures_allowed=0)
+    guard = replace(
+        root_of(first.source.fresh_id(), EndingPlan(guard=True), ids, queue=step.queue_name), failures_allowed=0
+    )
     watch: JobSpec[Any, Any] = JobSpec(guard, source=first.source)
     return flow([*specs, watch]).then(then)
 

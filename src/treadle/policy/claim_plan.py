@@ -45,7 +45,7 @@ class Head(NamedTuple):
     turn: tuple[float, float, str]
 
 
-class Plan(Struct, frozen=True, gc=False):
+class ClaimPlan(Struct, frozen=True, gc=False):
     """The bounds of the next claim.
 
     limit     jobs at most
@@ -95,7 +95,7 @@ class ClaimPlanner:
         if self.reserved not in heavy:
             self.reserved = ""
 
-    def plan(self, limit: int, free: Mapping[str, int], offers: Mapping[str, Offer]) -> Plan:
+    def plan(self, limit: int, free: Mapping[str, int], offers: Mapping[str, Offer]) -> ClaimPlan:
         """The next claim, which may bring `limit` jobs. `free`: the free resources; `offers`: by task."""
         fitting = [name for name, offer in offers.items() if fits(offer.cost, free)]
         for name in offers:
@@ -103,15 +103,15 @@ class ClaimPlanner:
                 self.waits.setdefault(name, self.clock())
         if self.reserved:
             if self.reserved in fitting:
-                return Plan(1, only=self.reserved, narrow=True)
+                return ClaimPlan(1, only=self.reserved, narrow=True)
             free = less(free, offers[self.reserved].uses)
             fitting = [name for name in fitting if fits(offers[name].cost, free)]
         light, self._light_next = self._light_next, False
         if not fitting or light:
-            return Plan(limit, narrow=light and bool(fitting))
+            return ClaimPlan(limit, narrow=light and bool(fitting))
         return _among({name: offers[name] for name in fitting}, free, limit)
 
-    def answered(self, plan: Plan, brought: Sequence[str]) -> None:
+    def answered(self, plan: ClaimPlan, brought: Sequence[str]) -> None:
         """The claim of this plan has brought jobs of these tasks. The wait of a task ends with a job of it, or if none
         is queued."""
         full = len(brought) >= plan.limit
@@ -149,7 +149,7 @@ class ClaimPlanner:
         return False
 
 
-def _among(fitting: Mapping[str, Offer], free: Mapping[str, int], limit: int) -> Plan:
+def _among(fitting: Mapping[str, Offer], free: Mapping[str, int], limit: int) -> ClaimPlan:
     """The largest claim of these tasks whose jobs fit together, whichever they are."""
     rooms: dict[str, int] = {}
     for name, offer in fitting.items():
@@ -159,7 +159,7 @@ def _among(fitting: Mapping[str, Offer], free: Mapping[str, int], limit: int) ->
             free = less(free, offer.cost)
     single = [offer.cost for offer in fitting.values() if not offer.one_call]
     most = min(runs_of_any(single, free), limit) if min(free.values(), default=0) >= 0 else 1
-    return Plan(max(1, most), set(fitting), rooms, bounded=max(1, most) < limit)
+    return ClaimPlan(max(1, most), set(fitting), rooms, bounded=max(1, most) < limit)
 
 
 def _is_next(head: Head, heads: Sequence[Head], uses: Mapping[str, Uses]) -> bool:

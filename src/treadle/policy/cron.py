@@ -72,14 +72,14 @@ class Every(Struct, frozen=True, tag="every"):
         return f"every {self.seconds:g} s"
 
 
-class Asked(Struct, frozen=True, tag="function"):
+class FunctionTiming(Struct, frozen=True, tag="function"):
     """A function that returns the next instant. Only the fact that there is one is stored, not the function."""
 
     def __str__(self) -> str:
         return "a function"
 
 
-Timing = Cron | Every | Asked
+Timing = Cron | Every | FunctionTiming
 
 
 def cron(line: object, tz: object = "UTC") -> Cron:
@@ -223,7 +223,7 @@ def _end_of_gap(later: float, zone: tzinfo) -> float:
 
 def after(timing: Timing, ask: Next | None, at: float) -> Iterator[float]:
     """The instants after `at`. `ask` is the function of a schedule that has one; its errors are raised."""
-    return timing.after(at) if not isinstance(timing, Asked) else _asked(ask, at)
+    return timing.after(at) if not isinstance(timing, FunctionTiming) else _asked(ask, at)
 
 
 def _asked(ask: Next | None, at: float) -> Iterator[float]:

@@ -83,7 +83,7 @@ def succeeded(record: Record, result: str, checkpoints: Pairs = (), note: str | 
     )
 
 
-def handed_back(
+def released(
     record: Record, delay: float = 0.0, checkpoints: Pairs = (), note: str | None = None, reason: str | None = None
 ) -> Outcome:
     """Run again after `delay` s, not counted as an attempt; with 0 it keeps its queue position. The last error
@@ -120,7 +120,7 @@ def asleep(record: Record, delay: float, now: float) -> Outcome:
     """Run again after `delay` s, not counted; expired if that is after its deadline."""
     if _too_late(record, now + delay):
         return ended(record, EXPIRED, "it would sleep beyond its deadline")
-    return handed_back(record, max(delay, 0.001), _forgiving(record))
+    return released(record, max(delay, 0.001), _forgiving(record))
 
 
 def awaiting(record: Record, after: tuple[str, ...], followups: tuple[NewJob, ...] = ()) -> Outcome:
@@ -190,7 +190,7 @@ def failed(
     error: BaseException,
     verdict: Verdict,
     now: float,
-    chance: float,
+    fraction: float,
     checkpoints: Pairs = (),
     note: str | None = None,
 ) -> Outcome:
@@ -199,7 +199,7 @@ def failed(
     are retried only if the verdict is `Retry.now()` or `Retry.after(...)`.
 
     now     the storage's time, to compare the next attempt with the deadline
-    chance  0 to 1, for the jitter
+    fraction  0 to 1, for the jitter
     """
     said = error if isinstance(error, Defer | Abort | RetryAfter) else verdict
     text = text_of(error)
@@ -210,14 +210,14 @@ def failed(
         if _too_late(record, now + delay):
             return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", checkpoints, note)
         # READY with delay 0 would return to its queue position, and be claimed again ahead of all others, for ever.
-        out = handed_back(record, max(delay, 0.001), checkpoints, note)
+        out = released(record, max(delay, 0.001), checkpoints, note)
         return out if said.limit is None or not delay else replace(out, followups=(_hold(record, said.limit, delay),))
     if isinstance(error, BadArgument) and error.permanent and not isinstance(said, RetryNow | RetryAfter):
         return ended(record, ARGUMENTS, text, checkpoints, note)
     attempt, attempts = record.attempt + 1, rules.retry.attempts
     if isinstance(attempts, int) and attempt >= attempts:
         return ended(record, ERROR, text, checkpoints, note)
-    delay = _wait(said, rules, attempt, chance)
+    delay = _wait(said, rules, attempt, fraction)
     if _too_late(record, now + delay):
         return ended(record, EXPIRED, f"the next attempt would be after its deadline; {text}", checkpoints, note)
     return Outcome(
@@ -232,7 +232,7 @@ def failed(
     )
 
 
-def _wait(said: Verdict, rules: Rules, attempt: int, chance: float) -> float:
+def _wait(said: Verdict, rules: Rules, attempt: int, fraction: float) -> float:
     """Seconds until the attempt after this counted one."""
     match said:
         case RetryNow():
@@ -240,7 +240,7 @@ def _wait(said: Verdict, rules: Rules, attempt: int, chance: float) -> float:
         case RetryAfter():
             return said.seconds
         case _:
-            return rules.retry.delay(attempt, chance)
+            return rules.retry.delay(attempt, fraction)
 
 
 def _hold(record: Record, limit: str, delay: float) -> NewJob:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from treadle.core.clock import moment_text
 from treadle.core.model import ARGUMENTS, Outcome, Pairs, Presence, Record, State
 from treadle.errors import BadOption
-from treadle.policy.judge import handed_back
+from treadle.policy.judge import released
 
 Misfits = Literal["fail", "wait"] | float
 LONGEST: Final = 600.0  # s that "wait" waits: the time of a rolling deployment
@@ -32,9 +32,9 @@ def longest_wait(given: object) -> float:
 
 def waits_until(record: Record) -> float | None:
     """When the wait of this job ends; None: it has not begun in this round."""
-    round, _, until = dict(record.checkpoints).get(UNTIL, "").partition(":")
+    reopenings, _, until = dict(record.checkpoints).get(UNTIL, "").partition(":")
     try:
-        return float(until) if round == str(record.reopenings) else None
+        return float(until) if reopenings == str(record.reopenings) else None
     except ValueError:  # another program has stored it
         return None
 
@@ -47,7 +47,7 @@ def is_misfit(outcome: Outcome | None) -> bool:
 def left_to_others(record: Record, outcome: Outcome, worker: str, until: float, carried: Pairs = ()) -> Outcome:
     """The job goes back to its queue position, uncounted, with the error that this worker saw."""
     pairs = (*carried, (UNTIL, f"{record.reopenings}:{until!r}"))
-    back = handed_back(record, 0.0, pairs, outcome.note, MISFIT + worker)
+    back = released(record, 0.0, pairs, outcome.note, MISFIT + worker)
     return replace(back, error=outcome.error)
 
 

@@ -136,8 +136,8 @@ class Retry(Spelled, frozen=True, omit_defaults=True):
         mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(below)
         return Retry(**{name: theirs[name] if value is UNSET else value for name, value in mine.items()})
 
-    def delay(self, failed: int, chance: float) -> float:
-        """Seconds before the next attempt after `failed` failed ones; `chance` is 0 to 1. All fields must be set."""
+    def delay(self, failed: int, fraction: float) -> float:
+        """Seconds before the next attempt after `failed` failed ones; `fraction` is 0 to 1. All fields must be set."""
         base, factor, longest, jitter = self.base, self.factor, self.max, self.jitter
         assert isinstance(base, float)
         assert isinstance(longest, float)
@@ -147,7 +147,7 @@ class Retry(Spelled, frozen=True, omit_defaults=True):
             wait = min(base * factor ** (failed - 1), longest)
         except OverflowError:
             wait = longest
-        return wait * (1.0 - jitter * chance)
+        return wait * (1.0 - jitter * fraction)
 
 
 DEFAULT = Retry(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from treadle.policy.cron import Asked, Cron, Every, Timing, expanded
+from treadle.policy.cron import Cron, Every, FunctionTiming, Timing, expanded
 
 DAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS: Final = (
@@ -36,7 +36,7 @@ TIMES: Final = 6  # times of day that are listed; more of them are described by 
 
 def words(timing: Timing) -> str:
     """When the schedule fires, such as "at 03:00 every day (Europe/Paris)"."""
-    if isinstance(timing, Asked):
+    if isinstance(timing, FunctionTiming):
         return "when its function says"
     if isinstance(timing, Every):
         return f"every {_interval(timing.seconds)}"

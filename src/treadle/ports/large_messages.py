@@ -12,8 +12,8 @@ LIMIT: Final = 200 * 1024  # bytes; SQS accepts 256 KiB, including the envelope
 MARK: Final = "treadle-blob:"
 
 
-class Beside:
-    """A queue that stores large bodies as blobs; see `beside`."""
+class LargeMessages:
+    """A queue that stores large bodies as blobs; see `with_blobs`."""
 
     def __init__(self, queue: Queue, blobs: Blobs, limit: int = LIMIT) -> None:
         self._queue, self._blobs, self._limit = queue, blobs, limit
@@ -65,10 +65,10 @@ class Beside:
             await closing()
 
 
-def beside(queue: Queue, blobs: Blobs, limit: int = LIMIT) -> Beside:
+def with_blobs(queue: Queue, blobs: Blobs, limit: int = LIMIT) -> LargeMessages:
     """The queue, with bodies of more than `limit` bytes stored in `blobs`. Equal bodies are stored once. Blobs are not
     deleted with their message, because other messages may have the same body."""
-    return Beside(queue, blobs, limit)
+    return LargeMessages(queue, blobs, limit)
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:

@@ -30,7 +30,7 @@ Close = Callable[[BaseException | None], Any]
 Values = dict[Any, Any]
 
 
-class Home(Protocol):
+class RunSite(Protocol):
     """Where jobs run."""
 
     @property
@@ -48,7 +48,7 @@ class Pending(Protocol):
     waits_for: futures.Future[Any] | None
 
 
-class Plan:
+class Provision:
     """The values of one task in order, those of the run and those of the process."""
 
     def __init__(self, needs: Mapping[str, Provided]) -> None:
@@ -65,20 +65,20 @@ class Injector:
         self.name, self._function = name, function
         self._plan = self.plan({})
 
-    def plan(self, overrides: Overrides) -> Plan:
+    def plan(self, overrides: Overrides) -> Provision:
         """How the values are made with these overrides."""
-        return Plan(Planner(overrides).of(self._function))
+        return Provision(Planner(overrides).of(self._function))
 
     @property
     def providers(self) -> set[Callable[..., Any]]:
         """All providers that the task needs, as they were declared."""
         return {each.provider for each in in_order(self._plan.needs)}
 
-    def plan_in(self, life: Life) -> Plan:
+    def plan_in(self, life: Life) -> Provision:
         """The plan of a life, with its overrides."""
         if not life.overrides:
             return self._plan
-        found: Plan | None = life.plans.get(self)
+        found: Provision | None = life.plans.get(self)
         if found is None:
             found = life.plans[self] = self.plan(life.overrides)
         return found
@@ -95,14 +95,16 @@ class Injector:
 
     # --- async functions
 
-    async def call(self, home: Home, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    async def call(
+        self, site: RunSite, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """The result of an async function. Its exception is raised in the generators too; it stays the error of the
         run. If the function returned, the first error of a generator is the error of the run."""
-        life = home.life
+        life = site.life
         plan = self.plan_in(life)
         if not plan.of_run:
             return await function(*args, **kwargs, **(life.at_hand(self) or await self._of_process(plan, life)))
-        run, process = _Run(self.name, home), forks.tag
+        run, process = _Run(self.name, site), forks.tag
         try:
             given = await run.make(plan)
             value = await function(*args, **kwargs, **given)
@@ -116,30 +118,30 @@ class Injector:
         await run.close(None)
         return value
 
-    async def _of_process(self, plan: Plan, life: Life) -> dict[str, Any]:
+    async def _of_process(self, plan: Provision, life: Life) -> dict[str, Any]:
         found = {name: await life.value(need) for name, need in plan.needs.items()}
         life.remember(self, found)
         return found
 
     def bound_to(
-        self, home: Home, function: Callable[..., Any], is_async: bool, pending: Pending
+        self, site: RunSite, function: Callable[..., Any], is_async: bool, pending: Pending
     ) -> Callable[..., Any]:
         """The function of a batch with its values. Each call makes those of scope "run" again."""
 
         async def call(*args: Any) -> Any:
-            return await self.call(home, function, args, {})
+            return await self.call(site, function, args, {})
 
-        return call if is_async else lambda *args: self.call_here(home, pending, function, args, {})
+        return call if is_async else lambda *args: self.call_here(site, pending, function, args, {})
 
     # --- plain functions, in their thread
 
     def call_here(
-        self, home: Home, pending: Pending | None, function: Callable[..., Any], args: Sequence[Any], kwargs: Any
+        self, site: RunSite, pending: Pending | None, function: Callable[..., Any], args: Sequence[Any], kwargs: Any
     ) -> Any:
         """The result of a plain function in this thread, which also runs the plain providers. See `call`."""
-        life = home.life
+        life = site.life
         plan = self.plan_in(life)
-        run = _RunHere(self.name, home, pending)
+        run = _RunHere(self.name, site, pending)
         try:
             given = (life.at_hand(self) if not plan.of_run else None) or run.make(plan)
             value = forks.contained(functools.partial(function, *args, **kwargs, **given))
@@ -167,15 +169,15 @@ class _Closing:
 class _Run:
     """The values of one run of an async function."""
 
-    def __init__(self, task: str, home: Home) -> None:
-        self._task, self._home, self._threads = task, home, home.threads
+    def __init__(self, task: str, site: RunSite) -> None:
+        self._task, self._site, self._threads = task, site, site.threads
         self._open: list[tuple[str, Callable[[BaseException | None], Coroutine[Any, Any, None]]]] = []
 
-    async def make(self, plan: Plan) -> dict[str, Any]:
+    async def make(self, plan: Provision) -> dict[str, Any]:
         """The values by parameter. Raises what a provider raises."""
         values: Values = {}
         for each in plan.of_process:
-            values[each.key] = await self._home.life.value(each)
+            values[each.key] = await self._site.life.value(each)
         for each in plan.of_run:
             given = {name: values[need.key] for name, need in each.needs.items()}
             values[each.key] = await self._one(each, given)
@@ -214,14 +216,14 @@ class _Run:
 class _RunHere:
     """The values of one run of a plain function, made in its thread; async providers run on the event loop."""
 
-    def __init__(self, task: str, home: Home, pending: Pending | None) -> None:
-        self._task, self._home, self._pending = task, home, pending
+    def __init__(self, task: str, site: RunSite, pending: Pending | None) -> None:
+        self._task, self._site, self._pending = task, site, pending
         self._open: list[tuple[str, Close]] = []
 
-    def make(self, plan: Plan) -> dict[str, Any]:
+    def make(self, plan: Provision) -> dict[str, Any]:
         """As `_Run.make`."""
         values: Values = {}
-        life = self._home.life
+        life = self._site.life
         for each in plan.of_process:
             known = life.known(each)
             values[each.key] = known[0] if known is not None else self._wait(life.value(each))
@@ -245,7 +247,7 @@ class _RunHere:
         return provided.checked(call(**given))
 
     def _on_loop(self, work: Coroutine[Any, Any, Any]) -> futures.Future[Any]:
-        return asyncio.run_coroutine_threadsafe(contained(work), self._home.loop)
+        return asyncio.run_coroutine_threadsafe(contained(work), self._site.loop)
 
     def _wait(self, work: Coroutine[Any, Any, Any], closes: bool = False) -> Any:
         """The result of the coroutine, which is cancelled when the run should stop. `closes`: not if it should stop

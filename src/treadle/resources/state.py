@@ -17,16 +17,16 @@ class HasState(Protocol):
     state: Any
 
 
-class Home(Protocol):
+class HasLife(Protocol):
     """Where a job runs."""
 
     @property
     def life(self) -> HasState: ...
 
 
-def state_of(home: Home | None) -> Any:
+def state_of(site: HasLife | None) -> Any:
     """The state of the lifespan there. Raises NotRunning if there is none."""
-    found = NONE if home is None else home.life.state
+    found = NONE if site is None else site.life.state
     if found is NONE:
         raise NotRunning(
             'the app of this job has no lifespan: declare one with @app.lifespan, and a task of kind="process" at the '

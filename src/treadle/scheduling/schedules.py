@@ -24,7 +24,7 @@ from treadle.execution.runner import SystemTask
 from treadle.policy import cron as when
 from treadle.policy.cron import Next, Timing
 from treadle.scheduling import ticker
-from treadle.scheduling.ticker import CatchUp, Declared, Definition, Entry, Overlap, Ticker
+from treadle.scheduling.ticker import CatchUp, Declared, Definition, Overlap, ScheduleEntry, Ticker
 from treadle.storage.contract import Storage
 from treadle.tasks.task import AnyTask
 
@@ -127,7 +127,7 @@ class Schedules(
 
     async def _take_over(self, storage: Storage, definition: Definition, row: Record) -> None:
         for _ in range(TRIES):
-            entry, text = Entry(row), definition.text()
+            entry, text = ScheduleEntry(row), definition.text()
             if row.job.task != ticker.task_name(definition.name, declared=True):  # `upsert` has created it
                 out = _replaced(row, self._row(definition, declared=True))
             elif entry.code != text:
@@ -150,7 +150,7 @@ class Schedules(
         found = []
         async for row in self._rows():
             with suppress(*ticker.UNREADABLE):
-                found.append(_shown(Entry(row)))
+                found.append(_shown(ScheduleEntry(row)))
         await self._moved.looked("app.schedules.list")
         return sorted(found, key=lambda each: each.name)
 
@@ -160,10 +160,10 @@ class Schedules(
         await self._moved.looked("app.schedules.get")
         return found
 
-    async def _entry(self, name: str) -> Entry:
+    async def _entry(self, name: str) -> ScheduleEntry:
         row = await self._find(name)
         try:
-            return Entry(row)
+            return ScheduleEntry(row)
         except ticker.UNREADABLE as error:
             what = f"the row of {name!r} is not a valid schedule ({error}): `treadle doctor --repair` removes it"
             raise BadOption("schedule", what) from error
@@ -257,7 +257,7 @@ class Schedules(
                 definition = Definition(name, timing, spec.new.task, catch_up or "one", overlap or "allow", spec.new)
                 made = self._row(definition, declared=False)
                 [row] = await (await self._storage()).enqueue([made])
-                entry = Entry(row)
+                entry = ScheduleEntry(row)
                 if row.job.id == made.id:
                     return _shown(entry)
             if await self._settle(self._edited(entry, spec, timing, catch_up, overlap)):
@@ -266,7 +266,7 @@ class Schedules(
 
     def _edited(
         self,
-        entry: Entry,
+        entry: ScheduleEntry,
         spec: JobSpec[Any] | None,
         timing: Timing | None,
         catch_up: CatchUp | None,
@@ -288,7 +288,7 @@ class Schedules(
         checkpoints = {"definition": new.text()} | ({} if new.timing == old.timing else {"cursor": ""})
         return ticker.changed(entry.row, checkpoints, defaults.MAX_DELAY if entry.rests else 0.0)
 
-    async def _change(self, name: str, act: Callable[[Entry], Outcome | None]) -> None:
+    async def _change(self, name: str, act: Callable[[ScheduleEntry], Outcome | None]) -> None:
         for _ in range(TRIES):
             out = act(await self._entry(name))
             if out is None or await self._settle(out):
@@ -313,12 +313,12 @@ def _gone(row: Record) -> Outcome:
 def _names(row: Record) -> list[str]:
     """The name of a schedule's row, as a list; empty if the row cannot be read."""
     try:
-        return [Entry(row).definition.name]
+        return [ScheduleEntry(row).definition.name]
     except ticker.UNREADABLE:
         return []
 
 
-def _shown(entry: Entry) -> Schedule:
+def _shown(entry: ScheduleEntry) -> Schedule:
     row, definition = entry.row, entry.definition
     timing = definition.timing
     return Schedule(
@@ -340,11 +340,11 @@ def _shown(entry: Entry) -> Schedule:
     )
 
 
-def _next_at(entry: Entry) -> datetime | None:
+def _next_at(entry: ScheduleEntry) -> datetime | None:
     """The next instant of its cron line or interval; for a function, the one that it returned last."""
     if entry.rests:
         return None
-    if isinstance(entry.definition.timing, when.Asked):
+    if isinstance(entry.definition.timing, when.FunctionTiming):
         due = entry.row.due_at if entry.row.state is State.READY else None
         return None if due is None else moment(due)
     return moment(next(when.after(entry.definition.timing, None, entry.cursor)))

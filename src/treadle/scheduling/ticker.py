@@ -78,7 +78,7 @@ class Declared(Struct, frozen=True):
         return self.task.job(*self.args, **self.kwargs).new
 
 
-class Entry:
+class ScheduleEntry:
     """The decoded row of a schedule: its definition, its cursor, and whether it is paused."""
 
     def __init__(self, row: Record) -> None:
@@ -159,7 +159,7 @@ class Ticker:
     async def run(self, record: Record, now: float) -> Outcome:
         """One run, at the storage's time `now`. Raises StorageError. An error of user code is stored in the row and
         reported, and the schedule continues."""
-        entry = Entry(record)
+        entry = ScheduleEntry(record)
         if entry.rests:
             return changed(record, {}, defaults.MAX_DELAY)
         definition, known = entry.definition, self._declared.get(entry.definition.name)
@@ -248,7 +248,9 @@ class Ticker:
         return (tuple(job for job in followups if job.id not in foreign) if foreign else followups), problem
 
     def _failed(self, record: Record, error: Exception, checkpoints: Mapping[str, str], delay: float) -> Outcome:
-        log.error("schedule %s: could not make the job of this tick", Entry(record).definition.name, exc_info=error)
+        log.error(
+            "schedule %s: could not make the job of this tick", ScheduleEntry(record).definition.name, exc_info=error
+        )
         self._tell(error)
         return replace(changed(record, checkpoints, delay), error=judge.text_of(error))
 

@@ -26,7 +26,7 @@ def timing_of(schedule: Schedule) -> Cron | Every | None:
 
 def words_of(schedule: Schedule) -> str:
     """Its timing in words."""
-    return words(timing_of(schedule) or when.Asked())
+    return words(timing_of(schedule) or when.FunctionTiming())
 
 
 def upcoming(schedule: Schedule, most: int = NEXT) -> list[float]:

@@ -40,14 +40,14 @@ async def fitting(storage: Storage, found: Claimed, most: int | None, beside: Al
     for row in found.records:
         await turns.step()
         if is_full:
-            outcomes.append(judge.handed_back(row))
+            outcomes.append(judge.released(row))
             continue
         size = len(_encode(row)) + 1
         if size > alone:
             outcomes.append(_failed(row, size, most))
         elif size > left:
             is_full = True
-            outcomes.append(judge.handed_back(row))
+            outcomes.append(judge.released(row))
         else:
             fit.append(row)
             left -= size

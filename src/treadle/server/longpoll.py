@@ -72,7 +72,7 @@ class LongPoll:
         self._storage = storage
         self._benches: dict[tuple[tuple[str, ...], Hashable], WaitingLine] = {}
         self._limits: set[asyncio.Timeout] = set()  # of requests that wait for notifications
-        self.home = asyncio.Event()  # set when the server stops: every waiting request returns
+        self.stopping = asyncio.Event()  # set when the server stops: every waiting request returns
 
     @asynccontextmanager
     async def bench(self, queues: Sequence[str], which: Hashable = None) -> AsyncIterator[WaitingLine]:
@@ -124,7 +124,7 @@ class LongPoll:
                         await back(found)
                         break
                     bench.call_one()
-                if is_some or loop.time() >= until or self.home.is_set():
+                if is_some or loop.time() >= until or self.stopping.is_set():
                     return found
                 await bench.rest(next_in, until)
             bench.call_one()
@@ -132,7 +132,7 @@ class LongPoll:
 
     async def unless_stopped(self, hints: Awaitable[set[str]]) -> set[str]:
         """The topics with notifications; empty as soon as the server stops."""
-        limit = asyncio.timeout(0 if self.home.is_set() else None)
+        limit = asyncio.timeout(0 if self.stopping.is_set() else None)
         try:
             async with limit:
                 self._limits.add(limit)
@@ -144,9 +144,9 @@ class LongPoll:
         finally:
             self._limits.discard(limit)
 
-    def send_home(self) -> None:
+    def stop(self) -> None:
         """Make all waiting requests return what they have, because the server stops."""
-        self.home.set()
+        self.stopping.set()
         for limit in self._limits:
             limit.reschedule(0)
         for bench in self._benches.values():

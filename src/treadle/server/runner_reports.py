@@ -19,7 +19,7 @@ from treadle.policy import attempts, judge
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.errors import Refused
 from treadle.server.time_slices import TimeSlices
-from treadle.storage.messages import Report
+from treadle.storage.messages import RunReport
 from treadle.workflow.plan import PLAIN, adopted, continued, either_id, mark_id
 
 
@@ -30,7 +30,7 @@ class Reported(RemoteFailure):
         super().__init__("Reported", "", text, text)
 
 
-def check(report: Report) -> bool:
+def check(report: RunReport) -> bool:
     """Whether the report needs judging. Raises Refused unless it reports exactly one outcome."""
     said = [
         report.state is not None,
@@ -54,7 +54,7 @@ def check(report: Report) -> bool:
     return report.state is None
 
 
-def judged(report: Report, row: Record, retry: Retry, max_lost: int, now: float, chance: float) -> Outcome:
+def judged(report: RunReport, row: Record, retry: Retry, max_lost: int, now: float, fraction: float) -> Outcome:
     """The outcome of a run whose report needs judging."""
     # A report that is repeated after a lost response finds the row one version later. Judged by the earlier version it
     # gives the same outcome, and the storage returns "applied".
@@ -66,7 +66,7 @@ def judged(report: Report, row: Record, retry: Retry, max_lost: int, now: float,
     if report.followups or own is not None:
         report = replace(report, checkpoints=(*report.checkpoints, *lost))
     if report.followups:
-        return _goes_on(report, record, own, rules.marks, now)
+        return _continued(report, record, own, rules.marks, now)
     if own is not None:
         return judge.succeeded(record, own, report.checkpoints, report.note)
     if report.defer is not None:
@@ -75,7 +75,7 @@ def judged(report: Report, row: Record, retry: Retry, max_lost: int, now: float,
         error = Abort(report.abort)
     else:
         error = Reported(report.fail or "it failed")
-    failed = judge.failed(record, rules, error, None, now, chance, report.checkpoints, report.note)
+    failed = judge.failed(record, rules, error, None, now, fraction, report.checkpoints, report.note)
     worker = (record.worker or "").rpartition("#")[0]
     return attempts.noted(record, failed, worker or None, now, lost)
 
@@ -90,7 +90,7 @@ def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[
     return found
 
 
-def _goes_on(report: Report, record: Record, own: str | None, marks: bool, now: float) -> Outcome:
+def _continued(report: RunReport, record: Record, own: str | None, marks: bool, now: float) -> Outcome:
     """The outcome of a run with children: it waits for them, then ends or runs again."""
     jobs = report.followups
     left = None if record.deadline_at is None else max(0.0, record.deadline_at - now)
@@ -119,13 +119,13 @@ async def check_ids(outcomes: Iterable[Outcome]) -> None:
                 raise Refused(422, "wrong_id", words, id=id)
 
 
-def _check_chosen(report: Report) -> None:
+def _check_chosen(report: RunReport) -> None:
     for job in report.followups:
         if job.id and (wrong := ids.problem(job.id)):
             raise Refused(422, "wrong_id", f"job {report.id}: followups: {wrong}", id=job.id)
 
 
-def _named(report: Report) -> list[NewJob]:
+def _named(report: RunReport) -> list[NewJob]:
     """The children with their ids.
 
     An empty id is derived, so that a repeated report stores no job twice. A chosen id gets a nonce that is the same in
@@ -141,8 +141,8 @@ def _named(report: Report) -> list[NewJob]:
 
 
 async def prepared(
-    report: Report, row: Record, through: Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]
-) -> Report:
+    report: RunReport, row: Record, through: Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]
+) -> RunReport:
     """The report with the ids of its children, after the middleware of the server's app, which sees the headers that
     they inherit.
 
@@ -154,7 +154,7 @@ async def prepared(
         inherited = dict(row.job.headers)
         return replace(report, followups=await through([inheriting(new, inherited) for new in _named(report)]))
     except Exception as error:
-        return Report(
+        return RunReport(
             id=report.id,
             version=report.version,
             fail=judge.text_of(error),

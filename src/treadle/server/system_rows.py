@@ -19,15 +19,15 @@ from treadle.core.model import NewJob, Outcome, Pairs, Record, State
 from treadle.core.ranges import OWN, a_count, a_name, a_span, an_id
 from treadle.errors import UNREADABLE, BadOption
 from treadle.policy import cron
-from treadle.policy.cron import Asked, Cron, Every, Timing
+from treadle.policy.cron import Cron, Every, FunctionTiming, Timing
 from treadle.policy.judge import HOLD, Held
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import Definition
 from treadle.server.row_checks import check_job
 from treadle.storage.payloads import IDENTITY, IDENTITY_TASK
 from treadle.worker import leader
-from treadle.workflow.plan import FLOW, PLAN, Plan, either_id, mark_id, plan_of_job, read_plan
-from treadle.workflow.signals import ONCE_KEY, SIGNAL, Wanted, Won, signal_id
+from treadle.workflow.plan import FLOW, PLAN, EndingPlan, either_id, mark_id, plan_of_job, read_plan
+from treadle.workflow.signals import ONCE_KEY, SIGNAL, OnceLock, SignalRow, signal_id
 
 TICK: Final = "cron:"
 SCHEDULE: Final = "treadle:schedule:"
@@ -92,7 +92,7 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
     if not job.task and job.id.startswith(SIGNAL):
         return "operate", check_signal(job)
     if not job.task and job.id.startswith(ONCE):
-        return "work", check_mark(job)
+        return "work", check_once_lock(job)
     if not job.task and job.id.startswith(WAITED):
         root = hashlib.sha256((job.root or "").encode()).hexdigest()[:40]
         expect(job.id == WAITED + root and len(job.payload) < 100, "id", job, "the mark of its workflow")
@@ -214,7 +214,7 @@ def check_definition(definition: Definition) -> None:
         check_job(definition.job)
         refuse_own(definition.job)
         expect(definition.task == definition.job.task, "task", definition.job, f"a job of {definition.task!r}")
-    elif not isinstance(definition.timing, Asked | Cron | Every):
+    elif not isinstance(definition.timing, FunctionTiming | Cron | Every):
         raise BadOption("payload", f"schedule {definition.name!r}: expected a timing")
 
 
@@ -270,36 +270,36 @@ def check_audit_row(job: NewJob) -> None:
 
 def check_signal(job: NewJob) -> str:
     """Check a signal -> the job that waits for it."""
-    wanted: Wanted = read(msgspec.json.Decoder(Wanted).decode, "payload", job.payload)
+    signal: SignalRow = read(msgspec.json.Decoder(SignalRow).decode, "payload", job.payload)
     turn = job.id.rpartition(":")[2]
     expect(turn.isascii() and turn.isdigit() and len(turn) < 10, "id", job, "a signal")
     expect(
-        job.id == signal_id(wanted.job, wanted.signal, int(turn)) and job.parent == wanted.job and job.key is None,
+        job.id == signal_id(signal.job, signal.signal, int(turn)) and job.parent == signal.job and job.key is None,
         "id",
         job,
-        f"the signal {wanted.signal!r} to job {wanted.job}",
+        f"the signal {signal.signal!r} to job {signal.job}",
     )
-    a_count("reopenings", wanted.reopenings)
-    an_id("job", wanted.job)
-    return wanted.job
+    a_count("reopenings", signal.reopenings)
+    an_id("job", signal.job)
+    return signal.job
 
 
-def check_mark(job: NewJob) -> str:
-    """Check a once-mark -> the job that holds it."""
-    won: Won = read(msgspec.json.Decoder(Won).decode, "payload", job.payload)
+def check_once_lock(job: NewJob) -> str:
+    """Check a once-lock -> the job that holds it."""
+    lock: OnceLock = read(msgspec.json.Decoder(OnceLock).decode, "payload", job.payload)
     expect(
-        job.key == f"{ONCE_KEY}{won.once}" and _ONCE_ID.fullmatch(job.id) is not None and job.deadline is not None,
+        job.key == f"{ONCE_KEY}{lock.once}" and _ONCE_ID.fullmatch(job.id) is not None and job.deadline is not None,
         "key",
         job,
-        f"the mark {won.once!r} of job {won.job}",
+        f"the once-lock {lock.once!r} of job {lock.job}",
     )
-    an_id("job", won.job)
-    return won.job
+    an_id("job", lock.job)
+    return lock.job
 
 
-def check_flow(job: NewJob) -> Plan:
+def check_flow(job: NewJob) -> EndingPlan:
     """Check a flow's row -> its plan."""
-    plan: Plan = read(lambda _: plan_of_job(job), "payload", job.payload)
+    plan: EndingPlan = read(lambda _: plan_of_job(job), "payload", job.payload)
     expect(
         job.queue != defaults.SYSTEM_QUEUE and (job.key is None or not job.key.startswith(OWN)), "queue", job, "a flow"
     )

@@ -50,7 +50,7 @@ The rules:
   "replace" takes the key over: a holder that was never claimed, or is ready again, is cancelled as superseded. A holder
   that is running, waits in its run, or has its function done gives up its key, and the new job also waits for that
   holder's ending, whatever it is. A job that supersedes a job with such a wait inherits the wait. A follow-up of an
-  outcome that does not end its job takes over the key of that job too, and does not wait for it: that job goes on
+  outcome that does not end its job takes over the key of that job too, and does not wait for it: that job continues
   without the key. A holder that ended within its `key_window` is returned by "keep" and by "replace". `Record.after`
   names the rows that were returned, in the order asked for; a row that is named twice ends once, and `failures_allowed`
   is lowered so that enough endings remain for `required`. A job whose outcome names one of its `followups` in `after`

@@ -71,7 +71,7 @@ class ServerSession(Session, Protocol):
         ...
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> DatabaseAddress | None:
         """The database that the user's code named; None: the driver does not report it."""
         ...
 
@@ -81,7 +81,7 @@ class ServerSession(Session, Protocol):
         ...
 
 
-class Place(NamedTuple):
+class DatabaseAddress(NamedTuple):
     """A database of a server, as a client names it."""
 
     host: str
@@ -154,8 +154,8 @@ class LibpqConnection(NamedTuple):
         return self.raw.info.parameter_status("client_encoding") or "UTF8"
 
     @property
-    def place(self) -> Place | None:
-        return Place(self.raw.info.host, self.raw.info.port, self.raw.info.dbname)
+    def place(self) -> DatabaseAddress | None:
+        return DatabaseAddress(self.raw.info.host, self.raw.info.port, self.raw.info.dbname)
 
     @property
     def identity(self) -> object:
@@ -218,7 +218,7 @@ class AsyncpgSession(NamedTuple):
         return str(self.raw.get_settings().client_encoding).upper().replace("-", "") or "UTF8"
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> DatabaseAddress | None:
         own = self.identity
         address, database = getattr(own, "_addr", None), getattr(getattr(own, "_params", None), "database", None)
         if isinstance(address, str):  # a Unix socket; libpq names its folder
@@ -226,7 +226,7 @@ class AsyncpgSession(NamedTuple):
             address = folder, port
         if not isinstance(address, tuple) or len(address) != 2 or not database:
             return None  # another version of asyncpg: these are private
-        return Place(str(address[0]), int(address[1]), str(database))
+        return DatabaseAddress(str(address[0]), int(address[1]), str(database))
 
     @property
     def identity(self) -> object:

@@ -267,7 +267,7 @@ class Lifecycle:
             await self.close("unused")
 
     async def close(self, why: Why = "closed") -> None:
-        """Close the storage on the loop where it is open. If the caller is cancelled, the closing goes on."""
+        """Close the storage on the loop where it is open. If the caller is cancelled, the closing continues."""
         ownership = self.ownership
         if ownership is None or ownership.state == "ended":
             return

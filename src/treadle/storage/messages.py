@@ -121,7 +121,7 @@ class Beat(Struct, frozen=True):
     lease: float = defaults.LEASE
 
 
-class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The end of a run. With `state`, the fields of an `Outcome`, which are stored unchanged. Otherwise one of
 
     succeed  any JSON: the result
@@ -189,7 +189,7 @@ class Outcomes(Struct, frozen=True):
 
 
 class Settle(Struct, frozen=True):
-    outcomes: Many[Report]
+    outcomes: Many[RunReport]
 
 
 class AllSettled(Struct, frozen=True):

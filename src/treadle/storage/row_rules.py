@@ -17,7 +17,7 @@ from treadle.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUps
 
 CLOCK_BACK: Final = 1.0  # seconds by which a clock must go back to count; calls that overtake each other differ by less
 # Jobs blocked in one step of a claim, during which no other call can write (memory 5 ms, SQLite 15 ms).
-ASIDE_MOST: Final = 500
+BLOCKED_MOST: Final = 500
 CLAIM_IDS: Final = 64  # claim ids remembered for each worker
 
 

@@ -28,14 +28,14 @@ class TopicWaiters:
         """The topics that a coroutine waits for now."""
         return self._waiting
 
-    def speak(self, topics: Iterable[str]) -> None:
+    def wake(self, topics: Iterable[str]) -> None:
         """Wake all coroutines that wait for one of the topics. A topic that ends in "*" matches by its prefix."""
         waiting = self._waiting
         if not waiting:
             return
         for topic in topics:
             if topic.endswith("*"):
-                self.speak([known for known in waiting if known.startswith(topic[:-1])])
+                self.wake([known for known in waiting if known.startswith(topic[:-1])])
                 continue
             for waiter in waiting.get(topic, ()):
                 waiter.heard.add(topic)

@@ -166,7 +166,7 @@ class Testing:
                 wrap=self._texts,
             ),
             "now": self.clock,
-            "chance": lambda: 0.0,
+            "random": lambda: 0.0,
             "inline": InlineWorker(core),
             "resources": core.resources.for_test(self._overrides),
             "in_test": True,

@@ -272,7 +272,7 @@ class _Watched(StorageProxy):
         if len(taken) < len(claimed.records):
             self.exceeded = claimed.records[len(taken)]
             self.shut = True
-            await self.storage.settle([judge.handed_back(record) for record in claimed.records[len(taken) :]])
+            await self.storage.settle([judge.released(record) for record in claimed.records[len(taken) :]])
         self.ran += len(taken)
         return Claimed(taken, claimed.next_in)
 

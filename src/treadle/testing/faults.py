@@ -88,7 +88,7 @@ def bursts(
 
     Each failure is a lost answer with a probability of one half.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     failing, left = False, 0
 
     def script(verb: str, call: int) -> Fault | None:
@@ -97,9 +97,9 @@ def bursts(
             return None
         if not left:
             failing = not failing
-            left = chance.randint(*(errors if failing else answers))
+            left = rng.randint(*(errors if failing else answers))
         left -= 1
-        return Fault("lost" if chance.random() < 0.5 else "before", verb, call) if failing else None
+        return Fault("lost" if rng.random() < 0.5 else "before", verb, call) if failing else None
 
     return script
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
-from treadle.admin.acts import cancelled, let_go
+from treadle.admin.acts import cancelled, delete_now
 from treadle.core.clock import Clock
 from treadle.core.defaults import MAX_COUNT
 from treadle.core.limit_model import Declare, Limit, LimitUse, Resume
@@ -198,7 +198,7 @@ class GivenStorage:
             rows = await rows_of(storage, Query(order="oldest", limit=GROUP))
             self._check_own(rows)
             await _cancel(storage)
-            await _settle(storage, await rows_of(storage, Query(order="oldest", limit=GROUP)), let_go)
+            await _settle(storage, await rows_of(storage, Query(order="oldest", limit=GROUP)), delete_now)
             await self._remove_rules(storage)
             self.clock.ahead = AFTER
             try:

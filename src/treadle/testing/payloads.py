@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from treadle.blobs.objects import Entry
+from treadle.blobs.objects import ObjectEntry
 from treadle.core.clock import Clock
 from treadle.core.model import Record
 from treadle.storage.contract import Storage
@@ -45,9 +45,9 @@ class MemoryObjects:
             if name in self._kept and self._now() - self._kept[name][1] >= age:
                 del self._kept[name]
 
-    async def page(self, after: str, limit: int) -> Sequence[Entry]:
+    async def page(self, after: str, limit: int) -> Sequence[ObjectEntry]:
         now, names = self._now(), sorted(name for name in self._kept if name > after)
-        return [Entry(name, len(self._kept[name][0]), now - self._kept[name][1]) for name in names[:limit]]
+        return [ObjectEntry(name, len(self._kept[name][0]), now - self._kept[name][1]) for name in names[:limit]]
 
 
 class TextsInTest(Wrapping):

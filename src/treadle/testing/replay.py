@@ -18,9 +18,9 @@ from msgspec import Struct
 from treadle.admin.histories import History, Upstream, read
 from treadle.app_core import injectors
 from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.durable.checkpoints import Asked, Checkpoints
-from treadle.durable.once import marks_of
-from treadle.durable.steps import Durable, DurableBackend, DurableRun, left_by
+from treadle.durable.checkpoints import Checkpoints, StepRequest
+from treadle.durable.once import locks_of
+from treadle.durable.steps import Durable, DurableBackend, DurableRun, is_suspension
 from treadle.errors import BadOption, StepMismatch, UnknownTask
 from treadle.execution.job_run import JobRun, Site, enter
 from treadle.execution.threads import in_thread
@@ -152,11 +152,11 @@ class _Replay:
             await in_thread(NewThreads(), call, task.name, lambda: True, self._durable.interrupt)
 
     def _told(self, error: BaseException | None) -> Replayed:
-        """The result of the run. Raises StepMismatch also if the function ended although its history goes on."""
+        """The result of the run. Raises StepMismatch also if the function ended although its history continues."""
         steps, history = self._durable.steps, self._history
         if steps.mismatch is not None:  # also if the function caught it
             raise steps.mismatch
-        if self._run.leaving is not None:  # it sleeps
+        if self._run.suspended_as is not None:  # it sleeps
             steps.stopped_at = steps.stopped_at or steps.last
         if steps.stopped_at is None:
             behind = steps.following(steps.last)
@@ -194,7 +194,7 @@ def _is_end(error: BaseException) -> bool:
     """Whether this is the exception that ends a function here, or a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_end(each) for each in error.exceptions)
-    return isinstance(error, _Beyond) or left_by(error)
+    return isinstance(error, _Beyond) or is_suspension(error)
 
 
 class _RecordedSteps(Checkpoints):
@@ -207,7 +207,7 @@ class _RecordedSteps(Checkpoints):
         self.last = ""
         self.mismatch: StepMismatch | None = None
 
-    def ask(self, name: str) -> Asked:
+    def ask(self, name: str) -> StepRequest:
         try:
             asked = super().ask(name)
         except StepMismatch as error:
@@ -227,10 +227,10 @@ class _RecordedSteps(Checkpoints):
 class _RecordedDurable(Durable):
     """Durable code that returns what was recorded."""
 
-    def __init__(self, run: JobRun, home: DurableBackend, codec: Codec | None) -> None:
-        super().__init__(run, home, codec)
-        self.checkpoints = self.steps = _RecordedSteps(run.record, home.sizes, None)
-        self._held = {mark.key for mark in marks_of(run.record.checkpoints) if not mark.given_back}
+    def __init__(self, run: JobRun, backend: DurableBackend, codec: Codec | None) -> None:
+        super().__init__(run, backend, codec)
+        self.checkpoints = self.steps = _RecordedSteps(run.record, backend.sizes, None)
+        self._held = {mark.key for mark in locks_of(run.record.checkpoints) if not mark.given_back}
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
         """True for a mark that the job has; nothing says whether it would get another one."""

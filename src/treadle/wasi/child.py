@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.wasi.sandbox import Order, Report
+from treadle.wasi.sandbox import ModuleReport, Order
 
 TICK = 0.02  # s between the engine's checks of its deadline
 
@@ -48,7 +48,7 @@ def _bound_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (taken + more, resource.RLIM_INFINITY))
 
 
-def _run(order: Order) -> Report:
+def _run(order: Order) -> ModuleReport:
     import wasmtime
 
     deadline = time.monotonic() + order.bounds.wall
@@ -70,18 +70,18 @@ def _run(order: Order) -> Report:
         _bound_memory(order.bounds.memory + order.bounds.compiler)
         start: Any = linker.instantiate(store, module).exports(store).get("_start")
         if start is None:
-            return Report(trap="expected a module with a _start function")
+            return ModuleReport(trap="expected a module with a _start function")
         start(store)
     except wasmtime.ExitTrap as error:
-        return Report(exit_code=int(error.code))
+        return ModuleReport(exit_code=int(error.code))
     except wasmtime.Trap as error:
         if error.trap_code is wasmtime.TrapCode.INTERRUPT:
-            return Report(timed_out=True)
-        return Report(trap=_first(error.message))
+            return ModuleReport(timed_out=True)
+        return ModuleReport(trap=_first(error.message))
     except wasmtime.WasmtimeError as error:
         late = time.monotonic() >= deadline
-        return Report(timed_out=True) if late else Report(trap=_first(str(error)))
-    return Report(exit_code=0)
+        return ModuleReport(timed_out=True) if late else ModuleReport(trap=_first(str(error)))
+    return ModuleReport(exit_code=0)
 
 
 def _tick(engine: Any) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from treadle.blobs import BadAddress, Corrupt, NoBlob, TooBig, address_of
 from treadle.errors import TreadleError
 from treadle.wasi.client import Client, Denied, Gone, QueueJob
-from treadle.wasi.sandbox import Bounds, Report, run_module
+from treadle.wasi.sandbox import Bounds, ModuleReport, run_module
 
 log = logging.getLogger("treadle")
 
@@ -207,7 +207,7 @@ def _keep(module: Path, kept: Path) -> None:
             each.unlink(missing_ok=True)
 
 
-def _failure(report: Report, stdout: str, stderr: str) -> Failure:
+def _failure(report: ModuleReport, stdout: str, stderr: str) -> Failure:
     return Failure(
         exit_code=report.exit_code,
         trap=report.trap,

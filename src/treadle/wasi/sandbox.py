@@ -41,7 +41,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     compiler: int = 512 * 2**20
 
 
-class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ModuleReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of a run.
 
     exit_code  the exit code of the module, 0 if it just returned; None: it did not exit
@@ -68,7 +68,7 @@ class Order(Struct, frozen=True):
     bounds: Bounds
 
 
-async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) -> Report:
+async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) -> ModuleReport:
     """Run a module. Its output is in `folder`/stdout and `folder`/stderr afterwards, also if the run fails.
 
     If this is cancelled, the child is killed. Raises StorageError if no process can be started.
@@ -96,7 +96,7 @@ async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) ->
         async with asyncio.timeout(bounds.wall + KILL_AFTER):
             said, _ = await child.communicate(msgspec.json.encode(order))
     except TimeoutError:
-        return Report(timed_out=True)
+        return ModuleReport(timed_out=True)
     finally:
         if child.returncode is None:
             with suppress(ProcessLookupError):
@@ -105,12 +105,12 @@ async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) ->
     return _judged(child.returncode or 0, said, (stdout, stderr), bounds)
 
 
-def _judged(code: int, said: bytes, outputs: tuple[Path, ...], bounds: Bounds) -> Report:
+def _judged(code: int, said: bytes, outputs: tuple[Path, ...], bounds: Bounds) -> ModuleReport:
     try:
-        report = msgspec.json.decode(said, type=Report)
+        report = msgspec.json.decode(said, type=ModuleReport)
     except UNREADABLE:
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        report = Report(trap=f"its process died ({name}), often because it ran out of memory")
+        report = ModuleReport(trap=f"its process died ({name}), often because it ran out of memory")
     if any(each.stat().st_size >= bounds.output for each in outputs):
-        return Report(trap=f"it wrote more than {bounds.output:,} bytes", exit_code=report.exit_code)
+        return ModuleReport(trap=f"it wrote more than {bounds.output:,} bytes", exit_code=report.exit_code)
     return report

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from treadle.core.model import Record
-from treadle.policy.claim_plan import ClaimPlanner, Head, Offer, Plan, Uses, fits, less
+from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, fits, less
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker.running_job import RunningJob
 
@@ -102,11 +102,11 @@ class Capacity:
         """The task for whose next job it keeps resources free, or ""."""
         return self.planner.reserved
 
-    def plan(self, limit: int, number: int) -> Plan:
+    def plan(self, limit: int, number: int) -> ClaimPlan:
         """The next claim of a dispatcher that may bring `limit` jobs."""
         if number:
             # The slot that has become free belongs to the job for which resources were kept free.
-            return Plan(0 if self._turn_has_come() else limit)
+            return ClaimPlan(0 if self._turn_has_come() else limit)
         return self.planner.plan(limit, self._free(), {name: self._offer(task) for name, task in self.heavy.items()})
 
     def _offer(self, task: TaskCore) -> Offer:
@@ -118,7 +118,7 @@ class Capacity:
         gathered = batches.calls(task) or self._arriving(task)
         return Offer(uses, () if gathered else uses, one_call=True)
 
-    def answered(self, plan: Plan, records: Sequence[Record]) -> None:
+    def answered(self, plan: ClaimPlan, records: Sequence[Record]) -> None:
         """The claim of this plan has brought these jobs."""
         self.planner.answered(plan, [record.job.task for record in records])
         if plan.only is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from treadle.core import defaults
 from treadle.core.model import Claim
 from treadle.errors import BadOption
-from treadle.policy.claim_plan import Plan, Rooms
+from treadle.policy.claim_plan import ClaimPlan, Rooms
 from treadle.tasks.core import BatchCore
 from treadle.tasks.options import name_of
 from treadle.worker.handoff import HandOff
@@ -55,7 +55,7 @@ class ClaimBuilder:
             claimed_tasks = map(self._app_tasks.get, self._tasks)
             self._batch_tasks = [task for task in claimed_tasks if isinstance(task, BatchCore)]
 
-    def __call__(self, limit: int, dispatcher: int, claim_id: str, plan: Plan | None = None) -> Claim:
+    def __call__(self, limit: int, dispatcher: int, claim_id: str, plan: ClaimPlan | None = None) -> Claim:
         """`plan`: the tasks that fit into the free resources of the worker; None: it has none."""
         self.refresh()
         if len(self._queues) > 1:

@@ -28,7 +28,7 @@ TRIES: Final = 5  # attempts to read the row after the answer to a commit was lo
 AGAIN: Final = 1.0  # s between these attempts, and until a job runs again whose transaction the storage rolled back
 
 
-class Committed(Exception):
+class AlreadyCommitted(Exception):
     """Not an error: the outcome and the writes of the function are stored, so nothing is left to settle."""
 
 
@@ -79,7 +79,7 @@ async def _commit(
                 record.job.id,
                 settled.reason,
             )
-            return judge.handed_back(record, AGAIN)
+            return judge.released(record, AGAIN)
         if settled.status == "refused":
             return _failed(run, StorageError(settled.reason or "refused"), troubles)
     except StorageUnavailable as error:
@@ -89,7 +89,7 @@ async def _commit(
             record.job.id,
             error,
         )
-        return judge.handed_back(record, AGAIN)
+        return judge.released(record, AGAIN)
     except Exception as error:
         return _failed(run, transaction.over or error, troubles)
     try:
@@ -98,7 +98,7 @@ async def _commit(
         return await _after_lost_answer(run, outcome, storage, error)
     except Exception as error:
         return _failed(run, error, troubles)
-    raise Committed
+    raise AlreadyCommitted
 
 
 def _failed(run: RunningJob, error: BaseException, troubles: Troubles) -> Outcome:
@@ -119,9 +119,9 @@ async def _after_lost_answer(
             await asyncio.sleep(AGAIN)
             continue
         if row is not None and repeats(outcome, await whole_row(storage, row)):
-            raise Committed
+            raise AlreadyCommitted
         if row is not None and row.version == run.record.version:
-            return judge.handed_back(run.record, AGAIN)
+            return judge.released(run.record, AGAIN)
         return None
     log.warning(
         "%s %s: it is unknown whether its commit was applied; its lease will expire (%s)", job.task, job.id, error
@@ -129,7 +129,7 @@ async def _after_lost_answer(
     return None
 
 
-async def undisturbed(work: Coroutine[Any, Any, T]) -> T:
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine to its end and ignore cancellation: a commit must not stop half-way."""
     task = asyncio.ensure_future(work)
     while not task.done():

@@ -70,7 +70,7 @@ class WorkerCore:
             if name not in self.app.tasks:
                 close = difflib.get_close_matches(name, self.app.tasks, 1)
                 raise UnknownTask(name, tuple(self.app.tasks), close[0] if close else None)
-        outage = self._outage = StorageOutage(self.config.name, self.config.recovery, self.app.chance, self._tell)
+        outage = self._outage = StorageOutage(self.config.name, self.config.recovery, self.app.random, self._tell)
         try:
             storage = await self._open(outage)
             try:

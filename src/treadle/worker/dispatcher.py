@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
 from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError
-from treadle.policy.claim_plan import Plan
+from treadle.policy.claim_plan import ClaimPlan
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
 from treadle.worker.claim_builder import ClaimBuilder
@@ -54,14 +54,14 @@ class Dispatcher:
         executor: Executor,
         settler: Settler,
     ) -> None:
-        self._number, self._batch_size, self._is_spare = number, *share_of(parts)
+        self._number, self._batch_size, self._settles_only = number, *share_of(parts)
         self._state, self._storage, self._batches = parts.state, parts.storage, parts.batches
         self._outage, self._poll, self._label = parts.outage, parts.config.poll, f"dispatcher {number}"
         self._build_claim, self._handoff = build_claim, handoff
         self._executor, self._settler = executor, settler
         self._fused = fused(parts.storage)
         self._included_system_queue = True  # in the last claim
-        self._plan: Plan | None = None  # of the next claim; None: a worker without resources
+        self._plan: ClaimPlan | None = None  # of the next claim; None: a worker without resources
 
     async def run(self) -> None:
         """Make requests until the worker has stopped and every outcome is settled."""
@@ -85,7 +85,7 @@ class Dispatcher:
         state = self._state
         if not self._number or not state.claiming:
             return False
-        return 0 not in state.unconfirmed.sent if state.demand.one_is_enough else self._is_spare
+        return 0 not in state.unconfirmed.sent if state.demand.one_is_enough else self._settles_only
 
     def _limit(self) -> int:
         """How many jobs the next claim may bring; 0: no claim."""

@@ -58,7 +58,7 @@ class Executor:
         self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
         self._capture = parts.capture
-        self._judging, self._misfits = parts.judging, parts.misfits
+        self._run_reports, self._misfits = parts.run_reports, parts.misfits
         self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
     def start_all(self, records: Sequence[Record]) -> None:
@@ -69,7 +69,7 @@ class Executor:
         for record in records:
             try:
                 if self._state.stopping:
-                    self._settle_unstarted(record, judge.handed_back(record))
+                    self._settle_unstarted(record, judge.released(record))
                 else:
                     self.start(record)
             except Exception:
@@ -79,7 +79,7 @@ class Executor:
     def start_handed(self, records: Sequence[Record]) -> None:
         if any(record.job.id in self._state.running for record in records):
             for record in records:  # its lease expired, and this worker still runs it
-                self._settle_unstarted(record, judge.handed_back(record))
+                self._settle_unstarted(record, judge.released(record))
         else:
             self.start_all(records)
 
@@ -101,7 +101,7 @@ class Executor:
         if task is None:
             # The claim named this task, so the app has removed it since: release the job, without counting an attempt.
             log.error("%s", UnknownTask(job.task, tuple(self._tasks)))
-            self._settle_unstarted(record, judge.handed_back(record, 5.0))
+            self._settle_unstarted(record, judge.released(record, 5.0))
             return
         rules = self._rules.get(job.task) if job.retry is None else None
         if rules is None:
@@ -148,7 +148,7 @@ class Executor:
                 outcome = await self._runner.run_system_task(task, job_run, run.rules)
             elif outcome is None and self._accept is not None and not await self._accepts(run):
                 self._state.troubles[job_run] = None
-                outcome = judge.handed_back(run.record, self._poll, job_run.carried, reason=DECLINED + self._state.name)
+                outcome = judge.released(run.record, self._poll, job_run.carried, reason=DECLINED + self._state.name)
             elif outcome is None:
                 if not self._emitter.silent and self._emitter.wants("started"):
                     self._emitter.emit(event_of("started", run, self._state.name))
@@ -159,9 +159,9 @@ class Executor:
             outcome = self._broken_off(run, error)
         finally:
             if job_run.transaction is not None:
-                outcome = await commit.undisturbed(self._end_jointly(run, outcome))
-            elif self._judging is not None and run.called:
-                self._judging.report(run, outcome)
+                outcome = await commit.shielded(self._end_jointly(run, outcome))
+            elif self._run_reports is not None and run.called:
+                self._run_reports.report(run, outcome)
             self._state.end(run, outcome)
         return outcome
 
@@ -193,7 +193,7 @@ class Executor:
     def _broken_off(self, run: RunningJob, error: BaseException) -> Outcome | None:
         """The outcome of a run that was cancelled before its function was called, or that failed outside it."""
         if isinstance(error, asyncio.CancelledError):
-            return None if run.job_run.why == "lost" else judge.handed_back(run.record)
+            return None if run.job_run.why == "lost" else judge.released(run.record)
         # A defect of Treadle, not of the job. It counts as an attempt, so that the retries end.
         log.error("running %s %s failed outside the task", run.task.name, run.record.job.id, exc_info=error)
         self._state.troubles[run.job_run] = error
@@ -205,24 +205,24 @@ class Executor:
         if outcome is not None:
             self._state.troubles[run.job_run] = None
             outcome, run.called = run.job_run.with_carried(outcome), True
-        elif self._judging is not None and was_lost(run.record) and not isinstance(run.task, SystemTask):
-            self._judging.reaped(run)
+        elif self._run_reports is not None and was_lost(run.record) and not isinstance(run.task, SystemTask):
+            self._run_reports.reaped(run)
         return outcome
 
     async def _end_jointly(self, run: RunningJob, outcome: Outcome | None) -> Outcome | None:
         """Commit the transaction of a run together with its outcome. Returns the outcome that is left to settle."""
         try:
             left = await commit.end(run, outcome, self._storage, self._state.troubles)
-        except commit.Committed:
+        except commit.AlreadyCommitted:
             assert outcome is not None
-            if self._judging is not None:
-                self._judging.report(run, outcome)
+            if self._run_reports is not None:
+                self._run_reports.report(run, outcome)
             self._settler.committed(run, outcome)
             return None
         if left is not None and left is not outcome:
             left = run.job_run.with_attempt(left, run.job_run.storage_time(self._now()))
-        if self._judging is not None:
-            self._judging.report(run, left)
+        if self._run_reports is not None:
+            self._run_reports.report(run, left)
         return left
 
     async def _end(self, run: RunningJob, max_lost: int) -> None:
@@ -237,14 +237,14 @@ class Executor:
             if outcome.state is not State.SUCCEEDED:
                 self._state.troubles[run.job_run] = raised[0] if raised else None
         except asyncio.CancelledError:
-            outcome = None if run.job_run.why == "lost" else judge.handed_back(record)
+            outcome = None if run.job_run.why == "lost" else judge.released(record)
         except Exception as error:  # a defect of Treadle, or unreadable rows: do not retry for ever
             log.exception("ending %s %s failed", record.job.task, record.job.id)
             outcome = failure(record, judge.text_of(error))
             self._state.troubles[run.job_run] = error
         finally:
-            if self._judging is not None:
-                self._judging.ending(run, outcome)
+            if self._run_reports is not None:
+                self._run_reports.ending(run, outcome)
             self._state.end(run, outcome)
 
     async def _accepts(self, run: RunningJob) -> bool:

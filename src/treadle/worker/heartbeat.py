@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from treadle.core.model import LeaseRenewal, Presence
 from treadle.storage.contract import Storage
 from treadle.worker.lost_jobs import LostReporter
-from treadle.worker.place import Place
+from treadle.worker.place import Placement
 from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
 
@@ -31,7 +31,7 @@ class Heartbeat:
         lease: float,
         tasks: Callable[[], Iterable[str]] = tuple,
         gathering: Callable[[], tuple[tuple[str, float, float], ...]] = tuple,
-        place: Callable[[Sequence[str]], Place] = lambda tasks: Place(),
+        place: Callable[[Sequence[str]], Placement] = lambda tasks: Placement(),
     ) -> None:
         self._state, self._storage, self.lost = state, storage, lost
         self._queues, self._lease, self._tasks, self._gathering = tuple(queues), lease, tasks, gathering

@@ -24,11 +24,11 @@ class StorageOutage:
         self,
         worker: str,
         retry: Retry,
-        chance: Callable[[], float],
+        random: Callable[[], float],
         emit: Callable[[str, BaseException | None], None],
         vital: tuple[str, ...] = VITAL,
     ) -> None:
-        self._worker, self._retry, self._chance, self._emit, self._vital = worker, retry, chance, emit, vital
+        self._worker, self._retry, self._random, self._emit, self._vital = worker, retry, random, emit, vital
         self._failing: dict[str, int] = {}  # loop -> failures in a row
         self._since: dict[str, float] = {}  # vital loop -> the event loop's time of the first of them
         self.over = asyncio.Event()  # set when an outage ends, or the storage may be empty; the waiting loop clears it
@@ -45,7 +45,7 @@ class StorageOutage:
         if loop.startswith(self._vital):
             self._since.setdefault(loop, asyncio.get_running_loop().time())
         failures = self._failing[loop] = self._failing.get(loop, 0) + 1
-        await asyncio.sleep(self._retry.delay(min(failures, 30), self._chance()))
+        await asyncio.sleep(self._retry.delay(min(failures, 30), self._random()))
 
     def answered(self, loop: str) -> None:
         """Record that the storage answered this loop."""

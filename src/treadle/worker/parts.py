@@ -23,10 +23,10 @@ from treadle.tasks.reducers import Reducer
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
 from treadle.worker.job_metrics import JobMetrics
-from treadle.worker.judging import Judging
 from treadle.worker.log_capture import LogCapture
-from treadle.worker.misfits import Misfits
+from treadle.worker.misfit_release import MisfitRelease
 from treadle.worker.outage import StorageOutage
+from treadle.worker.run_reports import RunReporter
 from treadle.worker.state import WorkerState
 from treadle.worker.timeouts import Timeouts
 
@@ -61,7 +61,7 @@ class WorkerHost(Protocol):
     async def prepare_again(self) -> bool: ...
     async def release(self) -> None: ...
     async def results(self, ids: Sequence[str]) -> list[Any]: ...
-    def chance(self) -> float: ...
+    def random(self) -> float: ...
     def now(self) -> float: ...
 
 
@@ -91,7 +91,7 @@ class WorkerParts:
     timeouts: Timeouts
     batches: Batches
     site: Site
-    misfits: Misfits
+    misfits: MisfitRelease
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept
-    judging: Judging | None = None  # None: no middleware overrides `judged`
+    run_reports: RunReporter | None = None  # None: no middleware overrides `judged`

@@ -29,13 +29,13 @@ async def made_whole(storage: Storage, run: JobRun) -> Outcome | None:
         run.record = whole = await whole_row(storage, record, "payload", "checkpoints", "result")
     except StorageError as error:
         log.warning("%s %s: its large texts cannot be read now: %s", record.job.task, record.job.id, error)
-        return judge.handed_back(record, defaults.POLL, run.carried)
+        return judge.released(record, defaults.POLL, run.carried)
     texts = (whole.job.payload, *(text for _, text in whole.checkpoints))
     lacks = next((why for text in texts if (why := _lacks(storage, text)) is not None), None)
     if lacks is None:
         return None
     log.error("%s %s cannot run here: %s", record.job.task, record.job.id, lacks)
-    return judge.handed_back(record, AGAIN, run.carried, reason=DECLINED + run.worker)
+    return judge.released(record, AGAIN, run.carried, reason=DECLINED + run.worker)
 
 
 def _lacks(storage: Storage, text: str) -> str | None:

@@ -12,7 +12,7 @@ from treadle.worker.capacity import Capacity
 from treadle.worker.config import WorkerConfig
 
 
-class Place(Struct, frozen=True, gc=False):
+class Placement(Struct, frozen=True, gc=False):
     """The fields of `Presence` with these names."""
 
     labels: tuple[tuple[str, str], ...] = ()
@@ -28,13 +28,13 @@ def place_of(
     capacity: Capacity | None,
     versions: Callable[[Sequence[str]], tuple[str, ...]],
     claimed: Sequence[str],
-) -> Place:
+) -> Placement:
     """The labels of a worker, its resources and their use, the needs of the tasks of its code, and the versions of the
     claimed ones."""
     has, used = config.resources or {}, {} if capacity is None else capacity.used
     names = tasks if config.tasks is None else config.tasks
     needs = tuple(task.needs for name in names if (task := tasks.get(name)) is not None and task.needs is not None)
-    return Place(
+    return Placement(
         labels=tuple((config.labels or {}).items()),
         resources=tuple((name, amount, used.get(name, 0)) for name, amount in has.items()),
         needs=needs,

@@ -33,19 +33,19 @@ from treadle.worker.executors.pools import Executors
 from treadle.worker.handoff import HandOff
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
-from treadle.worker.judging import judging_of
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
 from treadle.worker.log_capture import LogCapture
 from treadle.worker.loop_lag import watch_lag
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.metrics_folder import MetricsFolder
-from treadle.worker.misfits import Misfits
+from treadle.worker.misfit_release import MisfitRelease
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.place import place_of
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
+from treadle.worker.run_reports import reporter_of
 from treadle.worker.settler import Settler
 from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
@@ -93,7 +93,7 @@ class WorkerSession:
         if self.state.capacity is not None:
             self.state.capacity.follow(self.batches)
         self.lost = LostReporter(storage, app.emitter, config.name)
-        self.misfits = Misfits(self.state.name, app.tasks, storage, app.misfit_wait)
+        self.misfits = MisfitRelease(self.state.name, app.tasks, storage, app.misfit_wait)
         self.heartbeat = self._make_heartbeat()
         self.election = LeaderElection(
             config.role,
@@ -159,7 +159,7 @@ class WorkerSession:
             site=Site(self.storage, self.loop, self.life, pools.threads),
             metrics=self.metrics,
             capture=self.capture,
-            judging=judging_of(app.layers, self.state.troubles, self.lost, app.now),
+            run_reports=reporter_of(app.layers, self.state.troubles, self.lost, app.now),
         )
 
     def _make_executor(self, parts: WorkerParts, pools: Executors, settler: Settler) -> Executor:
@@ -308,7 +308,7 @@ class WorkerSession:
                 else:
                     log.exception("a loop of worker %s failed; restarting it", self.config.name)
                     self.tell("worker.error", error)
-                    await asyncio.sleep(retry.delay(failures, self.app.chance()))
+                    await asyncio.sleep(retry.delay(failures, self.app.random()))
             finally:
                 if healthy is not None:
                     healthy.cancel()

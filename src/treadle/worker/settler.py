@@ -29,7 +29,7 @@ class Settler:
     def __init__(self, parts: WorkerParts, lost: LostReporter) -> None:
         self._hide = parts.app.redactor.text
         self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
-        self._judging = parts.judging
+        self._run_reports = parts.run_reports
 
     def settled(
         self, sent: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
@@ -84,8 +84,8 @@ class Settler:
         failed = attempts.noted(run.record, failed, self._state.name, started_at)
         if run.record.function_done:
             failed = failure(run.record, str(error))
-        if self._judging is not None:
-            self._judging.refused(run, failed, error)
+        if self._run_reports is not None:
+            self._run_reports.refused(run, failed, error)
         self._state.settle_again(run, failed)
 
     def _may_settle_again(self, run: RunningJob) -> bool:

@@ -149,7 +149,7 @@ class WorkerState:
         Python 3.12 on, tasks begin at once."""
         for run in list(self.running.values()):
             if run.handle is not None and run.handle.done() and not run.begun:
-                self.end(run, judge.handed_back(run.record))
+                self.end(run, judge.released(run.record))
 
     def claimed_again(self, id: str, version: int) -> bool:
         """Whether this worker has claimed the job again since `version`. Then its outcome at `version` was applied, and

@@ -14,11 +14,11 @@ from treadle.errors import BadOption, TooLarge
 from treadle.serialization.call_codec import MISSING
 from treadle.workflow.checks import acyclic, usable
 from treadle.workflow.flow import Conclude, Flow
-from treadle.workflow.plan import PLAIN, Plan
+from treadle.workflow.plan import PLAIN, EndingPlan
 
 
 @final
-class Next(Struct, frozen=True, omit_defaults=True):
+class Followups(Struct, frozen=True, omit_defaults=True):
     """Jobs that are stored with the outcome of a run, or the end of its workflow.
 
     own        the encoded result of the run, if it has one
@@ -26,34 +26,34 @@ class Next(Struct, frozen=True, omit_defaults=True):
     """
 
     jobs: tuple[NewJob, ...] = ()
-    plan: Plan = PLAIN
+    plan: EndingPlan = PLAIN
     own: str | None = None
     concludes: bool = False
 
 
-encode_next: Callable[[Next], bytes] = msgspec.json.Encoder().encode
-decode_next = msgspec.json.Decoder(Next).decode
+encode_followups: Callable[[Followups], bytes] = msgspec.json.Encoder().encode
+decode_followups = msgspec.json.Decoder(Followups).decode
 
 
-def next_of(
+def followups_of(
     found: Continuation[Any, Any], encode: Callable[[object], str], most: int, source: Source | None = None
-) -> Next:
+) -> Followups:
     """The rows for a task's return value. `encode` encodes the run's own result. Raises BadOption for jobs that cannot
     be combined or belong to another app, BadArgument for one that lacks an argument, BadResult and TooLarge."""
     if isinstance(found, Conclude):
-        return Next(own=_sized(encode(found.result), most), concludes=True)
+        return Followups(own=_sized(encode(found.result), most), concludes=True)
     if isinstance(found, JobSpec):
         usable([found], "return")
         _ours([found], source)
         jobs = [*found.others, found.new]
         acyclic(jobs)
-        return Next(tuple(jobs))
+        return Followups(tuple(jobs))
     if not isinstance(found, Flow):
         raise BadOption("return", f"expected a flow, a spec or a value, found {found!r}")
     usable(found.specs, "return")
     _ours(found.specs, source)
     own = None if found.own is MISSING else _sized(encode(found.own), most)
-    return Next(tuple(found.rows()), found.plan, own)
+    return Followups(tuple(found.rows()), found.plan, own)
 
 
 def _ours(specs: tuple[JobSpec[Any, Any], ...] | list[JobSpec[Any, Any]], source: Source | None) -> None:

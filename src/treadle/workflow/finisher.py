@@ -66,10 +66,10 @@ class WorkflowFinisher:
         except AnswerTooLarge as error:  # a single row: waiting does not make it smaller
             return failure(record, str(error))
         except StorageError:
-            return judge.handed_back(record, defaults.POLL)
+            return judge.released(record, defaults.POLL)
         if any(map(_is_closed, (record, *children))):  # another worker may have the key, or the blob store
             log.error("%s %s cannot be ended here: %s", record.job.task, record.job.id, CLOSED)
-            return judge.handed_back(record, AGAIN)
+            return judge.released(record, AGAIN)
         return ending(record, children, self._tasks, self._reducers, self._most, raised)
 
     async def _whole(self, ids: Sequence[str]) -> Sequence[Record | None]:

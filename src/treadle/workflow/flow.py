@@ -22,7 +22,7 @@ from treadle.serialization.call_codec import MISSING
 from treadle.tasks.reducers import reducer_of
 from treadle.tasks.when import When, all_succeeded
 from treadle.workflow.checks import acyclic, usable
-from treadle.workflow.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
+from treadle.workflow.plan import FLOW, EndingPlan, either_id, mark_id, plan_for, root_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -57,7 +57,7 @@ class Flow(Continuation[T_co, W_co]):
         self,
         specs: tuple[JobSpec[Any, Any], ...],
         front: tuple[JobSpec[Any, Any], ...],
-        plan: Plan,
+        plan: EndingPlan,
         source: Source | None,
         own: object = MISSING,
     ) -> None:
@@ -125,7 +125,7 @@ class Flow(Continuation[T_co, W_co]):
         return self._own
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> EndingPlan:
         return self._plan
 
     def rows(self) -> list[NewJob]:
@@ -196,7 +196,7 @@ class Chain(Flow[T_co, W_co]):
 def composed(
     specs: tuple[JobSpec[Any, Any], ...],
     front: tuple[JobSpec[Any, Any], ...],
-    plan: Plan,
+    plan: EndingPlan,
     where: str,
     source: Source | None = None,
     kind: type[Flow[Any, Any]] = Flow,
@@ -272,7 +272,7 @@ def _marked(ups: Iterable[JobSpec[Any, Any]]) -> tuple[tuple[JobSpec[Any, Any], 
         marked.append(spec.changed(retry=policy.text()))
         either = root_of(
             either_id(spec.id),
-            Plan(mark="either"),
+            EndingPlan(mark="either"),
             (mark_id(spec.id), spec.id),
             required=1,
             queue=spec.new.queue,

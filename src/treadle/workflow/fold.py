@@ -20,7 +20,7 @@ from treadle.policy.judge import upstreams
 from treadle.policy.retry import read_policy
 from treadle.serialization import call_codec
 from treadle.tasks.reducers import DEFAULT, Reducer
-from treadle.workflow.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
+from treadle.workflow.plan import CONCLUDED, FLOW, OF, EndingPlan, either_id, plan_of
 
 SHOWN: Final = 20  # failed children that the error of a parent names at most; WorkflowFailed has all
 
@@ -133,7 +133,7 @@ def _over(row: Record, children: Sequence[Record]) -> Outcome:
 # --- failures
 
 
-def fatal(children: Sequence[Record], plan: Plan) -> list[Record]:
+def fatal(children: Sequence[Record], plan: EndingPlan) -> list[Record]:
     """The children whose failure fails their parent. A failed child is tolerated if a job waited for it with a
     condition that allows failures, or if the flow's condition, which applies to the first jobs, holds."""
     tolerated = {
@@ -186,7 +186,7 @@ def contributions(children: Sequence[Record], after: Sequence[str] = ()) -> list
     return sorted(found, key=lambda child: child.ended_at or 0.0)
 
 
-def first_locked(row: Record, children: Sequence[Record], plan: Plan) -> tuple[str | None, Pairs] | None:
+def first_locked(row: Record, children: Sequence[Record], plan: EndingPlan) -> tuple[str | None, Pairs] | None:
     """The value of the first Conclude: of the parent itself, or of the first child with one. None: there is none."""
     if plan.locked:
         return row.result, ()

@@ -28,7 +28,7 @@ OF: Final = "treadle:of"
 CONCLUDED: Final = "concluded"  # the reason of a success that sets the value of the workflow
 
 
-class Plan(Struct, frozen=True, omit_defaults=True):
+class EndingPlan(Struct, frozen=True, omit_defaults=True):
     """How a parent ends.
 
     reduce    the reducer that its flow names; None: that of its task
@@ -46,27 +46,27 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     guard: bool = False
 
 
-PLAIN: Final = Plan()
+PLAIN: Final = EndingPlan()
 
 
 class _Payload(Struct, frozen=True, omit_defaults=True):
     """The payload of `treadle.flow`, in the general form of payloads."""
 
-    kwargs: Plan = PLAIN
+    kwargs: EndingPlan = PLAIN
 
 
-read_plan = msgspec.json.Decoder(Plan).decode
+read_plan = msgspec.json.Decoder(EndingPlan).decode
 _read_payload = msgspec.json.Decoder(_Payload).decode
 
 
-def plan_for(reduce: str | None, when: When | None, locked: bool = False) -> Plan:
+def plan_for(reduce: str | None, when: When | None, locked: bool = False) -> EndingPlan:
     """The plan of a flow, whose reducer and condition are already checked."""
     if when is None:
-        return Plan(reduce=reduce, locked=locked)
-    return Plan(reduce=reduce, required=when.required, of=when.of, locked=locked)
+        return EndingPlan(reduce=reduce, locked=locked)
+    return EndingPlan(reduce=reduce, required=when.required, of=when.of, locked=locked)
 
 
-def plan_of(row: Record) -> Plan:
+def plan_of(row: Record) -> EndingPlan:
     """The plan of this parent. One that cannot be read counts as none, so a bad row does not stop a worker."""
     try:
         if row.job.task == FLOW:
@@ -77,12 +77,12 @@ def plan_of(row: Record) -> Plan:
         return PLAIN
 
 
-def plan_of_job(job: NewJob) -> Plan:
+def plan_of_job(job: NewJob) -> EndingPlan:
     """The plan of a `treadle.flow` row. Raises one of UNREADABLE."""
     return PLAIN if job.payload == "[]" else _read_payload(job.payload).kwargs
 
 
-def root_of(id: str, plan: Plan, after: Sequence[str], **fields: Any) -> NewJob:
+def root_of(id: str, plan: EndingPlan, after: Sequence[str], **fields: Any) -> NewJob:
     """A row without a function: it waits for these jobs, and then any worker ends it."""
     payload = "[]" if plan == PLAIN else msgspec.json.encode(_Payload(plan)).decode()
     return NewJob(
@@ -119,13 +119,13 @@ def either_id(id: str) -> str:
 def mark_of(record: Record) -> NewJob:
     """The row that marks the end of this run, stored with its outcome."""
     job = record.job
-    return root_of(mark_id(job.id), Plan(mark="run"), (), queue=job.queue, root=job.root or job.id, parent=job.id)
+    return root_of(mark_id(job.id), EndingPlan(mark="run"), (), queue=job.queue, root=job.root or job.id, parent=job.id)
 
 
 def continued(
     record: Record,
     jobs: Sequence[NewJob],
-    plan: Plan,
+    plan: EndingPlan,
     own: str | None,
     left: float | None,
     note: str | None,

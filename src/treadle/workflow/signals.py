@@ -1,5 +1,5 @@
-"""Signals and marks: rows without a task. The sender of a signal settles its row; the first job that stores a mark
-gets it.
+"""Signals and once-locks: rows without a task. The sender of a signal settles its row; the first job that stores a
+lock gets it.
 
 A signal of one name to one job has several rows, numbered by turn. The wait and the signal use the first row that is
 not used up. A row is used up if the wait for it timed out.
@@ -21,12 +21,12 @@ from treadle.errors import UNREADABLE, BadOption, ForeignRow, Signalled
 from treadle.storage.contract import Storage
 
 SIGNAL = "treadle:signal:"  # prefix of the ids of signal rows
-ONCE_KEY = "treadle.once "  # prefix of the keys of marks
-ONCE = "treadle:once:"  # prefix of the ids of marks
+ONCE_KEY = "treadle.once "  # prefix of the keys of once-locks
+ONCE = "treadle:once:"  # prefix of the ids of once-locks
 SEEN_AT_ONCE = 8  # rows read in one round trip
 
 
-class Wanted(Struct, frozen=True, omit_defaults=True):
+class SignalRow(Struct, frozen=True, omit_defaults=True):
     """The payload of a signal row: readable for operators, and used to tell rounds of a reopened job apart."""
 
     job: str
@@ -35,15 +35,15 @@ class Wanted(Struct, frozen=True, omit_defaults=True):
     given: bool = False  # the sender stored the row, and may have died before settling it
 
 
-class Won(Struct, frozen=True):
-    """The payload of a mark: the job that holds it."""
+class OnceLock(Struct, frozen=True):
+    """The payload of a once-lock: the job that holds it."""
 
     job: str
     once: str
 
 
-_read_won = msgspec.json.Decoder(Won).decode
-_read_wanted = msgspec.json.Decoder(Wanted).decode
+_read_lock = msgspec.json.Decoder(OnceLock).decode
+_read_signal = msgspec.json.Decoder(SignalRow).decode
 
 
 def signal_id(job: str, name: str, turn: int) -> str:
@@ -53,7 +53,7 @@ def signal_id(job: str, name: str, turn: int) -> str:
 
 def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool = False) -> NewJob:
     """A row of a signal to this job. It belongs to the job's workflow, so it is kept until the workflow has ended."""
-    payload = msgspec.json.encode(Wanted(row.job.id, name, row.reopenings, given)).decode()
+    payload = msgspec.json.encode(SignalRow(row.job.id, name, row.reopenings, given)).decode()
     return NewJob(
         id=signal_id(row.job.id, name, turn),
         task="",
@@ -83,14 +83,14 @@ def signal_name(row: Record) -> str | None:
     """The name of the signal of this row; None if the row is not a signal's, or its payload cannot be read."""
     if row.job.task or not row.job.id.startswith(SIGNAL):
         return None
-    asked = _wanted(row)
+    asked = _signal_of(row)
     return None if asked is None else asked.signal
 
 
-def _wanted(row: Record) -> Wanted | None:
+def _signal_of(row: Record) -> SignalRow | None:
     """The payload of a signal row; None if another program stored something else."""
     try:
-        return _read_wanted(row.job.payload)
+        return _read_signal(row.job.payload)
     except UNREADABLE:
         return None
 
@@ -100,7 +100,7 @@ def usable(found: Record, row: Record, timed: bool) -> bool:
     out on it. Rows of an earlier round, or cancelled by an operator, are not used."""
     if not found.state.final or found.state is State.SUCCEEDED:
         return True
-    asked = _wanted(found)
+    asked = _signal_of(found)
     return (
         asked is not None
         and timed
@@ -140,12 +140,12 @@ async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, 
                 raise Signalled(row.job.id, name)
 
 
-def mark(id: str, row: Record, key: object, keep: float) -> NewJob:
-    """The row with which a job claims a key of `once`. It is unfinished while the mark is held, at most `keep`
+def once_lock(id: str, row: Record, key: object, keep: float) -> NewJob:
+    """The row with which a job claims a key of `once`. It is unfinished while the lock is held, at most `keep`
     seconds."""
     if not isinstance(key, str) or not 0 < len(key) <= defaults.MAX_NAME or not key.isprintable():
         raise BadOption("once", f"expected a key of 1-{defaults.MAX_NAME} printable characters, found {key!r}")
-    payload = msgspec.json.encode(Won(row.job.id, key)).decode()
+    payload = msgspec.json.encode(OnceLock(row.job.id, key)).decode()
     return NewJob(
         id=id,
         task="",
@@ -161,6 +161,6 @@ def mark(id: str, row: Record, key: object, keep: float) -> NewJob:
 def winner(found: Record) -> str:
     """The id of the job that holds the mark; "" if the payload cannot be read."""
     try:
-        return _read_won(found.job.payload).job
+        return _read_lock(found.job.payload).job
     except UNREADABLE:
         return ""

@@ -181,7 +181,7 @@ async def test_a_filter_narrows_every_panel(opened: Open) -> None:
         await it.sees("nothing contains 'q?'")
 
 
-@shows("`treadle top` goes on when the storage does not answer, and shows since when")
+@shows("`treadle top` continues when the storage does not answer, and shows since when")
 async def test_an_outage_is_shown_and_ends(opened: Open) -> None:
     async with opened() as it:
         it.place.away = True

@@ -47,7 +47,7 @@ async def test_without_an_sdk_it_is_absent() -> None:
             assert await job.result(10) == {}
             session = worker._core.session
             assert session is not None
-            assert session.executor._judging is None
+            assert session.executor._run_reports is None
             assert not session.executor._runner._is_wrapped
 
 

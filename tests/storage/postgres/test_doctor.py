@@ -19,7 +19,7 @@ from tests.servers.process import free_port
 from tests.storage.postgres import support
 from treadle.cli import root
 from treadle.server.doctor import postgres as words
-from treadle.storage.postgres import Health, PostgresStorage, Table, migrate
+from treadle.storage.postgres import PostgresHealth, PostgresStorage, Table, migrate
 
 
 class Said(NamedTuple):
@@ -182,7 +182,7 @@ def test_what_cannot_be_opened(url: str, how: str) -> None:
     assert says in migrated.stderr.lower()
 
 
-WELL = Health(
+WELL = PostgresHealth(
     version="18.0",
     fsync=True,
     full_page_writes=True,

@@ -1,4 +1,4 @@
-"""A claim that meets limits locked by another transaction starts the jobs of other limits meanwhile.
+"""A claim that finds limits locked by another transaction starts the jobs of other limits meanwhile.
 
 Otherwise several workers would wait for each other at the head of a queue that has work for all of them.
 """

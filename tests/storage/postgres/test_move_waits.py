@@ -14,7 +14,7 @@ import pytest
 from tests.servers import postgres
 from tests.storage.moving_kit import made
 from treadle.admin import storage_move
-from treadle.admin.storage_move import Place, move
+from treadle.admin.storage_move import OpenStorage, move
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Presence
 from treadle.errors import MoveFailed
 from treadle.storage.postgres import PostgresStorage
@@ -33,7 +33,7 @@ async def test_only_the_move_waits_for_an_open_transaction(tmp_path: Path) -> No
     await source.enqueue([NewJob(id="a", task="t")])
     async with await psycopg.AsyncConnection.connect(postgres.url()) as theirs:
         await source.within(theirs).enqueue([NewJob(id="mine", task="t")])
-        moved = asyncio.create_task(move(Place(source, "old"), Place(target, "new"), wait=60, told=told))
+        moved = asyncio.create_task(move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=60, told=told))
         await waits.wait()
         for number in range(3):
             claimed = await source.claim(Claim(worker=f"w#{number}", limit=1))
@@ -46,7 +46,7 @@ async def test_only_the_move_waits_for_an_open_transaction(tmp_path: Path) -> No
         moved.cancel()
         await asyncio.gather(moved, return_exceptions=True)
         await theirs.commit()
-    done = await move(Place(source, "old"), Place(target, "new"), wait=0)
+    done = await move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=0)
     assert done.jobs == 5
     assert [row is not None for row in await target.get(["mine", "n2"])] == [True, True]
     await source.close()
@@ -60,10 +60,10 @@ async def test_a_move_that_gives_up_waiting_changes_nothing(tmp_path: Path, monk
     async with await psycopg.AsyncConnection.connect(postgres.url()) as theirs:
         await source.within(theirs).enqueue([NewJob(id="mine", task="t")])
         with pytest.raises(MoveFailed, match=rf"server process {theirs.info.backend_pid} .*give a longer --wait"):
-            await move(Place(source, "old"), Place(target, "new"), wait=0)
+            await move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=0)
         await source.enqueue([NewJob(id="a", task="t")])
         assert await source.read_mark() is None
         await theirs.rollback()
-    assert (await move(Place(source, "old"), Place(target, "new"), wait=0)).jobs == 1
+    assert (await move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=0)).jobs == 1
     await source.close()
     await target.close()

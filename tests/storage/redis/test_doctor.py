@@ -17,7 +17,7 @@ from treadle import App, Limit
 from treadle.cli.root import treadle
 from treadle.core.model import Claim
 from treadle.server.doctor.redis import judged
-from treadle.storage.redis.health import Health
+from treadle.storage.redis.health import RedisHealth
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_replicas() -> None:
 )
 def test_what_a_server_may_say(info: dict[str, str], settings: dict[str, str] | None, wrong: str) -> None:
     """States that no server of these tests has."""
-    found = {check.name: check.verdict for check in judged(Health(info, settings))}
+    found = {check.name: check.verdict for check in judged(RedisHealth(info, settings))}
     assert found[wrong] in ("warn", "fail")
 
 
@@ -137,7 +137,7 @@ def test_a_look_changes_nothing_and_a_repair_corrects_the_counters(server: Valke
 def test_a_server_without_jemalloc() -> None:
     """Such a server gets slower as it fills; the distributions build theirs with jemalloc."""
     told = {
-        allocator: {check.name: check.verdict for check in judged(Health({"mem_allocator": allocator}, None))}
+        allocator: {check.name: check.verdict for check in judged(RedisHealth({"mem_allocator": allocator}, None))}
         for allocator in ("libc", "jemalloc-5.3.0")
     }
     assert told["libc"]["allocator"] == "warn"

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.servers import valkey
-from treadle.storage.redis import RedisStorage, counting, lists, metrics, plans, reading
+from treadle.storage.redis import RedisStorage, counts, lists, metrics, plans, reading
 from treadle.testing import HandClock
 from treadle.testing.conformance import durable, laws_glance, laws_metrics, laws_scanning, run, speaks
 from treadle.testing.conformance.run import MakeStorage
@@ -23,7 +23,7 @@ _names = (f"many{n}" for n in itertools.count())
 @pytest.fixture
 def make_storage(monkeypatch: pytest.MonkeyPatch) -> MakeStorage:
     monkeypatch.setattr(plans, "FEW", 0)
-    for module in (reading, counting, metrics):
+    for module in (reading, counts, metrics):
         monkeypatch.setattr(module, "STEP", 3)
     monkeypatch.setattr(reading, "DUE_STEP", 2)
     monkeypatch.setattr(lists, "CHECKED", 2)

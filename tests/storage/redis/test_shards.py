@@ -274,9 +274,9 @@ def test_a_first_shard_that_loses_its_last_moment_keeps_what_was_acknowledged_be
         up = next(id for id in (f"up-{n}" for n in range(99)) if first._layout.of(id))
         await first.enqueue([NewJob(id=up, task="t"), NewJob(id=f"{up}-child", task="t", root=up)])
         town.clock.advance(3_600)
-        before = await kept(first._home)
+        before = await kept(first._first)
         await first.enqueue([NewJob(id="down", task="t", after=(up,))])
-        await failed_over(first._home, before)
+        await failed_over(first._first, before)
         other = await town.process()
         assert await other.get([up]) == [None]
         await other.prune(10)

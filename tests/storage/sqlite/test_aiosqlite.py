@@ -1,4 +1,4 @@
-"""aiosqlite: everything runs in the thread of the connection, and the event loop goes on while a lock is waited for."""
+"""aiosqlite: everything runs in the thread of the connection, and the event loop runs while a lock is waited for."""
 
 from __future__ import annotations
 

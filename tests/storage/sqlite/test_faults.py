@@ -210,7 +210,7 @@ async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
 
 
 async def test_a_lock_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process holds it: the loop goes on, and the call is done when it is let go."""
+    """Another process holds it: the loop continues, and the call is done when it is let go."""
     waits = Signal().around(monkeypatch, SharedTransactions, "_wait_for")
     path = tmp_path / "jobs.db"
     body = """

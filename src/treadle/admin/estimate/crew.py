@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from treadle.admin.estimate.snapshot import Snapshot
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Presence, Record
-from treadle.policy.claim_plan import ClaimPlanner, Head, Offer, Plan, Uses, less
+from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
 from treadle.policy.misfits import is_left_by, released_by
 
 LEASE: Final = 1e9  # s: in a virtual run no worker is lost
@@ -92,13 +92,13 @@ class VirtualWorker:
 
     # --- claims
 
-    def plan(self) -> Plan:
+    def plan(self) -> ClaimPlan:
         """The bounds of its next claim."""
         if self.planner is None:
-            return Plan(self.free)
+            return ClaimPlan(self.free)
         return self.planner.plan(self.free, self.unused, self._offers)
 
-    def claim(self, plan: Plan, number: int) -> Claim:
+    def claim(self, plan: ClaimPlan, number: int) -> Claim:
         """A claim within these bounds. Each queue gets an equal share; each claim begins with the next queue."""
         self._turn = (self._turn + 1) % len(self.queues)
         order = self.queues[self._turn :] + self.queues[: self._turn]
@@ -112,7 +112,7 @@ class VirtualWorker:
             running=tuple(self.left_out),
         )
 
-    def answered(self, plan: Plan, brought: list[str]) -> bool:
+    def answered(self, plan: ClaimPlan, brought: list[str]) -> bool:
         """The claim has brought jobs of these tasks. Returns whether another claim follows at once."""
         if self.planner is not None:
             self.planner.answered(plan, brought)

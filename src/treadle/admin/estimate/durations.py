@@ -31,30 +31,30 @@ class Sampler:
         whole = sum(sum(edges(bucket)) / 2 * n for bucket, n in zip(self._buckets, counts, strict=True))
         return whole / max(1, self.count)
 
-    def again(self, chance: random.Random) -> Sampler:
+    def again(self, rng: random.Random) -> Sampler:
         """The times that another sample of the same size might have had: with few measured runs they are uncertain."""
         if not 0 < self.count <= MANY:
             return self
         found: dict[int, int] = {}
         for _ in range(self.count):
-            bucket = self._buckets[bisect_left(self._sums, chance.random() * self.count)]
+            bucket = self._buckets[bisect_left(self._sums, rng.random() * self.count)]
             found[bucket] = found.get(bucket, 0) + 1
         return Sampler(found)
 
-    def draw(self, chance: random.Random) -> float:
-        low, high = edges(self._buckets[bisect_left(self._sums, chance.random() * self.count)])
-        return low + (high - low) * chance.random()
+    def draw(self, rng: random.Random) -> float:
+        low, high = edges(self._buckets[bisect_left(self._sums, rng.random() * self.count)])
+        return low + (high - low) * rng.random()
 
-    def rest(self, elapsed: float, chance: random.Random) -> float:
+    def rest(self, elapsed: float, rng: random.Random) -> float:
         """How much longer a run takes that has run for `elapsed` s."""
         first = next((at for at, bucket in enumerate(self._buckets) if edges(bucket)[1] > elapsed), None)
         if first is None:  # longer than all that were measured: it may take as long again
-            return elapsed * chance.random()
+            return elapsed * rng.random()
         gone = self._sums[first - 1] if first else 0
-        at = bisect_left(self._sums, gone + chance.random() * (self.count - gone))
+        at = bisect_left(self._sums, gone + rng.random() * (self.count - gone))
         low, high = edges(self._buckets[min(at, len(self._buckets) - 1)])
         low = max(low, elapsed)
-        return low + max(0.0, high - low) * chance.random() - elapsed
+        return low + max(0.0, high - low) * rng.random() - elapsed
 
 
 class Durations:
@@ -116,25 +116,25 @@ class Durations:
 class RunTimes:
     """The durations of one virtual run. Each run has other ones, as far as the measured ones leave that open."""
 
-    def __init__(self, durations: Durations, chance: random.Random) -> None:
-        self._durations, self._chance = durations, chance
+    def __init__(self, durations: Durations, rng: random.Random) -> None:
+        self._durations, self._rng = durations, rng
         self._samplers: dict[tuple[str, str], Sampler | None] = {}
 
     def _of(self, queue: str, task: str) -> Sampler | None:
         key = queue, task
         if key not in self._samplers:
             known = self._durations.of(queue, task)
-            self._samplers[key] = known.again(self._chance) if known is not None else None
+            self._samplers[key] = known.again(self._rng) if known is not None else None
         return self._samplers[key]
 
     def draw(self, queue: str, task: str) -> float:
         """How long a run takes, in seconds."""
         sampler = self._of(queue, task)
-        return sampler.draw(self._chance) if sampler is not None else ASSUMED
+        return sampler.draw(self._rng) if sampler is not None else ASSUMED
 
     def rest(self, queue: str, task: str, elapsed: float) -> float:
         """How much longer a run takes that has run for `elapsed` s."""
         sampler = self._of(queue, task)
         if sampler is not None:
-            return sampler.rest(elapsed, self._chance)
-        return max(ASSUMED - elapsed, elapsed * self._chance.random())
+            return sampler.rest(elapsed, self._rng)
+        return max(ASSUMED - elapsed, elapsed * self._rng.random())

@@ -52,7 +52,7 @@ class VirtualFleet:
         self, copy: Snapshot, durations: Durations, seed: int, extra: Extra = NOTHING, watched: str = ""
     ) -> None:
         self._copy, self._durations, self._extra = copy, durations, extra
-        self._chance, self._watched = random.Random(seed), watched
+        self._rng, self._watched = random.Random(seed), watched
         self._times = RunTimes(durations, random.Random(f"{seed} times"))
         self.now = copy.now
         self._storage = MemoryStorage(lambda: self.now)
@@ -168,7 +168,7 @@ class VirtualFleet:
         first: they claim in the call that settles. Once a claim brought less than it asked for, another one for no more
         tasks would find nothing."""
         idle = [worker for worker in self.workers if worker.free > 0 and worker.starts_at <= self.now]
-        self._chance.shuffle(idle)
+        self._rng.shuffle(idle)
         idle.sort(key=lambda worker: worker.name not in self._settling)
         self._settling.clear()
         nothing_for = set[object]()
@@ -249,8 +249,8 @@ class VirtualFleet:
         job, attempt = row.job, row.attempt + 1
         out = Outcome(id=job.id, version=row.version, state=State.SUCCEEDED, attempt=attempt)
         fails = self._durations.retried(job.queue, job.task)
-        if fails and job.id != self._watched and self._chance.random() < fails:
-            delay = max(0.001, DEFAULT.delay(attempt, self._chance.random()))
+        if fails and job.id != self._watched and self._rng.random() < fails:
+            delay = max(0.001, DEFAULT.delay(attempt, self._rng.random()))
             out = replace(out, state=State.READY, delay=delay)
             if job.task in self._heavy:
                 self._of_heavy[job.task].add(job.id)
@@ -263,7 +263,7 @@ class VirtualFleet:
 
     def _arrives(self, rate: float, examples: list[NewJob]) -> None:
         def arrive() -> None:
-            job = self._chance.choice(examples)
+            job = self._rng.choice(examples)
             number = next(self._number)
             fresh = replace(job, id=f"~{number}", key=None, after=(), root=None, parent=None, nonce=None)
             with suppress(QueueFull):  # a full queue refuses it in the run, too
@@ -277,7 +277,7 @@ class VirtualFleet:
             else:
                 self._arrives(rate, examples)
 
-        self._at(self.now + self._chance.expovariate(rate), arrive)
+        self._at(self.now + self._rng.expovariate(rate), arrive)
 
     # --- looking
 

@@ -89,18 +89,18 @@ class Live:
         """The jobs of one group: mostly mail, now and then something larger."""
         from treadle.cli.demo import shop
 
-        chance = shop.chance
-        for _ in range(chance.randrange(1, 4)):
-            to = f"{chance.choice(shop.CUSTOMERS)}@example.org"
+        rng = shop.rng
+        for _ in range(rng.randrange(1, 4)):
+            to = f"{rng.choice(shop.CUSTOMERS)}@example.org"
             yield shop.send_mail.options(labels=["shop"]).job(to, number)
         if number % 3 == 0:
             yield shop.thumbnail.job(f"/img/{number}.png", 8 if number % 60 == 0 else 256)
         if number % 10 == 0:
-            yield shop.checkout.job(number, chance.randrange(10, 1_000))
+            yield shop.checkout.job(number, rng.randrange(10, 1_000))
         if number % 25 == 0:
-            yield shop.fulfil.job(number, shop.COUNTER if number % 100 == 0 else chance.randrange(2, 7))
+            yield shop.fulfil.job(number, shop.COUNTER if number % 100 == 0 else rng.randrange(2, 7))
         if number % 50 == 0:
-            yield shop.encode.job(f"film-{number}.mov", chance.randrange(shop.TENANTS))
+            yield shop.encode.job(f"film-{number}.mov", rng.randrange(shop.TENANTS))
         if number % 450 == 0:
             yield shop.release.job(f"film-{number}")
 

@@ -22,7 +22,7 @@ COUNTER: Final = 40  # items of a large order, enough for the graph to fold them
 
 app = App()
 log = logging.getLogger("shop")
-chance = random.Random()
+rng = random.Random()
 
 
 def limits() -> tuple[Limit, ...]:
@@ -34,8 +34,8 @@ def limits() -> tuple[Limit, ...]:
 async def send_mail(to: str, order: int, smtp_password: str = "demo") -> str:
     """Send the confirmation of an order."""
     log.info("mail server smtp.example.org, order %d", order)
-    await asyncio.sleep(chance.uniform(0.01, 0.25))
-    if chance.random() < 0.04:
+    await asyncio.sleep(rng.uniform(0.01, 0.25))
+    if rng.random() < 0.04:
         raise ConnectionError(f"smtp.example.org refused {to}: 421 too many connections ({order})")
     if order % 97 == 0:
         raise ValueError(f"no such mailbox: {to}")
@@ -46,7 +46,7 @@ async def send_mail(to: str, order: int, smtp_password: str = "demo") -> str:
 @app.task(name="shop.thumbnail", queue="images", retry=Retry(attempts=1))
 async def thumbnail(path: str, size: int = 256) -> dict[str, int]:
     """Make a small picture of a product."""
-    await asyncio.sleep(chance.uniform(0.05, 0.4))
+    await asyncio.sleep(rng.uniform(0.05, 0.4))
     if size < 16:
         raise ValueError(f"cannot make a thumbnail of {path}: size {size}")
     return {"width": size, "height": size * 3 // 4}
@@ -55,15 +55,15 @@ async def thumbnail(path: str, size: int = 256) -> dict[str, int]:
 @app.task(name="shop.reserve", queue="orders")
 async def reserve(order: int) -> int:
     """Reserve the goods of an order."""
-    await asyncio.sleep(chance.uniform(0.05, 0.3))
+    await asyncio.sleep(rng.uniform(0.05, 0.3))
     return order
 
 
 @app.task(name="shop.pack", queue="orders", retry=Retry(attempts=2, base=0.5))
 async def pack(order: int, item: int) -> int:
     """Pack one item."""
-    await asyncio.sleep(chance.uniform(0.1, 1.2))
-    if chance.random() < 0.02:
+    await asyncio.sleep(rng.uniform(0.1, 1.2))
+    if rng.random() < 0.02:
         raise TimeoutError(f"the scale did not answer for item {item} of order {order}")
     return item
 
@@ -77,9 +77,9 @@ async def ship(items: Sequence[int], order: int) -> str:
 
 @app.task(name="shop.fulfil", queue="orders")
 async def fulfil(order: int, items: int) -> Any:
-    """Pack all items at once, ship them together, then tell the customer."""
+    """Pack all items at once, ship them together, then write to the customer."""
     parcel = gather(pack.job(order, item) for item in range(items)).into(ship, order=order)
-    return parcel.then(send_mail.job(f"{chance.choice(CUSTOMERS)}@example.org", order))
+    return parcel.then(send_mail.job(f"{rng.choice(CUSTOMERS)}@example.org", order))
 
 
 @app.task(name="shop.checkout", queue="orders")
@@ -90,7 +90,7 @@ async def checkout(order: int, amount: int) -> str:
     if amount > 900:
         answer = await here.wait_for("approved", timeout=600)
         log.info("order %d: %s", order, answer)
-    await here.sleep(chance.uniform(1, 5))
+    await here.sleep(rng.uniform(1, 5))
     return str(receipt)
 
 
@@ -104,7 +104,7 @@ async def encode(file: str, tenant: int) -> str:
     """Encode a film, which takes a while. Each tenant has one at a time."""
     for part in range(20):
         await current().progress(part / 20, f"part {part} of 20 of {file}")
-        await asyncio.sleep(chance.uniform(0.3, 1.5))
+        await asyncio.sleep(rng.uniform(0.3, 1.5))
     return file.replace(".mov", ".mp4")
 
 
@@ -120,15 +120,15 @@ async def release(film: str) -> Any:
     """Encode a film in several sizes and make its picture, all at once; then publish it and tell a customer."""
     versions = [encode.job(f"{film}-{size}.mov", tenant) for tenant, size in enumerate(SIZES)]
     published = gather([*versions, thumbnail.job(f"/img/{film}.png")]).into(publish, film=film)
-    return published.then(send_mail.job(f"{chance.choice(CUSTOMERS)}@example.org", 1))
+    return published.then(send_mail.job(f"{rng.choice(CUSTOMERS)}@example.org", 1))
 
 
 @app.every(15, name="stock", catch_up="skip")
 @app.task(name="shop.count_stock", queue="reports")
 async def count_stock() -> int:
     """Count what is in stock."""
-    await asyncio.sleep(chance.uniform(0.5, 2))
-    return chance.randrange(1_000, 2_000)
+    await asyncio.sleep(rng.uniform(0.5, 2))
+    return rng.randrange(1_000, 2_000)
 
 
 @app.cron("0 3 * * *", tz="Europe/Paris", name="nightly")

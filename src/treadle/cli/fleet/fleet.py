@@ -15,9 +15,9 @@ import msgspec
 
 from treadle.cli.app_loader import refuse_hiding
 from treadle.cli.child_protocol import Hello, Message, Orders, Vitals
+from treadle.cli.fleet.child_process import MARGIN, ChildProcess, Shared
 from treadle.cli.fleet.fleet_counts import FleetCounts
 from treadle.cli.fleet.fleet_health import verdict_of
-from treadle.cli.fleet.keeper import MARGIN, Keeper, Shared
 from treadle.cli.fleet.orphans import reap_orphans
 from treadle.cli.fleet.recycling import Recycling
 from treadle.cli.fleet.stuck_watch import StuckWatch
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 class Fleet:
     """`processes` workers with the same orders. All calls belong to one event loop.
 
-    A process that is due to be replaced goes on claiming until its replacement claims, and then ends its running jobs.
+    A process that is due to be replaced claims until its replacement does, and then ends its running jobs.
     One process is replaced at a time, so `processes` workers claim throughout. Workers that start jobs strictly in
     order do not overlap: there the old one ends first.
     """
@@ -62,18 +62,18 @@ class Fleet:
         self._killer: asyncio.TimerHandle | None = None
         self._shared = Shared(orders, self._spawn, self.stop, say, self._recycling)
         self.counts = FleetCounts(lambda: (len(self._shared.live), self._shared.restarts))
-        self._keepers = {number: Keeper(number, self._shared) for number in range(1, processes + 1)}
+        self._children = {number: ChildProcess(number, self._shared) for number in range(1, processes + 1)}
 
     @property
     def pids(self) -> dict[int, int]:
         """Process ids of the live processes by number; without those that were replaced and end their jobs."""
-        found = {number: keeper.current for number, keeper in self._keepers.items()}
+        found = {number: child.current for number, child in self._children.items()}
         return {number: process.pid for number, process in found.items() if process is not None and process.pid}
 
     @property
     def verdict(self) -> Verdict:
         """Its health."""
-        return verdict_of(self._keepers.values(), self._shared.live)
+        return verdict_of(self._children.values(), self._shared.live)
 
     @property
     def patience(self) -> float:
@@ -85,19 +85,19 @@ class Fleet:
     async def run(self) -> int:
         """Run until all processes have ended -> the exit code. Kills them if it is cancelled or fails."""
         shared = self._shared
-        keepers = [asyncio.create_task(keeper.run()) for keeper in self._keepers.values()]
+        children = [asyncio.create_task(child.run()) for child in self._children.values()]
         beside = [asyncio.create_task(StuckWatch(shared.live, self._recycling.restart_stuck, self._say).run())]
         if self.orders.count:
             beside.append(asyncio.create_task(self.counts.run()))
         if os.getpid() == 1:
             beside.append(asyncio.create_task(reap_orphans(lambda: [process.pid for process in shared.live])))
         try:
-            await asyncio.gather(*keepers)
+            await asyncio.gather(*children)
             while shared.live:  # those that were being replaced
                 await asyncio.wait([process.over for process in shared.live])
         finally:
             self._signal(signal.SIGKILL)
-            ending = [*keepers, *beside, *(process.over for process in shared.live)]
+            ending = [*children, *beside, *(process.over for process in shared.live)]
             for each in ending:
                 each.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
@@ -108,8 +108,8 @@ class Fleet:
     async def roll(self, reason: str) -> bool:
         """Replace all processes, one after the other -> whether all were. The first that cannot be replaced ends
         it."""
-        for keeper in self._keepers.values():
-            if not await keeper.replace(reason):
+        for child in self._children.values():
+            if not await child.replace(reason):
                 return False
         return True
 
@@ -154,16 +154,16 @@ class Fleet:
         return process
 
     def _on_message(self, process: WorkerProcess, message: Message) -> None:
-        shared, keeper = self._shared, self._keepers[process.number]
+        shared, child = self._shared, self._children[process.number]
         if isinstance(message, Hello):
-            shared.proven, keeper.unproven = True, 0
+            shared.proven, child.unproven = True, 0
             shared.first.set()
             if self._greeted is not None:
                 self._greeted(message, process.number)
-        elif isinstance(message, Vitals) and process is keeper.current and process.claims.is_set():
-            self._look(process, keeper, message)
+        elif isinstance(message, Vitals) and process is child.current and process.claims.is_set():
+            self._look(process, child, message)
 
-    def _look(self, process: WorkerProcess, keeper: Keeper, vitals: Vitals) -> None:
+    def _look(self, process: WorkerProcess, child: ChildProcess, vitals: Vitals) -> None:
         """Replace a process that is due. Say once if each new one would be due at once."""
         if process.limits.too_small(process.idle_memory) and not self._warned:
             self._warned = True
@@ -173,4 +173,4 @@ class Fleet:
             )
         reason = process.limits.reason(vitals, monotonic() - process.claims_since, process.idle_memory)
         if reason is not None:
-            keeper.recycle(reason)
+            child.recycle(reason)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from treadle.cli.fleet.keeper import Keeper
+from treadle.cli.fleet.child_process import ChildProcess
 from treadle.cli.fleet.worker_process import WorkerProcess
 from treadle.cli.output import plural
 from treadle.health import Verdict
 
 
-def verdict_of(keepers: Iterable[Keeper], live: Iterable[WorkerProcess]) -> Verdict:
+def verdict_of(children: Iterable[ChildProcess], live: Iterable[WorkerProcess]) -> Verdict:
     """Alive: every event loop answers. Ready: every process claims, and the storage answers each of them."""
-    kept = list(keepers)
+    kept = list(children)
     stuck = [words for each in live if (words := each.stuck) is not None]
     unready = [words for each in kept if (words := _unready(each)) is not None]
     status = f"{plural(len(kept), 'worker process')} {'claims' if len(kept) == 1 else 'claim'} jobs"
     return Verdict(_first(stuck), _first(unready), status)
 
 
-def _unready(keeper: Keeper) -> str | None:
-    process = keeper.current
+def _unready(child: ChildProcess) -> str | None:
+    process = child.current
     if process is None:
-        return f"worker {keeper.number} is being restarted"
+        return f"worker {child.number} is being restarted"
     if process.vitals is None:
         return None if process.claims.is_set() else f"{process.label}: it starts and imports the app"
     problem = process.vitals.health.problem

@@ -36,9 +36,9 @@ class Recycling:
     drain: float = DRAIN
     restart_stuck: float | None = None
 
-    def drawn(self, chance: Callable[[], float] = random.random) -> Recycling:
-        """The limits of one process. `chance` returns a number from 0 to 1."""
-        share = 1.0 - JITTER * chance()
+    def drawn(self, draw: Callable[[], float] = random.random) -> Recycling:
+        """The limits of one process. `draw` returns a number from 0 to 1."""
+        share = 1.0 - JITTER * draw()
         return replace(
             self,
             max_jobs=self.max_jobs and max(1, round(self.max_jobs * share)),

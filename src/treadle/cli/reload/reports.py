@@ -1,4 +1,4 @@
-"""Tells the supervisor of `--reload` which source files a process has loaded.
+"""Reports to the supervisor of `--reload` which source files a process has loaded.
 
 The supervisor passes one pipe to all its processes. A message is a line with the mark of a file and its path: a write
 of up to 4096 bytes is atomic, so that lines of several processes do not mix. The mark is read by the process that has

@@ -47,14 +47,14 @@ LONGEST: Final = defaults.MAX_PAYLOAD + 2**10  # bytes of a request: a payload a
 NUMBER: Final = 100  # characters of a due time
 
 
-class Asked(Struct, frozen=True, rename="camel"):
+class JobToStore(Struct, frozen=True, rename="camel"):
     """A job to store. Both fields stay undecoded until their size is checked."""
 
     payload: Raw | UnsetType = UNSET
     due_time: Raw | UnsetType = UNSET
 
 
-class Said(Struct, frozen=True):
+class Message(Struct, frozen=True):
     message: str
 
 
@@ -74,7 +74,7 @@ class DelayedJob(Struct, frozen=True, rename="camel", kw_only=True):
     last_error: str | None
 
 
-class Backlog(Struct, frozen=True, rename="camel", kw_only=True):
+class Numbers(Struct, frozen=True, rename="camel", kw_only=True):
     """Counts of jobs. backlog: not due yet or blocked; due: queued; unacked: running."""
 
     backlog: int
@@ -121,14 +121,14 @@ class DelayedApi:
                 return answer
             except Refused as error:
                 status = 400 if error.status == 422 else error.status
-                return json(Said(error.problem.message), status, error.headers)
+                return json(Message(error.problem.message), status, error.headers)
             except QueueFull as error:
                 full = await self._full.refused(error)
-                return json(Said(full.problem.message), full.status, full.headers)
+                return json(Message(full.problem.message), full.status, full.headers)
             except StorageError as error:
-                return json(Said(f"the job was not stored: {error}"), 503, {"Retry-After": "1"})
+                return json(Message(f"the job was not stored: {error}"), 503, {"Retry-After": "1"})
             except TreadleError as error:
-                return json(Said(str(error)), 400)
+                return json(Message(str(error)), 400)
 
         return endpoint
 
@@ -138,7 +138,7 @@ class DelayedApi:
     async def post(self, request: Request) -> Response:
         """Store a job. The response is 200 once the job is durable."""
         allowed(caller(request, "enqueue"), (defaults.DELAYED_QUEUE,))
-        asked = await body(request, Asked, min(LONGEST, self._settings.max_body), raw=Asked)
+        asked = await body(request, JobToStore, min(LONGEST, self._settings.max_body), raw=JobToStore)
         due, payload = self._due(asked.due_time), _payload_of(asked.payload)
         key = request.headers.get("idempotency-key")
         job = NewJob(
@@ -202,7 +202,7 @@ class DelayedApi:
             if each.name == defaults.DELAYED_QUEUE:
                 found["backlog"], found["due"] = each.scheduled + each.blocked, each.queued
                 found["unacked"], found["failed"], oldest = each.running, each.failed, each.oldest
-        return json(Backlog(**found, oldest_due_age_sec=oldest))
+        return json(Numbers(**found, oldest_due_age_sec=oldest))
 
     async def _row(self, request: Request) -> Record:
         storage = self._core.storage

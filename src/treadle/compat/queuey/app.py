@@ -149,7 +149,7 @@ class QueueyApi:
     async def _hand_back(self, row: Record | None) -> None:
         """Release a job whose client has disconnected: it keeps its order, and the claim does not count."""
         if row is not None:
-            await self._core.storage.settle([judge.handed_back(row)])
+            await self._core.storage.settle([judge.released(row)])
 
     def _claimed(self, row: Record | None) -> Response:
         """The response to a claim, with the age of abandonment in a header."""

@@ -134,7 +134,7 @@ def problem_of(row: Record) -> str | None:
     try:
         if job.task.partition(":")[0] == ticker.TASK:
             system_rows.check_schedule(job)
-            system_rows.check_definition(ticker.Entry(row).definition)
+            system_rows.check_definition(ticker.ScheduleEntry(row).definition)
         elif job.task == HOLD:
             system_rows.check_hold_row(job)
         elif (job.task, job.id) != (leader.TASK, leader.ID):

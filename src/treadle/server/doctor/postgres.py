@@ -10,7 +10,7 @@ from treadle.core.words import lasts, plural, size
 from treadle.server.doctor.common import Check, fail, ok, warn
 
 if TYPE_CHECKING:
-    from treadle.storage.postgres import Health, PostgresStorage, Table
+    from treadle.storage.postgres import PostgresHealth, PostgresStorage, Table
 
 T = TypeVar("T")
 
@@ -45,12 +45,12 @@ async def checks(url: str) -> AsyncIterator[Check]:
         yield check
 
 
-def judged(found: Health) -> tuple[Check, ...]:
+def judged(found: PostgresHealth) -> tuple[Check, ...]:
     """The checks of a health report."""
     return (*_server(found), *_promise(found), *_horizon(found), *_tables(found.tables))
 
 
-def _server(found: Health) -> Iterator[Check]:
+def _server(found: PostgresHealth) -> Iterator[Check]:
     if found.standby:
         yield fail(
             "server",
@@ -79,7 +79,7 @@ def _server(found: Health) -> Iterator[Check]:
         )
 
 
-def _promise(found: Health) -> Iterator[Check]:
+def _promise(found: PostgresHealth) -> Iterator[Check]:
     if not found.fsync or not found.full_page_writes:
         off = "fsync" if not found.fsync else "full_page_writes"
         yield fail("durability", f"{off} is off: a crash of the machine may destroy the database", f"set {off} = on")
@@ -99,7 +99,7 @@ def _promise(found: Health) -> Iterator[Check]:
         yield ok("durability", f"synchronous_commit={found.synchronous_commit}: confirmed changes are {said}")
 
 
-def _horizon(found: Health) -> Iterator[Check]:
+def _horizon(found: PostgresHealth) -> Iterator[Check]:
     if found.oldest is not None and found.oldest > OLD:
         yield warn(
             "transactions",

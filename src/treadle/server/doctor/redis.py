@@ -21,7 +21,7 @@ NEEDED = (6, 2)
 FULL = 0.8  # of maxmemory; a warning above it
 
 
-class Health(Protocol):
+class ServerFacts(Protocol):
     """The part of a server's INFO and CONFIG that the storage returns."""
 
     @property
@@ -38,8 +38,8 @@ class Health(Protocol):
 
 
 @runtime_checkable
-class Asked(Protocol):
-    async def health(self) -> Sequence[Health]: ...
+class HasHealth(Protocol):
+    async def health(self) -> Sequence[ServerFacts]: ...
 
     async def recount_slots(self, correct: bool = True) -> Sequence[tuple[str, int, int]]: ...
 
@@ -52,7 +52,7 @@ async def checks(url: str, repair: bool) -> list[Check]:
     from treadle.storage import connect
 
     storage = connect(url)
-    assert isinstance(storage, Asked)
+    assert isinstance(storage, HasHealth)
     slots: Sequence[tuple[str, int, int]] = ()
     lists: Sequence[tuple[str, int, int]] = ()
     try:
@@ -71,7 +71,7 @@ async def checks(url: str, repair: bool) -> list[Check]:
     return told
 
 
-def judged(health: Health) -> Iterator[Check]:
+def judged(health: ServerFacts) -> Iterator[Check]:
     yield _version(health)
     settings = health.settings
     if settings is None:
@@ -89,7 +89,7 @@ def judged(health: Health) -> Iterator[Check]:
     yield from _trouble(health)
 
 
-def _spread(health: Health, shards: int, nodes: int) -> Iterator[Check]:
+def _spread(health: ServerFacts, shards: int, nodes: int) -> Iterator[Check]:
     if health.info.get("cluster_enabled") != "1":
         return
     if shards == 1:
@@ -129,7 +129,7 @@ def _lists(found: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Chec
         )
 
 
-def _version(health: Health) -> Check:
+def _version(health: ServerFacts) -> Check:
     if health.version < NEEDED:
         return fail("version", f"{health.name}", "use Redis 6.2 or newer, or any Valkey")
     return ok("version", health.name)
@@ -154,7 +154,7 @@ def _eviction(settings: dict[str, str]) -> Check:
     )
 
 
-def _persistence(health: Health, settings: dict[str, str]) -> Check:
+def _persistence(health: ServerFacts, settings: dict[str, str]) -> Check:
     if settings.get("appendonly") == "yes":
         fsync = settings.get("appendfsync", "?")
         if fsync == "always":
@@ -183,7 +183,7 @@ def _persistence(health: Health, settings: dict[str, str]) -> Check:
     )
 
 
-def _replicas(health: Health, settings: dict[str, str]) -> Check:
+def _replicas(health: ServerFacts, settings: dict[str, str]) -> Check:
     info = health.info
     role, count = info.get("role", "?"), info.get("connected_slaves", "0")
     if role != "master":
@@ -212,7 +212,7 @@ def _replicas(health: Health, settings: dict[str, str]) -> Check:
     return ok("replicas", f"{count}; {least} must be less than {lag} s behind, and a fail-over may lose that time")
 
 
-def _memory(health: Health) -> Check:
+def _memory(health: ServerFacts) -> Check:
     used, most = int(health.info.get("used_memory", 0)), int(health.info.get("maxmemory", 0))
     if most and used > FULL * most:
         return warn(
@@ -223,7 +223,7 @@ def _memory(health: Health) -> Check:
     return ok("memory", f"{size(used)} used" + (f" of {size(most)}" if most else ", no maxmemory"))
 
 
-def _allocator(health: Health) -> Iterator[Check]:
+def _allocator(health: ServerFacts) -> Iterator[Check]:
     if health.info.get("mem_allocator", "").startswith("libc"):
         yield warn(
             "allocator",
@@ -232,7 +232,7 @@ def _allocator(health: Health) -> Iterator[Check]:
         )
 
 
-def _trouble(health: Health) -> Iterator[Check]:
+def _trouble(health: ServerFacts) -> Iterator[Check]:
     info = health.info
     if info.get("aof_last_write_status", "ok") != "ok" or info.get("rdb_last_bgsave_status", "ok") != "ok":
         yield fail(

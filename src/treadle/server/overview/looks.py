@@ -119,7 +119,7 @@ class Looks:
         try:
             yield b"retry: 2000\n\n"
             while not token.ended(wall()):
-                if self._waiting.home.is_set():
+                if self._waiting.stopping.is_set():
                     yield b"event: bye\ndata: {}\n\n"
                     return
                 news = self._news
@@ -193,7 +193,7 @@ class Looks:
             async with asyncio.timeout(TIMEOUT):
                 with heard():  # the overview itself says when the jobs have moved
                     look = await self._read()
-        except Exception as error:  # also of a fault of ours: the stream goes on
+        except Exception as error:  # also of a fault of ours: the stream continues
             if self._outage is None:
                 self._outage = began
                 is_known = isinstance(error, TreadleError | TimeoutError)

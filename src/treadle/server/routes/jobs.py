@@ -335,10 +335,10 @@ class JobRoutes:
 
     async def _follow(self, row: Record, until: float | None) -> AsyncIterator[Record]:
         """Yield the row now, at each notification, at least every 15 s, and last when the job has ended."""
-        loop, id, home = asyncio.get_running_loop(), row.id, self._waiting.home
+        loop, id, stopping = asyncio.get_running_loop(), row.id, self._waiting.stopping
         while True:
             heard = asyncio.ensure_future(self._core.storage.watch((f"job:{id}",), self._pause(until)))
-            stopped = asyncio.ensure_future(home.wait())
+            stopped = asyncio.ensure_future(stopping.wait())
             try:
                 await asyncio.sleep(0)  # listen before reading, so that no change in between is missed
                 [found] = await self._core.storage.get([id])
@@ -346,7 +346,12 @@ class JobRoutes:
                     found = None  # the row was pruned, and another queue has reused the id
                 row = found or row
                 yield row
-                if row.state.final or found is None or (until is not None and loop.time() >= until) or home.is_set():
+                if (
+                    row.state.final
+                    or found is None
+                    or (until is not None and loop.time() >= until)
+                    or stopping.is_set()
+                ):
                     return
                 await asyncio.wait([heard, stopped], return_when=asyncio.FIRST_COMPLETED)
                 if heard.done():

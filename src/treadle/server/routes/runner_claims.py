@@ -72,7 +72,7 @@ class RunnerClaims:
 
     async def _hand_back(self, found: Claimed) -> None:
         """Release claimed jobs whose client has disconnected: they keep their order and attempts."""
-        await self._app.storage.settle([judge.handed_back(row) for row in found.records])
+        await self._app.storage.settle([judge.released(row) for row in found.records])
 
     async def _claim(self, token: Token, ask: Claim, max_lost: int | None, most: int | None) -> Claimed:
         """Claim jobs. For a runner that leaves judging to the server, jobs that only need ending are ended here."""

@@ -43,7 +43,7 @@ PART: Final = 1_000  # rows per call of the storage, where the rows of a request
 MOST_COUNTED: Final = 100_000  # jobs of each kind that one glance counts
 
 
-class Keeper(Ending, Protocol):
+class ProtocolHost(Ending, Protocol):
     """The part of an App that the protocol uses: storage, middleware, and the default retry policy."""
 
     @property
@@ -51,7 +51,7 @@ class Keeper(Ending, Protocol):
     @property
     def now(self) -> Clock: ...
     @property
-    def chance(self) -> Callable[[], float]: ...
+    def random(self) -> Callable[[], float]: ...
     @property
     def when_closing(self) -> list[Callable[[], Awaitable[None]]]: ...
 
@@ -59,7 +59,7 @@ class Keeper(Ending, Protocol):
 class WorkerProtocol:
     """The worker protocol over the storage of one app."""
 
-    def __init__(self, app: Keeper, waiting: LongPoll, settings: Settings) -> None:
+    def __init__(self, app: ProtocolHost, waiting: LongPoll, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
         self._gate, self._metrics = IncomingRows(lambda: app.storage), RunnerMetrics(app)
         self._claims = RunnerClaims(app, waiting, settings, self._gate)
@@ -143,7 +143,7 @@ class WorkerProtocol:
         return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving, texts)
 
     async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
-        """Store all jobs or none. A worker's once-marks need the scope "work", entries of the audit log "operate", and
+        """Store all jobs or none. A worker's once-locks need the scope "work", entries of the audit log "operate", and
         other jobs "enqueue"."""
         asked, token = call.body.jobs, call.token
         await self._gate.jobs(token, asked)
@@ -183,7 +183,7 @@ class WorkerProtocol:
             elif (row := rows.get(report.id)) is not None:
                 max_lost, now = defaults.MAX_LOST, self._app.now()
                 ready = await runner_reports.prepared(report, row, self._app.client.prepared)
-                outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, self._app.chance()))
+                outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, self._app.random()))
         may, odd = await self._checked(token, outcomes)
         answers = list(among(odd, await self._settled(may)))
         self._count(open_ones, rows, outcomes, answers)

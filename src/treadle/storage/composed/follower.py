@@ -7,7 +7,7 @@ from typing import Final
 
 from treadle.errors import StorageUnavailable
 from treadle.storage.composed.log import AHEAD, Log
-from treadle.storage.composed.log_entries import Entry
+from treadle.storage.composed.log_entries import LogEntry
 from treadle.storage.composed.replica import Replica
 from treadle.storage.topic_waiters import TopicWaiters
 
@@ -38,7 +38,7 @@ class Follower:
             else:
                 width = 1
 
-    async def _apply(self, entries: list[Entry]) -> bool:
+    async def _apply(self, entries: list[LogEntry]) -> bool:
         """Apply these entries. False: the last entry that was applied is no longer in the log."""
         replica = self.replica
         for entry in entries:
@@ -64,7 +64,7 @@ class Follower:
         if number:
             fresh.read(text, base)
         self._log.number, self._log.base, self.replica = number, base, fresh
-        self._waiters.speak(list(self._waiters.topics))  # anything may have changed in between
+        self._waiters.wake(list(self._waiters.topics))  # anything may have changed in between
 
     async def check_won(self, place: int) -> None:
         """Raise StorageUnavailable if no process will apply the entry at a position that was won: the position was

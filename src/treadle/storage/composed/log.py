@@ -22,7 +22,7 @@ import msgspec
 
 from treadle.errors import UNREADABLE, NotADatabase, SchemaTooNew, StorageUnavailable
 from treadle.storage.composed import log_entries
-from treadle.storage.composed.log_entries import Base, Entry
+from treadle.storage.composed.log_entries import Base, LogEntry
 from treadle.storage.composed.port_calls import Port, soon
 
 TRIES: Final = 4  # tries to learn whether a position was won
@@ -54,7 +54,7 @@ class Log:
 
     # --- entries
 
-    async def read(self, position: int) -> Entry | None:
+    async def read(self, position: int) -> LogEntry | None:
         """The entry at this position. Raises SchemaTooNew, NotADatabase, StorageUnavailable."""
         text = await self.get(self.key("log", position))
         if text is None:
@@ -78,7 +78,7 @@ class Log:
         text = await self.get(self.key("log", position)) if position > 0 else None
         return "" if text is None else log_entries.decode_head(text).id
 
-    async def read_on(self, position: int, count: int) -> list[Entry]:
+    async def read_on(self, position: int, count: int) -> list[LogEntry]:
         """Up to `count` entries after this position. Fewer: the log ended there when they were read."""
         found = await asyncio.gather(*(self.read(position + 1 + n) for n in range(count)))
         whole = next((n for n, entry in enumerate(found) if entry is None), count)

@@ -110,7 +110,7 @@ Op = (
 )
 
 
-class Entry(Struct, frozen=True, omit_defaults=True):
+class LogEntry(Struct, frozen=True, omit_defaults=True):
     """One step of the log.
 
     at     the storage's clock: the present of its ops
@@ -146,7 +146,7 @@ class Base(Struct, frozen=True):
 
 
 encode = msgspec.json.Encoder().encode
-decode_entry = msgspec.json.Decoder(Entry).decode
+decode_entry = msgspec.json.Decoder(LogEntry).decode
 decode_ops = msgspec.json.Decoder(tuple[Op, ...]).decode
 decode_base = msgspec.json.Decoder(Base).decode
 

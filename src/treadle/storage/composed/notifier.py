@@ -1,4 +1,4 @@
-"""Tells other processes that the log has grown, and follows it when one of them does."""
+"""Notifies other processes that the log has grown, and follows it when one of them does."""
 
 from __future__ import annotations
 

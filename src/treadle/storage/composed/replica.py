@@ -18,7 +18,7 @@ from treadle.core.query_model import MetricsRow
 from treadle.errors import UNREADABLE, NotADatabase
 from treadle.storage.admission import Usage
 from treadle.storage.composed import log_entries
-from treadle.storage.composed.log_entries import Base, Entry, Op
+from treadle.storage.composed.log_entries import Base, LogEntry, Op
 from treadle.storage.memory.claim import ClaimWalk
 from treadle.storage.memory.storage import MemoryStorage
 from treadle.storage.memory.tables import Edge, Tables
@@ -105,7 +105,7 @@ class Copy(MemoryStorage):
         if moment is not None and moment <= now:
             return True
         self.tables.begin(now)
-        return ClaimWalk(self.tables, ask).meets_anybody()
+        return ClaimWalk(self.tables, ask).would_take_any()
 
     def step(self, ask: Claim) -> Claimed | None:
         """One step of a claim. None: no job of this step may start, and there are more jobs to look at."""
@@ -145,7 +145,7 @@ class Replica:
         self.announced: dict[str, tuple[float, int]] = {}  # name of parts -> moment of the announcement, number
         self.beside: dict[int, tuple[str, int]] = {}  # position -> the parts of its entry
 
-    def apply(self, entry: Entry, ops: tuple[Op, ...] | None = None) -> list[Any]:
+    def apply(self, entry: LogEntry, ops: tuple[Op, ...] | None = None) -> list[Any]:
         """Apply the next entry; return what each verb returned or raised. `ops`: its verbs, if known already."""
         before, self.last = self.last, entry.id
         self.position += 1

@@ -25,11 +25,11 @@ from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query
 from treadle.errors import SchemaTooOld, StorageError
 from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries
-from treadle.storage.composed.asked import Asked, Look, seen, taken
 from treadle.storage.composed.follower import Follower
 from treadle.storage.composed.log import Log, as_text, pieces
+from treadle.storage.composed.log_call import LogCall, Look, seen, taken
 from treadle.storage.composed.log_clock import LogClock
-from treadle.storage.composed.log_entries import Draft, Entry, Op
+from treadle.storage.composed.log_entries import Draft, LogEntry, Op
 from treadle.storage.composed.notifier import Notifier
 from treadle.storage.composed.port_calls import PATIENCE, Port, here, soon
 from treadle.storage.composed.replica import Replica
@@ -85,7 +85,7 @@ class ComposedStorage:
         self._waiters = TopicWaiters()
         self._log = Log(self._store, namespace)
         self._follower = Follower(self._log, namespace, self._waiters)
-        self._groups = GroupCommit[Asked](f"the jobs of {namespace!r}", self._step, self._together)
+        self._groups = GroupCommit[LogCall](f"the jobs of {namespace!r}", self._step, self._together)
         self._is_open = False
         self._begin()
 
@@ -93,7 +93,7 @@ class ComposedStorage:
         """Reset all state of tasks, because a closed event loop may have left some of them unfinished."""
         self._closing: asyncio.Task[None] | None = None  # the task that closes the storage
         self._beside: set[asyncio.Task[Any]] = set()
-        self._wakeups = Wakeups(self._queue, self._row, self._waiters.speak, lambda: self._replica.at)
+        self._wakeups = Wakeups(self._queue, self._row, self._waiters.wake, lambda: self._replica.at)
         follow = functools.partial(self._look, lambda replica, now: None)
         self._notifier = Notifier(
             self._pubsub, f"{self.namespace}:log", lambda: self._replica.position, follow, self._start
@@ -132,7 +132,7 @@ class ComposedStorage:
             await self._notifier.listen()
 
     async def close(self) -> None:
-        """Stop and close the ports. If the caller is cancelled, closing goes on, and the next `open` or `close` waits
+        """Stop and close the ports. If the caller is cancelled, closing continues, and the next `open` or `close` waits
         for it."""
         if self._closing is None or self._closing.get_loop() is not asyncio.get_running_loop():
             if not self._is_open:
@@ -293,9 +293,9 @@ class ComposedStorage:
     async def _ask(
         self, op: Op | None, look: Look | None = None, wants: Callable[[Replica, float], bool] | None = None
     ) -> Any:
-        return await self._groups.ask(Asked(op, look, wants))
+        return await self._groups.ask(LogCall(op, look, wants))
 
-    def _together(self, waiting: deque[Asked]) -> list[Asked]:
+    def _together(self, waiting: deque[LogCall]) -> list[LogCall]:
         """Take the calls of one entry: as many as fit into one value, or one call that is larger."""
         asked = [waiting.popleft()]
         size = len(asked[0].text)
@@ -304,7 +304,7 @@ class ComposedStorage:
             size += len(asked[-1].text)
         return asked
 
-    async def _step(self, asked: list[Asked]) -> None:
+    async def _step(self, asked: list[LogCall]) -> None:
         """Append the verbs of these calls as one entry, and answer all calls from the rows after it."""
         replica, log, at_end = self._replica, self._log, False
         beside: tuple[str, int] | None = None
@@ -323,7 +323,7 @@ class ComposedStorage:
                 place = replica.position + 1
                 if await log.append(place, text, draft.id):
                     await self._follower.check_won(place)
-                    entry = Entry(draft.id, now, log_entries.RULES, draft.after, parts=beside)
+                    entry = LogEntry(draft.id, now, log_entries.RULES, draft.after, parts=beside)
                     for each, answer in zip(writing, self._apply_own(entry, writing), strict=True):
                         each.reply(answer)
                     asked, at_end = [each for each in asked if each not in writing], True
@@ -333,7 +333,7 @@ class ComposedStorage:
         for each in asked:
             each.reply(seen(each, replica, now))
 
-    def _apply_own(self, entry: Entry, writing: list[Asked]) -> list[Any]:
+    def _apply_own(self, entry: LogEntry, writing: list[LogCall]) -> list[Any]:
         replica, tables = self._replica, self._replica.copy.tables
         tables.called.clear()
         answers = replica.apply(entry, tuple(each.op for each in writing if each.op is not None))
@@ -344,7 +344,7 @@ class ComposedStorage:
         self._tidy_up()
         return answers
 
-    async def _set_beside(self, asked: Asked) -> tuple[str, int]:
+    async def _set_beside(self, asked: LogCall) -> tuple[str, int]:
         """Store a verb that is too long for one value as parts, before the entry that names them."""
         name, parts = uuid4().hex, pieces(f"[{asked.text.decode()}]", self._piece)
         await self._append_now(log_entries.AnnounceOp(name, len(parts)))
@@ -354,7 +354,7 @@ class ComposedStorage:
     async def _append_now(self, op: Op) -> None:
         """Append an entry within a step, without queueing it behind the waiting calls."""
         while True:
-            entry = Entry(uuid4().hex, await self._now(), log_entries.RULES, self._replica.last, (op,))
+            entry = LogEntry(uuid4().hex, await self._now(), log_entries.RULES, self._replica.last, (op,))
             if await self._log.append(self._replica.position + 1, as_text(entry), entry.id):
                 await self._follower.check_won(self._replica.position + 1)
                 self._replica.apply(entry)

@@ -46,7 +46,7 @@ class Wakeups:
     """The wakeups that one process pushes and pops. No method raises: if a push or pop fails, polling finds the job.
 
     row    the row of a job in this process
-    speak  wakes the waiters for a topic in this process
+    wake  wakes the waiters for a topic in this process
     now    the storage's clock
     """
 
@@ -54,10 +54,10 @@ class Wakeups:
         self,
         queue: Port,
         row: Callable[[str], Record | None],
-        speak: Callable[[Iterable[str]], None],
+        wake: Callable[[Iterable[str]], None],
         now: Callable[[], float],
     ) -> None:
-        self._queue, self._row, self._speak, self._now = queue, row, speak, now
+        self._queue, self._row, self._wake, self._now = queue, row, wake, now
         self._tasks: frozenset[str] | None = frozenset()  # the tasks that this process runs; None: all
         self._queues: frozenset[str] = frozenset()
         self._owed = 0  # jobs taken whose wakeups are not acknowledged yet
@@ -140,7 +140,7 @@ class Wakeups:
         else:
             self._kept.append(pulled)
             del self._kept[:-BATCH]  # the others return to the queue when their leases expire
-            self._speak([f"queue:{row.job.queue}"])
+            self._wake([f"queue:{row.job.queue}"])
 
     async def _done(self, pulled: Pulled) -> None:
         self._owed, self._acked = max(0, self._owed - 1), self._acked + 1

@@ -13,7 +13,7 @@ from treadle.errors import QueueFull
 from treadle.storage.bounds import LOOK, bound_of, excess, needs_room, shed_words
 from treadle.storage.machine.endings import count_endings, end
 from treadle.storage.machine.keys import holds
-from treadle.storage.machine.plan import Plan
+from treadle.storage.machine.plan import StorePlan
 from treadle.storage.machine.rows import STEP, Rows, Steps
 from treadle.storage.row_rules import rank
 
@@ -21,7 +21,7 @@ Shed = list[tuple[str, str]]
 """Ids of jobs to shed, each with the text of its error."""
 
 
-def make_room(rows: Rows, found: Plan) -> Steps[None]:
+def make_room(rows: Rows, found: StorePlan) -> Steps[None]:
     """Raise QueueFull, or shed what must make room for the new jobs of this plan."""
     chosen = to_shed(rows, found)
     rows.read([id for id, _ in chosen])
@@ -33,7 +33,7 @@ def make_room(rows: Rows, found: Plan) -> Steps[None]:
     yield from count_endings(rows)
 
 
-def to_shed(rows: Rows, found: Plan) -> Shed:
+def to_shed(rows: Rows, found: StorePlan) -> Shed:
     """The jobs that must be shed for the new ones. Raises QueueFull."""
     chosen: Shed = []
     for queue, new in _by_queue(rows, found).items():
@@ -51,7 +51,7 @@ def to_shed(rows: Rows, found: Plan) -> Shed:
     return chosen
 
 
-def _by_queue(rows: Rows, found: Plan) -> dict[str, list[NewJob]]:
+def _by_queue(rows: Rows, found: StorePlan) -> dict[str, list[NewJob]]:
     """The new jobs that need room, by the bounded queues that they need it in, in the order of the call."""
     asked: dict[str, list[NewJob]] = {}
     holders: dict[str, NewJob] = {}
@@ -80,7 +80,7 @@ def _supersedes(rows: Rows, new: NewJob, earlier: NewJob | None, held: Mapping[s
     )
 
 
-def _needed(rows: Rows, found: Plan) -> set[str]:
+def _needed(rows: Rows, found: StorePlan) -> set[str]:
     """The rows that the call returns, supersedes or waits for."""
     superseded = {found.held[new.key] for new in found.fresh if new.key is not None and new.key in found.held}
     return {*found.answers.values(), *superseded, *(found.of(up) for new in found.naming for up in new.after)}

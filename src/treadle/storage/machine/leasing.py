@@ -13,7 +13,7 @@ from treadle.core.model import Claim, NewJob, Record, State
 from treadle.storage.admission import Admission, opens_at, rule_for
 from treadle.storage.machine import limits
 from treadle.storage.machine.rows import Rows
-from treadle.storage.row_rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, within
+from treadle.storage.row_rules import BLOCKED_MOST, costs, first_moment, keeps_key, named_costs, within
 
 
 def shares(rows: Rows, ask: Claim) -> list[tuple[str, int]]:
@@ -59,7 +59,7 @@ class Leasing:
     @property
     def unfinished(self) -> bool:
         """Whether so many jobs were blocked that other calls get a turn first."""
-        return self._blocked >= ASIDE_MOST
+        return self._blocked >= BLOCKED_MOST
 
     def wants(self, job: NewJob) -> bool:
         """Whether the worker takes this job: there is room for its task, and the worker does not run it already."""
@@ -91,7 +91,7 @@ class Leasing:
         self._rows.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
         if row.blocked_on is not None and row.blocked_on != shut:
             write()
-            self.came_back |= limits.call_in(self._rows, row.blocked_on)
+            self.came_back |= limits.unblock_for(self._rows, row.blocked_on)
         return False
 
     def lease(self, row: Record) -> Record:

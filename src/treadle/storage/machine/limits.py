@@ -28,10 +28,10 @@ def unblock(rows: Rows, row: Record) -> None:
     """A slot of this job may have become free, or the job was queued again after a block and has left the queue: queue
     others."""
     for key, _ in row.job.limits:
-        call_in(rows, key)
+        unblock_for(rows, key)
 
 
-def call_in(rows: Rows, key: str) -> bool:
+def unblock_for(rows: Rows, key: str) -> bool:
     """Queue the blocked jobs again for which the limit has room. Return whether there was one. Jobs that were queued
     again before and precede them use room too."""
     queues = rows.blocked_queues(key)
@@ -52,10 +52,10 @@ def call_in(rows: Rows, key: str) -> bool:
     return any_back
 
 
-def call_in_all(rows: Rows) -> Steps[None]:
+def unblock_all(rows: Rows) -> Steps[None]:
     """Rules changed, or a move was called off: queue all blocked jobs again for which there is room."""
     for key in rows.blocked_limits():
-        call_in(rows, key)
+        unblock_for(rows, key)
         yield
 
 

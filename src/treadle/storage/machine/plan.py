@@ -16,7 +16,7 @@ from treadle.storage.machine.rows import Rows
 from treadle.storage.row_rules import check_reach, named_by, refuse_holder, refuse_taken
 
 
-class Plan(Struct):
+class StorePlan(Struct):
     """The row that is returned for each job, and the new jobs in order."""
 
     answers: dict[str, str]
@@ -28,10 +28,10 @@ class Plan(Struct):
         return self.answers.get(up, up)
 
 
-def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
+def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> StorePlan:
     """Raises before anything is stored. `leaving` frees its key before the jobs are stored."""
     if not jobs:
-        return Plan({}, [], [], {})
+        return StorePlan({}, [], [], {})
     rows.sync()
     known = rows.stored([job.id for job in jobs])
     _check_taken(rows, jobs, known)
@@ -42,7 +42,7 @@ def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
     held = rows.holders(keys) if keys else {}
     if held:
         rows.read(held.values())
-    found = Plan({}, [], [], held)
+    found = StorePlan({}, [], [], held)
     answers, fresh = found.answers, found.fresh
     taken: dict[str, NewJob] = {}
     for new in jobs:

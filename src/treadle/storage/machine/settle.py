@@ -9,7 +9,7 @@ from treadle.errors import UnknownUpstream
 from treadle.storage.admission import rule_for, slots_fit
 from treadle.storage.machine.endings import begin_wait, count_endings, end
 from treadle.storage.machine.limits import kept, unblock
-from treadle.storage.machine.plan import Plan, plan
+from treadle.storage.machine.plan import StorePlan, plan
 from treadle.storage.machine.queueing import join, schedule
 from treadle.storage.machine.reopen import after_the_end
 from treadle.storage.machine.rows import Rows, Steps
@@ -66,7 +66,7 @@ def _runs(row: Record) -> bool:
     return row.state is State.RUNNING
 
 
-def _circle(rows: Rows, out: Outcome, found: Plan) -> set[str]:
+def _circle(rows: Rows, out: Outcome, found: StorePlan) -> set[str]:
     """Of the rows that were returned for follow-up jobs of this outcome, or that those name: the rows that wait for its
     job, directly or through others, or are that job."""
     if out.state is not State.WAITING or not out.followups:
@@ -106,7 +106,7 @@ def _merged(rows: Rows, row: Record, checkpoints: Checkpoints) -> Checkpoints:
     return tuple({**dict(row.checkpoints), **dict(checkpoints)}.items())
 
 
-def _go_on(rows: Rows, old: Record, out: Outcome, found: Plan, circle: set[str]) -> Steps[None]:
+def _go_on(rows: Rows, old: Record, out: Outcome, found: StorePlan, circle: set[str]) -> Steps[None]:
     """Apply an outcome that is no ending: the job is queued, scheduled, or waits."""
     row = _with(rows, old, out)
     if out.result is not None:

@@ -9,7 +9,7 @@ from treadle.core.model import NewJob, Record, State
 from treadle.storage.machine.bounds import make_room
 from treadle.storage.machine.endings import begin_wait, count_endings
 from treadle.storage.machine.keys import take_over
-from treadle.storage.machine.plan import Plan, plan
+from treadle.storage.machine.plan import StorePlan, plan
 from treadle.storage.machine.queueing import position
 from treadle.storage.machine.rows import Inserts, Rows, Steps
 from treadle.storage.row_rules import first_moment, needed, tolerated
@@ -28,7 +28,7 @@ def enqueue(rows: Rows, jobs: Sequence[NewJob]) -> Steps[list[Record]]:
     return [rows.row(found.answers[new.id]) for new in jobs]
 
 
-def store_all(rows: Rows, found: Plan, parent: str = "") -> Steps[None]:
+def store_all(rows: Rows, found: StorePlan, parent: str = "") -> Steps[None]:
     """Store the new jobs. `parent` is the unfinished job that they come from."""
     if not found.fresh:
         return
@@ -59,7 +59,7 @@ def store_all(rows: Rows, found: Plan, parent: str = "") -> Steps[None]:
     rows.sync()
 
 
-def _ended(rows: Rows, found: Plan) -> Set[str]:
+def _ended(rows: Rows, found: StorePlan) -> Set[str]:
     """Those of the jobs they wait for that have ended."""
     return rows.finals({found.of(up) for new in found.naming for up in new.after})
 

@@ -23,7 +23,7 @@ class ClaimWalk:
     def unfinished(self) -> bool:
         return self._leasing.unfinished
 
-    def meets_anybody(self) -> bool:
+    def would_take_any(self) -> bool:
         """Whether `run` would lease or block a job. Changes nothing."""
         tables, gate = self._tables, self._leasing.gate
         for queue in dict(shares(tables, self._ask)) if self._ask.limit > 0 else ():

@@ -36,7 +36,7 @@ from treadle.storage.machine import store
 from treadle.storage.machine.bounds import to_shed
 from treadle.storage.machine.due import act
 from treadle.storage.machine.leasing import next_start
-from treadle.storage.machine.limits import call_in
+from treadle.storage.machine.limits import unblock_for
 from treadle.storage.machine.plan import plan
 from treadle.storage.machine.rows import Steps, finish
 from treadle.storage.machine.settle import renew, settle
@@ -87,8 +87,8 @@ class MemoryStorage:
         if (mark := self._shut(*but)) is not None:
             raise refusal(mark, self.name)
 
-    def _speak(self) -> None:
-        self._waiters.speak(self._tables.topics)
+    def _wake(self) -> None:
+        self._waiters.wake(self._tables.topics)
         self._tables.topics.clear()
 
     # --- enqueue
@@ -99,7 +99,7 @@ class MemoryStorage:
         self._refuse()
         self._begin()
         rows = finish(store.enqueue(self._tables, jobs))
-        self._speak()
+        self._wake()
         return rows
 
     def answers(self, jobs: Sequence[NewJob]) -> dict[str, str]:
@@ -124,7 +124,7 @@ class MemoryStorage:
                 finish(act(tables, row))
         for key, moment in list(tables.opens.items()):
             if moment <= now:
-                call_in(tables, key)
+                unblock_for(tables, key)
 
     # --- claim
 
@@ -150,9 +150,9 @@ class MemoryStorage:
             taking.run()
             taken = taking.taken
             if taking.unfinished and not taken:
-                self._speak()
+                self._wake()
                 return None
-        self._speak()
+        self._wake()
         return self._claimed(taken, ask, now)
 
     def _running(self, ask: Claim) -> list[Record]:
@@ -182,7 +182,7 @@ class MemoryStorage:
             del self._workers[worker.worker]
         gone = frozenset(renewal.id for renewal in renewals if not renew(self._tables, renewal, lease))
         self._advance_due()
-        self._speak()
+        self._wake()
         return HeartbeatResult(gone)
 
     def _take_back(self, now: float) -> None:
@@ -196,7 +196,7 @@ class MemoryStorage:
             if taken is not None:
                 self._tables.put(taken)
         for key in [key for key, moment in self._tables.opens.items() if moment > now]:
-            call_in(self._tables, key)
+            unblock_for(self._tables, key)
 
     # --- settle
 
@@ -208,7 +208,7 @@ class MemoryStorage:
         odd = odd_outcomes(outcomes) if self.checks else {}
         self._begin()
         settled = finish(self._settle_all(outcomes, odd))
-        self._speak()
+        self._wake()
         return settled
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
@@ -283,7 +283,7 @@ class MemoryStorage:
             tables.set_facts(facts)
         if fresh:
             transfer.open_again(tables)
-            self._speak()
+            self._wake()
 
     async def prune(self, limit: int) -> int:
         if self._shut():
@@ -304,7 +304,7 @@ class MemoryStorage:
         for _, id in sorted(old)[:limit]:
             self._tables.forget(self._jobs.pop(id))
         self._tables.drop_unused(now)
-        self._speak()
+        self._wake()
         return len(old[:limit])
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
@@ -321,7 +321,7 @@ class MemoryStorage:
         if self._shut() is None:
             self._begin()
             transfer.open_again(self._tables)
-            self._speak()
+            self._wake()
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
         chunk = transfer.unload(self._tables, cursor, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from treadle.storage.admission import Usage
-from treadle.storage.machine.limits import call_in_all
+from treadle.storage.machine.limits import unblock_all
 from treadle.storage.machine.rows import finish
 from treadle.storage.memory.tables import Edge, Tables
 from treadle.storage.transfer import Carried, Chunk, Rate
@@ -64,5 +64,5 @@ def load(tables: Tables, given: Chunk) -> None:
 
 def open_again(tables: Tables) -> None:
     """Resume the queues: wake every worker, and queue blocked jobs for which there is room."""
-    finish(call_in_all(tables))
+    finish(unblock_all(tables))
     tables.topics.update(f"queue:{queue}" for queue, line in tables.line.items() if line)

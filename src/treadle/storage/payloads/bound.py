@@ -19,7 +19,7 @@ from treadle.storage.payloads.texts import Texts
 T = TypeVar("T")
 
 
-class PayloadHome:
+class PayloadParts:
     """The rules of a storage, and the rows that its callers see."""
 
     def __init__(self, texts: Texts) -> None:
@@ -36,32 +36,32 @@ class PayloadHome:
 class PayloadBound:
     """The verbs inside a transaction of the user, or of a run."""
 
-    def __init__(self, bound: Bound, home: PayloadHome) -> None:
-        self._bound, self._home = bound, home
+    def __init__(self, bound: Bound, parts: PayloadParts) -> None:
+        self._bound, self._parts = bound, parts
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        texts = self._home.texts
+        texts = self._parts.texts
         stored = list(jobs) if all(map(texts.leaves, jobs)) else await _changed(texts, lambda its: its.jobs(jobs))
-        return self._home.as_given(jobs, stored, await self._bound.enqueue(stored))
+        return self._parts.as_given(jobs, stored, await self._bound.enqueue(stored))
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         async def every(texts: Texts) -> list[Outcome]:
             return [await texts.outcome(out) for out in outcomes]
 
-        return await self._bound.settle(await _changed(self._home.texts, every))
+        return await self._bound.settle(await _changed(self._parts.texts, every))
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return [None if row is None else self._home.texts.opened(row) for row in await self._bound.get(ids)]
+        return [None if row is None else self._parts.texts.opened(row) for row in await self._bound.get(ids)]
 
 
 class PayloadTransaction:
     """The transaction of one run."""
 
-    def __init__(self, made: Transaction, home: PayloadHome) -> None:
+    def __init__(self, made: Transaction, parts: PayloadParts) -> None:
         self._made = made
         self.raw: Any = made.raw
         self.alone = made.alone
-        self.bound: Bound = PayloadBound(made.bound, home)
+        self.bound: Bound = PayloadBound(made.bound, parts)
 
     async def commit(self) -> None:
         await self._made.commit()

@@ -12,7 +12,7 @@ from typing import Final, Literal, cast
 
 from msgspec import Struct
 
-from treadle.blobs.objects import Entry, Objects
+from treadle.blobs.objects import ObjectEntry, Objects
 from treadle.storage.contract import Storage
 from treadle.storage.move_marks import mark_of
 from treadle.storage.optional_parts import Collected, Transactional
@@ -29,7 +29,7 @@ class Judged(Struct, frozen=True):
     """An object, its job, and whether it is needed: a row refers to it, or its job has not ended. `foreign`: its name
     is that of another program's object."""
 
-    entry: Entry
+    entry: ObjectEntry
     job: str
     use: Use
 
@@ -66,7 +66,7 @@ async def collect(
 
 
 def _plus(
-    done: Collected, entries: Sequence[Entry], free: Sequence[Entry], held: int, moving: bool = False
+    done: Collected, entries: Sequence[ObjectEntry], free: Sequence[ObjectEntry], held: int, moving: bool = False
 ) -> Collected:
     size, freed = sum(entry.size for entry in entries), sum(entry.size for entry in free)
     return Collected(
@@ -85,7 +85,7 @@ async def _open_for(storage: Storage) -> float:
     return await cast("Transactional", storage).oldest_open()
 
 
-async def judged(storage: Storage, entries: Sequence[Entry]) -> list[Judged]:
+async def judged(storage: Storage, entries: Sequence[ObjectEntry]) -> list[Judged]:
     """These objects with the use of each. Reads the rows of their jobs, at most one for each object."""
     owners = [owner_of(entry.name) for entry in entries]
     ids = list(dict.fromkeys(own[0] for own in owners if own is not None))

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from treadle.blobs.objects import Entry, Objects, digest_of
+from treadle.blobs.objects import ObjectEntry, Objects, digest_of
 from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Query
 from treadle.core.stored_text import FORMS, Offloaded, offloaded, sealed
@@ -84,7 +84,7 @@ async def by_age(storage: Storage, objects: Objects, told: Callable[[int], None]
         told(looked)
 
 
-def age_of(entry: Entry) -> str:
+def age_of(entry: ObjectEntry) -> str:
     return next((name for name, end in ENDS.items() if entry.age < end), OLDER)
 
 
@@ -189,7 +189,7 @@ async def _names(objects: Objects) -> set[int]:
     return {_number(entry.name) async for entries in _pages(objects) for entry in entries}
 
 
-async def _pages(objects: Objects) -> AsyncIterator[Sequence[Entry]]:
+async def _pages(objects: Objects) -> AsyncIterator[Sequence[ObjectEntry]]:
     """All objects, by name."""
     after = ""
     while entries := await objects.page(after, STEP):

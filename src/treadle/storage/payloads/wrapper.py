@@ -21,7 +21,7 @@ from treadle.core.query_model import Page, Query
 from treadle.errors import BadOption, StorageError, StorageUnavailable
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.optional_parts import Bound, Collected, Fused, HandOffs, Post, Transaction, Transactional
-from treadle.storage.payloads.bound import PayloadBound, PayloadHome, PayloadTransaction
+from treadle.storage.payloads.bound import PayloadBound, PayloadParts, PayloadTransaction
 from treadle.storage.payloads.collector import collect
 from treadle.storage.payloads.texts import Texts, identity
 from treadle.storage.proxy import StorageProxy
@@ -39,7 +39,7 @@ class PayloadStorage(StorageProxy):
 
     def __init__(self, storage: Storage, texts: Texts) -> None:
         super().__init__(storage)
-        self.texts, self._home = texts, PayloadHome(texts)
+        self.texts, self._parts = texts, PayloadParts(texts)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -97,7 +97,7 @@ class PayloadStorage(StorageProxy):
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         stored = await self.texts.jobs(jobs)
-        return self._home.as_given(jobs, stored, await super().enqueue(stored))
+        return self._parts.as_given(jobs, stored, await super().enqueue(stored))
 
     async def claim(self, ask: Claim) -> Claimed:
         return self._claimed(await super().claim(ask))
@@ -188,7 +188,7 @@ class PayloadStorage(StorageProxy):
         return cast("HandOffs", self.storage).post(lambda claim, row: take(claim, self.texts.opened(row)))
 
     def within(self, session: Any) -> Bound:
-        return PayloadBound(cast("Transactional", self.storage).within(session), self._home)
+        return PayloadBound(cast("Transactional", self.storage).within(session), self._parts)
 
     async def begin(self, sync: bool) -> Transaction:
-        return PayloadTransaction(await super().begin(sync), self._home)
+        return PayloadTransaction(await super().begin(sync), self._parts)

@@ -28,8 +28,8 @@ class Watch(Protocol):
         """Where to begin to scan each queue; None: at the head."""
         ...
 
-    def claimed(self, ask: Claim, floors: Floors, records: Sequence[Record], aside: int) -> None:
-        """These jobs were claimed, and `aside` jobs were blocked by limits."""
+    def claimed(self, ask: Claim, floors: Floors, records: Sequence[Record], blocked: int) -> None:
+        """These jobs were claimed, and `blocked` jobs were blocked by limits."""
         ...
 
 
@@ -39,7 +39,7 @@ class Nobody:
     def floors(self, ask: Claim) -> Floors:
         return None
 
-    def claimed(self, ask: Claim, floors: Floors, records: Sequence[Record], aside: int) -> None: ...
+    def claimed(self, ask: Claim, floors: Floors, records: Sequence[Record], blocked: int) -> None: ...
 
 
 async def claim(run: Caller, ask: Claim, now: float | None, watch: Watch) -> Claimed:
@@ -81,10 +81,10 @@ def claimed(rows: Sequence[Row], ask: Claim, watch: Watch, floors: Floors) -> Cl
     """The result of a claim: its last row describes the claim, the others are its jobs. None: repeat the claim, it has
     found none yet and more is left to scan."""
     *found, head = rows
-    again, aside, now, due_at = head[2], head[3], head[9], head[8]
+    again, blocked, now, due_at = head[2], head[3], head[9], head[8]
     records = [record(row) for row in found]
     if again != AGAIN:
-        watch.claimed(ask, floors, records, aside)
+        watch.claimed(ask, floors, records, blocked)
     if again == UNFINISHED and not found:
         return None
     if again == AGAIN:

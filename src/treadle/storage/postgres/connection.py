@@ -19,7 +19,7 @@ from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 
 from treadle.core.redaction import without
-from treadle.storage.postgres.errors import Cut, Said
+from treadle.storage.postgres.errors import Cut, ServerError
 
 OLDEST: Final = 14  # the oldest PostgreSQL that we test with
 ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # of a database; SQL_ASCII stores our bytes unchanged
@@ -40,19 +40,19 @@ async def connect(conninfo: str, limit: float) -> psycopg.AsyncConnection[Any]:
             made = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
         if error.sqlstate:
-            raise Said(error.sqlstate, str(error)) from error
+            raise ServerError(error.sqlstate, str(error)) from error
         raise _why_not(conninfo, str(error)) from error
     except TimeoutError as error:
         raise Cut(f"no connection within {limit:g} s") from error
     version = made.info.server_version // 10_000
     if version < OLDEST:
         await made.close()
-        raise Said("0A000", f"expected PostgreSQL {OLDEST} or newer, found {version}")
+        raise ServerError("0A000", f"expected PostgreSQL {OLDEST} or newer, found {version}")
     encoding = made.info.parameter_status("server_encoding")
     if encoding not in ENCODINGS and encoding is not None:
         name = made.info.dbname
         await made.close()
-        raise Said(
+        raise ServerError(
             "0A000",
             f"the database {name!r} has the encoding {encoding}, which lacks most characters; create one for "
             "Treadle with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0",
@@ -65,15 +65,15 @@ def _why_not(conninfo: str, told: str) -> Exception:
     errors that have a fix of their own."""
     told = without(told.strip(), str(conninfo_to_dict(conninfo).get("password") or ""))
     if ("role" in told and ("does not exist" in told or "is not permitted to log in" in told)) or "pg_hba.conf" in told:
-        return Said("28000", told)
+        return ServerError("28000", told)
     if "permission denied for database" in told:
-        return Said("42501", told)
+        return ServerError("42501", told)
     if "does not exist" in told and "database" in told:
-        return Said("3D000", told)
+        return ServerError("3D000", told)
     if "password authentication failed" in told or "no password supplied" in told:
-        return Said("28P01", told)
+        return ServerError("28P01", told)
     if "too many clients" in told or "remaining connection slots" in told or "too many connections" in told:
-        return Said("53300", told)
+        return ServerError("53300", told)
     return Cut(told)
 
 
@@ -177,7 +177,7 @@ class Connection:
             if result.status not in GOOD:
                 code = result.error_field(pq.DiagnosticField.SQLSTATE)
                 said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
-                raise Said((code or b"XX000").decode(), said.decode(errors="replace") if said else "no message")
+                raise ServerError((code or b"XX000").decode(), said.decode(errors="replace") if said else "no message")
         return results[-1]
 
     async def _cancel(self) -> None:

@@ -44,7 +44,7 @@ _ADVICE: Final = {
 }
 
 
-class Said(Exception):
+class ServerError(Exception):
     """An error that the server returned for a statement. Not used outside this folder."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -73,7 +73,7 @@ def code_of(error: BaseException) -> str | None:
 
 def _said(error: BaseException | None) -> tuple[str | None, str]:
     """SQLSTATE and message, whichever driver reported them."""
-    if isinstance(error, Said):
+    if isinstance(error, ServerError):
         return error.code, error.message
     if isinstance(error, psycopg.Error):
         return error.diag.sqlstate, error.diag.message_primary or str(error)

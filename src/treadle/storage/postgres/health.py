@@ -46,7 +46,7 @@ class Table(Struct, frozen=True):
     usable: bool = True
 
 
-class Health(Struct, frozen=True, kw_only=True):
+class PostgresHealth(Struct, frozen=True, kw_only=True):
     """The state of the server. `oldest`: age in s of the longest transaction of this database; None: there is no
     other."""
 
@@ -66,12 +66,12 @@ class Health(Struct, frozen=True, kw_only=True):
     tables: tuple[Table, ...]
 
 
-async def health(run: Runner, schema: str) -> Health:
+async def health(run: Runner, schema: str) -> PostgresHealth:
     [
         (version, fsync, pages, commit, autovacuum, isolation, standby, oldest, prepared, slots, used, most, encoding)
     ] = await run.run(HEALTH, [], often=False)
     tables = await run.run(TABLES, [schema], often=False)
-    return Health(
+    return PostgresHealth(
         version=version,
         fsync=fsync,
         full_page_writes=pages,

@@ -16,10 +16,10 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from treadle.errors import BadSession, StorageError
-from treadle.storage.driver_sessions import Place
+from treadle.storage.driver_sessions import DatabaseAddress
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Value, connect
-from treadle.storage.postgres.errors import Cut, Said, translated
+from treadle.storage.postgres.errors import Cut, ServerError, translated
 from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.statements import quoted, revision
 
@@ -86,7 +86,7 @@ class Identity:
         """Check it again at its next call: its functions or tables are gone."""
         self._verified.discard(connection)
 
-    async def check(self, found: Found, place: Place | None, waits: bool, given: str) -> None:
+    async def check(self, found: Found, place: DatabaseAddress | None, waits: bool, given: str) -> None:
         """Raise BadSession unless the connection leads to our database, and StorageError if that has no tables of ours.
 
         place  where the user's connection leads to
@@ -110,7 +110,7 @@ class Identity:
         if self.known is None:
             try:
                 found = await self._ask() if waits else self._ask_at_once()
-            except (Cut, Said, OSError, psycopg.Error) as error:
+            except (Cut, ServerError, OSError, psycopg.Error) as error:
                 raise translated(error, self._address.shown) from error
             self._check_made(found)
             self.known = found.mark
@@ -143,7 +143,7 @@ class Identity:
         return found_in(row)
 
 
-def _places(conninfo: str) -> frozenset[Place]:
+def _places(conninfo: str) -> frozenset[DatabaseAddress]:
     """The databases that a connection string names: several hosts are copies of one. Empty: it names none exactly."""
     words = {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
     hosts = words.get("host", "").split(",")
@@ -153,4 +153,6 @@ def _places(conninfo: str) -> frozenset[Place]:
     if len(ports) not in (1, len(hosts)):
         return frozenset()
     each = ports * len(hosts) if len(ports) == 1 else ports
-    return frozenset(Place(host, int(port or 5432), words["dbname"]) for host, port in zip(hosts, each, strict=True))
+    return frozenset(
+        DatabaseAddress(host, int(port or 5432), words["dbname"]) for host, port in zip(hosts, each, strict=True)
+    )

@@ -20,7 +20,7 @@ import psycopg
 from treadle.errors import NotADatabase, SchemaTooNew, StorageUnavailable
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import connect
-from treadle.storage.postgres.errors import Cut, Said, translated
+from treadle.storage.postgres.errors import Cut, ServerError, translated
 from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.statements import channel_of, function_texts, quoted, renamed, revision
 
@@ -92,7 +92,7 @@ async def readable_state(address: Address) -> tuple[int, bool]:
 async def _with_connection(address: Address, act: Callable[[Connection], Awaitable[T]]) -> T:
     try:
         connection = await connect(address.conninfo, CONNECT)
-    except (Cut, Said, OSError) as error:
+    except (Cut, ServerError, OSError) as error:
         raise translated(error, address.shown) from error
     try:
         async with asyncio.timeout(WAIT + 2 * TRIES * 5):

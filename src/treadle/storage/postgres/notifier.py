@@ -14,7 +14,7 @@ import msgspec
 
 from treadle.errors import UNREADABLE
 from treadle.storage.postgres.connection import Connection, connect
-from treadle.storage.postgres.errors import Said
+from treadle.storage.postgres.errors import ServerError
 from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.rows import heard
 from treadle.storage.postgres.statements import channel_of, quoted
@@ -78,7 +78,7 @@ class Notifier:
     def publish(self, topics: Iterable[str]) -> None:
         """Wake the waiters of this process now, and those of other processes through the server."""
         named = set(topics)
-        self._waiters.speak(named)
+        self._waiters.wake(named)
         if self._task is not None:
             self._unsent |= named
             if self._sending is None or self._sending.done():
@@ -92,7 +92,7 @@ class Notifier:
                 try:
                     async with self._turn:
                         await line.run(NOTIFY, [payloads(self._schema, topics)], LIMIT, often=self._prepare)
-                except Said:  # a pooler lent a session without our prepared statement, or the server's queue is full
+                except ServerError:  # the session of a pooler lacks our statement, or the server's queue is full
                     self._prepare = False
                     line.close()
                 except Exception:
@@ -169,10 +169,10 @@ class Notifier:
         self._ready.set()
 
     def _wake(self, kinds: set[str]) -> None:
-        self._waiters.speak([topic for topic in self._waiters.topics if kind_of(topic) in kinds])
+        self._waiters.wake([topic for topic in self._waiters.topics if kind_of(topic) in kinds])
 
     def _heard(self, channel: str, payload: str) -> None:
         """A notification of another session. This process wakes its waiters itself for what it publishes."""
         if channel in self._kinds:
             with contextlib.suppress(*UNREADABLE):
-                self._waiters.speak([heard(topic) for topic in _topics(payload)])
+                self._waiters.wake([heard(topic) for topic in _topics(payload)])

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Connection, Row, Value, connect
-from treadle.storage.postgres.errors import AGAIN, MISSING, Cut, Said, code_of, translated
+from treadle.storage.postgres.errors import AGAIN, MISSING, Cut, ServerError, code_of, translated
 from treadle.storage.postgres.statements import Statements
 
 TRIES: Final = 8  # attempts of a statement that conflicts with another transaction, each after a longer pause
@@ -101,7 +101,7 @@ class Pool:
         try:
             line, _ = await self._connect(prepare=False, cancels=True)
             return await line.run(self._statements.sent(text), [], address.timeout + 1.0)  # the server times out first
-        except (Said, Cut, TimeoutError, OSError) as error:
+        except (ServerError, Cut, TimeoutError, OSError) as error:
             raise translated(error, address.shown) from error
         finally:
             if line is not None:
@@ -113,8 +113,8 @@ class Pool:
         for attempt in range(TRIES):
             try:
                 return await self._once(sent, values, often)
-            except (Said, Cut, TimeoutError, OSError) as error:
-                if not isinstance(error, Said) or error.code not in AGAIN or attempt == TRIES - 1:
+            except (ServerError, Cut, TimeoutError, OSError) as error:
+                if not isinstance(error, ServerError) or error.code not in AGAIN or attempt == TRIES - 1:
                     raise translated(error, self._address.shown) from error
             await asyncio.sleep(PAUSE * 2**attempt * random.uniform(0.5, 1.5))
         raise AssertionError("unreachable")
@@ -129,7 +129,7 @@ class Pool:
                     return await self._over(line, sent, values, limit, often)
                 except Cut:
                     self._drop_free()
-                except Said as error:
+                except ServerError as error:
                     if not error.stale:
                         raise
                     self._drop_free()
@@ -149,7 +149,7 @@ class Pool:
         self._lent.add(line)
         try:
             return await line.run(sent, values, limit, often)
-        except Said as error:
+        except ServerError as error:
             if error.stale:
                 line.close()
             raise

@@ -15,7 +15,7 @@ from treadle.storage.contract import Capabilities
 from treadle.storage.postgres import address as urls
 from treadle.storage.postgres import transfer
 from treadle.storage.postgres.connection import Row, Value
-from treadle.storage.postgres.health import Health, health
+from treadle.storage.postgres.health import PostgresHealth, health
 from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
 from treadle.storage.postgres.look_only import LookRunner, look_runner
 from treadle.storage.postgres.migrate import migrate, schema_of
@@ -23,7 +23,7 @@ from treadle.storage.postgres.notifier import Notifier
 from treadle.storage.postgres.pool import Pool, is_missing
 from treadle.storage.postgres.statements import Statements
 from treadle.storage.postgres.topics import Caller, Noted, take_noted
-from treadle.storage.postgres.transaction import Home, Inside, RunTransaction, begin
+from treadle.storage.postgres.transaction import RunTransaction, TransactionParts, UserTransaction, begin
 from treadle.storage.postgres.user_commits import UserCommits
 from treadle.storage.postgres.vacuum import VacuumPacer
 from treadle.storage.postgres.verbs import Verbs
@@ -84,7 +84,9 @@ class PostgresStorage(Verbs):
         self._sweeper = VacuumPacer(self._pool)
         self._identity = Identity(self._address)
         self._commits = UserCommits(self._address)
-        self._home = Home(self._address, self._statements, now, self._identity, self._commits.follow, self._publish)
+        self._parts = TransactionParts(
+            self._address, self._statements, now, self._identity, self._commits.follow, self._publish
+        )
         self._looking: LookRunner | None = None
         self._renewed = _Renewed(self._pool, self._address, self._publish)
         super().__init__(self._renewed, now, self._sweeper)
@@ -131,14 +133,14 @@ class PostgresStorage(Verbs):
     async def find(self, query: Query) -> Page:
         return await super().find(query) if self._looking is None else await self._looking.find(query)
 
-    def within(self, session: Any) -> Inside:
+    def within(self, session: Any) -> UserTransaction:
         """The verbs inside an open transaction of the user; `storage.user_session` lists the kinds of session. The
         storage need not be open."""
-        return Inside(session, self._home)
+        return UserTransaction(session, self._parts)
 
     async def begin(self, sync: bool) -> RunTransaction:
         """A transaction for one run, on a connection of its own. Raises StorageUnavailable."""
-        return await begin(self._home, sync)
+        return await begin(self._parts, sync)
 
     async def oldest_open(self) -> float:
         [[found]] = await self._runner.run(transfer.OLDEST_OPEN, [])
@@ -160,7 +162,7 @@ class PostgresStorage(Verbs):
         """The number of the schema; None: there is none yet. Raises NotADatabase, StorageUnavailable."""
         return await schema_of(self._address) or None
 
-    async def health(self) -> Health:
+    async def health(self) -> PostgresHealth:
         """The state of the server, for `treadle doctor`."""
         return await health(self._pool, self._address.schema)
 

@@ -19,7 +19,7 @@ from treadle.storage.driver_sessions import ServerSession, Session
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value, connect
 from treadle.storage.postgres.enqueue import WITHIN, enqueue
-from treadle.storage.postgres.errors import Cut, Said, translated
+from treadle.storage.postgres.errors import Cut, ServerError, translated
 from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
 from treadle.storage.postgres.migrate import migrate
 from treadle.storage.postgres.pool import CONNECT, is_missing
@@ -37,7 +37,7 @@ UNDO: Final = 5.0  # s to roll back a transaction; then its connection is closed
 FRESH: Final = "SELECT count(*) FROM {schema}.function_set"
 
 
-class Home(NamedTuple):
+class TransactionParts(NamedTuple):
     """The parts of a storage that its transactions use."""
 
     address: Address
@@ -51,8 +51,10 @@ class Home(NamedTuple):
 class _Joined(Caller):
     """Runs our statements on the user's session."""
 
-    def __init__(self, given: Any, session: ServerSession, home: Home, noted: Callable[[Noted], None]) -> None:
-        self.session, self._given, self._home, self._noted = session, given, home, noted
+    def __init__(
+        self, given: Any, session: ServerSession, parts: TransactionParts, noted: Callable[[Noted], None]
+    ) -> None:
+        self.session, self._given, self._parts, self._noted = session, given, parts, noted
 
     async def call(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         rows = await self.run(text, values, often)
@@ -65,9 +67,9 @@ class _Joined(Caller):
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         try:
-            return await self.session.run(self._home.statements.sent(text), values)
+            return await self.session.run(self._parts.statements.sent(text), values)
         except Exception as error:
-            told = translated(error, self._home.address.shown)
+            told = translated(error, self._parts.address.shown)
             if told is error:
                 raise
             raise told from error
@@ -77,8 +79,8 @@ class _Joined(Caller):
         if more.startswith('["isolation"'):
             raise unfit(self._given, from_json(more)[1])
         if more.startswith('["failed"'):
-            error = Said(*from_json(more)[1:])
-            raise translated(error, self._home.address.shown) from error
+            error = ServerError(*from_json(more)[1:])
+            raise translated(error, self._parts.address.shown) from error
 
 
 def unfit(given: object, isolation: str) -> BadSession:
@@ -89,24 +91,24 @@ def unfit(given: object, isolation: str) -> BadSession:
     )
 
 
-class Inside:
+class UserTransaction:
     """The verbs inside a session of the user. None of their errors aborts the transaction."""
 
-    def __init__(self, given: Any, home: Home, noted: Callable[[Noted], None] | None = None) -> None:
-        self._given, self._home, self._noted = given, home, noted or home.follow
+    def __init__(self, given: Any, parts: TransactionParts, noted: Callable[[Noted], None] | None = None) -> None:
+        self._given, self._parts, self._noted = given, parts, noted or parts.follow
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         """One round trip, and one more on the first call of a connection."""
         check_jobs(jobs)
         if not jobs:
             return []
-        home = self._home
+        parts = self._parts
         joined = await self._join()
         if joined.session.encoding != "UTF8":
             return await self._do(joined, lambda verbs: verbs.enqueue(jobs))
-        if not home.identity.is_verified(joined.session.identity):
+        if not parts.identity.is_verified(joined.session.identity):
             await self._verify(joined, writes=True)
-        now = None if home.now is None else home.now()
+        now = None if parts.now is None else parts.now()
         return await self._renewed(joined, lambda: enqueue(joined, jobs, now, WITHIN), saved=False)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
@@ -117,46 +119,46 @@ class Inside:
 
     async def _join(self) -> _Joined:
         session = await session_of(self._given, "postgresql", "this PostgreSQL storage")
-        return _Joined(self._given, cast("ServerSession", session), self._home, self._noted)
+        return _Joined(self._given, cast("ServerSession", session), self._parts, self._noted)
 
     async def _do(self, joined: _Joined, act: Callable[[Verbs], Awaitable[T]], writes: bool = True) -> T:
         """A verb in a savepoint."""
         encoding = await self._verify(joined, writes)
         return await self._renewed(
-            joined, lambda: _in_savepoint(joined.session, encoding, lambda: act(Verbs(joined, self._home.now)))
+            joined, lambda: _in_savepoint(joined.session, encoding, lambda: act(Verbs(joined, self._parts.now)))
         )
 
     async def _renewed(self, joined: _Joined, act: Callable[[], Awaitable[T]], saved: bool = True) -> T:
         """The result of `act`. If our functions are missing, they are created, and it is repeated. `saved`: it has a
         savepoint, so an error that the server raises leaves the transaction intact."""
-        home = self._home
+        parts = self._parts
         try:
             return await act()
         except StorageError as error:
             if not is_missing(error.__cause__):
                 raise
-            home.identity.forget(joined.session.identity)
-            if not saved and not isinstance(error.__cause__, Said):
+            parts.identity.forget(joined.session.identity)
+            if not saved and not isinstance(error.__cause__, ServerError):
                 raise StorageError(
                     f"{error}; newer versions of Treadle have replaced the functions of this one: roll back, and "
                     "repeat the transaction"
                 ) from error
-        await renew(home.address, is_async(self._given))
+        await renew(parts.address, is_async(self._given))
         await joined.run(FRESH, [])
         return await act()
 
     async def _verify(self, joined: _Joined, writes: bool) -> str:
         """The encoding of the connection. Raises BadSession if jobs cannot be stored there."""
-        home, identity = self._home, joined.session.identity
-        [row] = await joined.run(IDENTITY, asked(home.address))
+        parts, identity = self._parts, joined.session.identity
+        [row] = await joined.run(IDENTITY, asked(parts.address))
         found = found_in(row)
-        if not home.identity.is_verified(identity):
+        if not parts.identity.is_verified(identity):
             waits, given = is_async(self._given), f"a {type(self._given).__name__}"
-            await home.identity.check(found, joined.session.place, waits, given)
+            await parts.identity.check(found, joined.session.place, waits, given)
             if not found.made:
-                await renew(home.address, waits)
+                await renew(parts.address, waits)
                 await joined.run(FRESH, [])
-            home.identity.remember(identity)
+            parts.identity.remember(identity)
         if writes and found.isolation not in ("read committed", "read uncommitted"):
             raise unfit(self._given, found.isolation)
         return found.encoding
@@ -191,9 +193,9 @@ class RunTransaction:
 
     alone = False
 
-    def __init__(self, raw: Any, home: Home) -> None:
-        self.raw, self._home = raw, home
-        self.bound = Inside(raw, home, self._note)
+    def __init__(self, raw: Any, parts: TransactionParts) -> None:
+        self.raw, self._parts = raw, parts
+        self.bound = UserTransaction(raw, parts, self._note)
         self._noted: Noted | None = None  # of the last call, which includes those of earlier calls
         self._over = False
 
@@ -208,9 +210,9 @@ class RunTransaction:
             else:
                 await asyncio.to_thread(self.raw.commit)
         except psycopg.Error as error:
-            raise translated(error, self._home.address.shown) from error
+            raise translated(error, self._parts.address.shown) from error
         if self._noted is not None:
-            self._home.publish(self._noted)
+            self._parts.publish(self._noted)
 
     async def roll_back(self) -> None:
         if self._over:
@@ -255,18 +257,18 @@ async def renew(address: Address, waits: bool) -> None:
         thread.submit(asyncio.run, migrate(address)).result()
 
 
-async def begin(home: Home, sync: bool) -> RunTransaction:
-    address = home.address
+async def begin(parts: TransactionParts, sync: bool) -> RunTransaction:
+    address = parts.address
     try:
         if sync:
             made: Any = await asyncio.to_thread(psycopg.connect, address.conninfo, prepare_threshold=None)
         else:
             made = await connect(address.conninfo, CONNECT)
             await made.set_autocommit(False)
-    except (Cut, Said, OSError, psycopg.Error) as error:
+    except (Cut, ServerError, OSError, psycopg.Error) as error:
         raise translated(error, address.shown) from error
     await _set_isolation(made, sync)
-    return RunTransaction(made, home)
+    return RunTransaction(made, parts)
 
 
 async def _set_isolation(made: Any, sync: bool) -> None:

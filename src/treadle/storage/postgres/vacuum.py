@@ -46,12 +46,12 @@ class VacuumPacer:
         """Where a claim may begin to scan."""
         return self._head.floors(ask)
 
-    def claimed(self, ask: Claim, floors: dict[str, Floor] | None, records: Sequence[Record], aside: int) -> None:
-        """A claim took these jobs out of the queue, and blocked `aside` others."""
+    def claimed(self, ask: Claim, floors: dict[str, Floor] | None, records: Sequence[Record], blocked: int) -> None:
+        """A claim took these jobs out of the queue, and blocked `blocked` others."""
         self._head.claimed(ask, floors, records)
         if floors is None:
             self._walked += self._dead * WALK
-        self._dead += len(records) + aside
+        self._dead += len(records) + blocked
         due = self._dead >= self._most or (self._dead >= LEAST and self._walked >= self._price)
         if due and (self._sweep is None or self._sweep.done()):
             self._dead, self._walked = 0, 0.0

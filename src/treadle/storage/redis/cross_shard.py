@@ -44,52 +44,52 @@ async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
 
 
 class CrossShard:
-    """Operations over the shards of one namespace. The first shard is called home here."""
+    """Operations over the shards of one namespace."""
 
     def __init__(self, layout: Layout, shards: Sequence[RedisStorage]) -> None:
-        self._layout, self._shards, self._home = layout, shards, shards[0]
+        self._layout, self._shards, self._first = layout, shards, shards[0]
         self._swept: dict[int, bytes] = {}
 
     # --- moving a workflow to the first shard
 
-    async def bring_home(self, shard: int, root: str) -> None:
+    async def move_to_first(self, shard: int, root: str) -> None:
         """Move this workflow to the first shard; later calls for any of its jobs go there too."""
-        now = await self._home.moment()  # taken before reading: the data may be stored until `VALID` seconds later
-        answer = await self._shards[shard].call("leave", root, uuid.uuid4().hex)
+        now = await self._first.moment()  # taken before reading: the data may be stored until `VALID` seconds later
+        answer = await self._shards[shard].call("relocate_out", root, uuid.uuid4().hex)
         mark = away(answer)
         if mark is not None:
-            raise refusal(mark, self._home.where)
+            raise refusal(mark, self._first.where)
         if answer:
-            await self._take(shard, root.encode(), answer[0], answer[1], now)
+            await self._relocate_in(shard, root.encode(), answer[0], answer[1], now)
 
-    async def _take(self, shard: int, root: bytes, number: bytes, jobs: Sequence[Any], now: float) -> None:
-        if not await self._home.call("take", number, repr(now + VALID), *jobs):
+    async def _relocate_in(self, shard: int, root: bytes, number: bytes, jobs: Sequence[Any], now: float) -> None:
+        if not await self._first.call("relocate_in", number, repr(now + VALID), *jobs):
             raise StorageUnavailable("moving a workflow to the first shard took too long; repeat the call")
         await self._shards[shard].call("sent", repr(KEPT), root, number)
-        await self._home.call("over", repr(REMEMBER), number)
+        await self._first.call("completed", repr(REMEMBER), number)
 
-    async def bring_again(self) -> None:
+    async def restore_moved(self) -> None:
         """Store workflows again that were moved in the last `KEPT` seconds and that the first shard has lost, because
         its node failed over. Their jobs were acknowledged long before, so a fail-over must not lose them."""
         for storage in self._shards[1:]:
             await storage.call("sent", repr(KEPT), "", "")  # deletes the older ones
             numbers = await storage.read("ZRANGE", "sent:at", 0, -1)
-            known = await self._home.read("ZMSCORE", "done", *numbers) if numbers else ()
+            known = await self._first.read("ZMSCORE", "done", *numbers) if numbers else ()
             for number, score in zip(numbers, known, strict=True):
                 answer = await storage.call("sent", repr(KEPT), "", number) if score is None else ()
                 if answer:
-                    await self._home.call("take", number, repr(await self._home.moment() + VALID), *answer[1])
-                    await self._home.call("over", repr(REMEMBER), number)
+                    await self._first.call("relocate_in", number, repr(await self._first.moment() + VALID), *answer[1])
+                    await self._first.call("completed", repr(REMEMBER), number)
 
     async def finish(self, fresh: float = FRESH) -> None:
         """Finish operations that another process began: all moves, and calls that began `fresh` seconds ago or
         earlier."""
-        now = await self._home.moment()
+        now = await self._first.moment()
         for shard, storage in enumerate(self._shards[1:], 1):
             for root in await storage.read("HKEYS", "leaving"):
-                answer = await storage.call("leave", root, "")
+                answer = await storage.call("relocate_out", root, "")
                 if answer:
-                    await self._take(shard, root, answer[0], answer[1], now)
+                    await self._relocate_in(shard, root, answer[0], answer[1], now)
         for shard, storage in enumerate(self._shards):
             moment = await storage.moment()
             for call in await storage.read("ZRANGEBYSCORE", "calls:at", "-inf", repr(moment - fresh)):
@@ -104,7 +104,7 @@ class CrossShard:
         """Store all jobs or none. The whole call is first written to one shard and then carried out; if this process
         dies, another one carries it out."""
         call, where = uuid.uuid4().hex, next(iter(parts))
-        now = await self._home.moment()
+        now = await self._first.moment()
         await self._shards[where].open_call("intend", call, _encode(list(jobs)))
         rows = await self._carry_out(call, jobs, now)
         await self._forget(where, call)
@@ -120,7 +120,7 @@ class CrossShard:
                 found = await self._shards[shard].store(some, call, now + VALID)
                 if found is not None:
                     return found
-            return await self.enqueue_home(some, f"{call}/{shard}", now + VALID)
+            return await self.enqueue_in_first(some, f"{call}/{shard}", now + VALID)
 
         rows: dict[int, Record] = {}
         stored = await together(store(shard, numbers) for shard, numbers in parts.items())
@@ -131,22 +131,24 @@ class CrossShard:
     async def _forget(self, shard: int, call: str) -> None:
         await self._shards[shard].write("HDEL", "calls", call)
         await self._shards[shard].write("ZREM", "calls:at", call)
-        await self._home.call("over", repr(REMEMBER), *(f"{call}/{number}" for number in range(len(self._shards))))
-        await together(storage.call("over", repr(REMEMBER), call) for storage in self._shards[1:])
+        await self._first.call(
+            "completed", repr(REMEMBER), *(f"{call}/{number}" for number in range(len(self._shards)))
+        )
+        await together(storage.call("completed", repr(REMEMBER), call) for storage in self._shards[1:])
 
     # --- jobs that belong to the first shard
 
-    async def enqueue_home(self, jobs: Sequence[NewJob], call: str = "", until: float = 0.0) -> list[Record]:
+    async def enqueue_in_first(self, jobs: Sequence[NewJob], call: str = "", until: float = 0.0) -> list[Record]:
         """Store jobs in the first shard, after moving there all workflows that they refer to."""
         here = {job.id for job in jobs}
         roots = [job.root for job in jobs if job.root is not None]
         ups = {up: job.wait_timeout is not None for job in jobs for up in job.after if up not in here}
-        await self.gather_home([*here, *roots], ups)
-        found = await self._home.store(jobs, call, until, here=True)
+        await self.gather_in_first([*here, *roots], ups)
+        found = await self._first.store(jobs, call, until, here=True)
         assert found is not None
         return found
 
-    async def gather_home(self, own: Sequence[str], ups: Mapping[str, bool]) -> None:
+    async def gather_in_first(self, own: Sequence[str], ups: Mapping[str, bool]) -> None:
         """Prepare the first shard for jobs that refer to others. The ids in `own` will be stored there and in no other
         shard; the ids in `ups` will be waited for there, even if unknown where the value is True."""
         wanted: dict[int, dict[str, str]] = {}
@@ -162,7 +164,7 @@ class CrossShard:
                 wanted.setdefault(shard, {}).setdefault(id, "0" if unknown and anywhere else "")
         to = {id: word for some in wanted.values() for id, word in some.items()}
         wanted[0] = dict.fromkeys(wanted.get(0, ()), "")  # a pointer there leads to the workflow of the id
-        await self._go_home(wanted, to)
+        await self._move_all(wanted, to)
 
     async def point(self, jobs: Sequence[NewJob]) -> bool:
         """Set pointers so that no call stores one of these jobs in the shard of its own id, if its workflow is in
@@ -175,15 +177,15 @@ class CrossShard:
                     wanted.setdefault(own, {})[job.id] = str(there)
         if not wanted:
             return True
-        known = await self._plant(wanted)
+        known = await self._pointers(wanted)
         return not any(word and word != f"@{wanted[shard][id]}" for shard, id, word in known)
 
-    async def _plant(self, wanted: Mapping[int, Mapping[str, str]]) -> list[tuple[int, str, str]]:
+    async def _pointers(self, wanted: Mapping[int, Mapping[str, str]]) -> list[tuple[int, str, str]]:
         """Look up ids in shards and set the given pointers for unknown ones. Returns shard, id, and the root of its
         workflow if the id is there, "@<n>" if a pointer was found, or ""."""
         shards = [shard for shard in wanted if wanted[shard]]
         answers = await together(
-            self._shards[shard].call("plant", *(word for pair in wanted[shard].items() for word in pair))
+            self._shards[shard].call("pointers", *(word for pair in wanted[shard].items() for word in pair))
             for shard in shards
         )
         if any(answer[0] for answer in answers):
@@ -194,26 +196,26 @@ class CrossShard:
             for id, word in zip(wanted[shard], answer[1:], strict=True)
         ]
 
-    async def _go_home(self, wanted: Mapping[int, Mapping[str, str]], to: Mapping[str, str]) -> None:
+    async def _move_all(self, wanted: Mapping[int, Mapping[str, str]], to: Mapping[str, str]) -> None:
         leaving: set[tuple[int, str]] = set()
         further: dict[int, dict[str, str]] = {}
-        for shard, id, word in await self._plant(wanted):
+        for shard, id, word in await self._pointers(wanted):
             if word.startswith("@"):
                 further.setdefault(int(word[1:]), {})[id] = to[id]  # refuses a concurrent store in that shard
             elif word and shard:
                 leaving.add((shard, word))
         further.pop(0, None)
         if further:
-            leaving.update((shard, word) for shard, _, word in await self._plant(further) if word and word[0] != "@")
+            leaving.update((shard, word) for shard, _, word in await self._pointers(further) if word and word[0] != "@")
         for shard, root in sorted(leaving):
-            await self.bring_home(shard, root)
+            await self.move_to_first(shard, root)
 
     async def where(self, ids: Sequence[str]) -> dict[str, int]:
         """The shard of each id; unknown ids are left out."""
         found: dict[str, int] = {}
         others = {shard: dict.fromkeys(ids, "") for shard in range(1, len(self._shards))}
-        for wanted in (others, {0: dict.fromkeys(ids, "")}):  # home last, because workflows move there
-            told = await self._plant(wanted)
+        for wanted in (others, {0: dict.fromkeys(ids, "")}):  # the first shard last, because workflows move there
+            told = await self._pointers(wanted)
             found.update({id: shard for shard, id, word in told if word and word[0] != "@"})
         return found
 
@@ -240,7 +242,7 @@ class CrossShard:
                 await storage.call("sweep", *said)
 
     async def _awaited(self, ids: Sequence[str]) -> list[str]:
-        told = await self._home.read("SMISMEMBER", "parents", *ids)
+        told = await self._first.read("SMISMEMBER", "parents", *ids)
         return [id for id, is_parent in zip(ids, told, strict=True) if is_parent]
 
 

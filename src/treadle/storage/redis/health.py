@@ -19,7 +19,7 @@ SETTINGS: Final = (
 )
 
 
-class Health(Struct, frozen=True):
+class RedisHealth(Struct, frozen=True):
     """The server's INFO, and the settings that decide which data survives; None if the server forbids reading them."""
 
     info: dict[str, str]
@@ -39,13 +39,13 @@ class Health(Struct, frozen=True):
         return f"Redis {info.get('redis_version', '?')}"
 
 
-class Asked(Protocol):
+class CommandRunner(Protocol):
     async def command(self, *words: Any) -> Any:
         """Run one plain command."""
         ...
 
 
-async def health(pool: Asked) -> Health:
+async def health(pool: CommandRunner) -> RedisHealth:
     info: dict[str, str] = {}
     for section in ("server", "memory", "persistence", "replication", "cluster"):
         for line in (await pool.command("INFO", section)).decode().splitlines():
@@ -59,7 +59,7 @@ async def health(pool: Asked) -> Health:
         except StorageUnavailable:
             raise
         except StorageError:  # many hosting services forbid CONFIG
-            return Health(info, None)
+            return RedisHealth(info, None)
         if len(found) == 2:
             settings[name] = found[1].decode()
-    return Health(info, settings)
+    return RedisHealth(info, settings)

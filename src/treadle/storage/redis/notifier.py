@@ -154,12 +154,12 @@ class Notifier:
                 self._wanted.pop(channel, None)
                 self._send(b"UNSUBSCRIBE", channel)
             else:
-                self._waiters.speak(_topics(data))
+                self._waiters.wake(_topics(data))
         elif kind == b"subscribe" and channel not in self._posts:
             self.refusal = None
             self._listening.add(channel)
             if self._ready.is_set():  # a message may have been missed meanwhile
-                self._waiters.speak([topic for topic in self._waiters.topics if self._channel(topic) == channel])
+                self._waiters.wake([topic for topic in self._waiters.topics if self._channel(topic) == channel])
             if self._listening >= set(self._wanted):
                 self._ready.set()
         elif kind == b"unsubscribe":

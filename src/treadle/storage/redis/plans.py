@@ -13,7 +13,7 @@ from treadle.core import defaults
 from treadle.core.model import State
 from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
-from treadle.storage.redis.counting import Sizes
+from treadle.storage.redis.counts import Sizes
 
 FEW: Final = 5_000  # rows that are all read and sorted in Python, where no set has the order of the query: some 50 ms
 LISTS: Final = 64  # sets that one step merges

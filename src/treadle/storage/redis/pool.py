@@ -28,7 +28,7 @@ from redis.exceptions import ConnectionError as Broken
 from treadle.storage.redis.connection import Connection
 from treadle.storage.redis.errors import says, translated
 from treadle.storage.redis.scripts import Script
-from treadle.storage.redis.topology import Place
+from treadle.storage.redis.topology import ServerAddress
 
 Command = tuple[Any, ...]
 Call = tuple[Script, Command]
@@ -58,7 +58,7 @@ class Pool:
     look  scripts run as those that the server lets only read
     """
 
-    def __init__(self, place: Place, look: bool = False) -> None:
+    def __init__(self, place: ServerAddress, look: bool = False) -> None:
         self.where, self.look = place.where, look
         self._place = place
         self._free: list[Connection] = []

@@ -17,7 +17,7 @@ from treadle.core.model import Record
 from treadle.core.query_model import Page, Query
 from treadle.storage import queries
 from treadle.storage.redis import plans
-from treadle.storage.redis.counting import Sizes, sizes
+from treadle.storage.redis.counts import Sizes, sizes
 from treadle.storage.redis.reading import Reader, by_ids, running, walk
 
 Key: TypeAlias = tuple[Any, ...]

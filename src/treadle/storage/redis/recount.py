@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from uuid import uuid4
 
 from treadle.storage.queries import Group
-from treadle.storage.redis.counting import group_of
+from treadle.storage.redis.counts import group_of
 from treadle.storage.redis.reading import Reader
 
 PAGE: Final = 200  # rows counted in one step: 0.6 ms of the server's time

@@ -30,11 +30,13 @@ class ShardClaims:
 
     async def claim(self, ask: Claim) -> Claimed:
         while True:
-            found = await self.take(ask, [told for [told] in await together(s.calls(peek(ask)) for s in self._shards)])
+            found = await self.claim_peeked(
+                ask, [told for [told] in await together(s.calls(peek(ask)) for s in self._shards)]
+            )
             if found is not None:
                 return found
 
-    async def take(self, ask: Claim, told: Sequence[Any]) -> Claimed | None:
+    async def claim_peeked(self, ask: Claim, told: Sequence[Any]) -> Claimed | None:
         """Claim, given the answers of all shards to `peek`. None: an unfinished operation was found and finished; the
         caller must peek again."""
         for answer in told:
@@ -106,7 +108,7 @@ class ShardClaims:
     ) -> Sequence[Record]:
         if ask.limit <= 0:
             return ()
-        claimed = await self._shards[shard].claim(ask, tended=True, more=more)
+        claimed = await self._shards[shard].claim(ask, advanced=True, more=more)
         moments[shard] = claimed.next_in
         self._note(claimed.records, shard)
         return claimed.records

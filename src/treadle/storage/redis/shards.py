@@ -22,10 +22,10 @@ from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
 from treadle.storage.queries import Group, drifts, kept_counts, merged_glances
-from treadle.storage.redis import counting, queries, reading, transfer
+from treadle.storage.redis import counts, queries, reading, transfer
 from treadle.storage.redis.call_words import change_words, outcome_words, settle_calls, settled_of
 from treadle.storage.redis.cross_shard import CrossShard, together
-from treadle.storage.redis.health import Health
+from treadle.storage.redis.health import RedisHealth
 from treadle.storage.redis.recount import recount
 from treadle.storage.redis.routing import MOST, Layout, is_of_queues, is_random, numbers_by_shard
 from treadle.storage.redis.shard_claims import ShardClaims, peek
@@ -69,7 +69,7 @@ class ShardedRedis:
             RedisStorage(url, ns=ns, now=now, shard=number, shards=shards, waiters=self._waiters)
             for number in range(shards)
         ]
-        self._home = self._shards[0]
+        self._first = self._shards[0]
         self._layout = Layout(shards, spreads)
         self._cross_shard = CrossShard(self._layout, self._shards)
         self._claims = ShardClaims(self._shards, self._cross_shard, self._note)
@@ -80,7 +80,7 @@ class ShardedRedis:
         """Connect. Raises StorageUnavailable and SchemaTooNew, with `look` SchemaTooOld, and BadUrl if the namespace
         was created with another number of shards."""
         self._look = look
-        await self._home.open(look)
+        await self._first.open(look)
         try:
             await together(shard.open(look) for shard in self._shards[1:])
         except BaseException:
@@ -114,11 +114,11 @@ class ShardedRedis:
         check_jobs(jobs)
         parts = self._layout.parts(jobs)
         if parts is None or not await self._cross_shard.point(jobs):
-            return await self._cross_shard.enqueue_home(jobs)
+            return await self._cross_shard.enqueue_in_first(jobs)
         if len(parts) > 1:
             return await self._cross_shard.enqueue(jobs, parts)
         rows = await self._shards[next(iter(parts))].store(jobs)
-        return await self._cross_shard.enqueue_home(jobs) if rows is None else rows
+        return await self._cross_shard.enqueue_in_first(jobs) if rows is None else rows
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
@@ -159,7 +159,7 @@ class ShardedRedis:
         if mark is not None:
             if mark.role == "gone":
                 return [gone(mark)] * len(outcomes)
-            raise refusal(mark, self._home.where)
+            raise refusal(mark, self._first.where)
         again: set[int] = set()
         roots: set[str] = set()
         kept: list[Any] = []
@@ -172,7 +172,7 @@ class ShardedRedis:
             if status == b"cross":
                 roots.add(what.decode())
         for root in sorted(roots):
-            await self._cross_shard.bring_home(shard, root)
+            await self._cross_shard.move_to_first(shard, root)
         for number in again:
             self._seen.pop(outcomes[number].id, None)
         return [None if n in again else each for n, each in enumerate(settled_of(kept, len(outcomes)))]
@@ -188,7 +188,7 @@ class ShardedRedis:
                 if up not in born:
                     ups[up] = ups.get(up, False) or job.wait_timeout is not None
         if own or ups:
-            await self._cross_shard.gather_home(own, ups)
+            await self._cross_shard.gather_in_first(own, ups)
 
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         check_beat(worker, renewals, lease)
@@ -203,7 +203,7 @@ class ShardedRedis:
             await self._cross_shard.finish()
             for id in lost:
                 self._seen.pop(id, None)
-        return await self._home.heartbeat(
+        return await self._first.heartbeat(
             worker, [*parts[0], *(renewal for renewal in renewals if renewal.id in lost)], lease
         )
 
@@ -234,7 +234,7 @@ class ShardedRedis:
         lines = [answer[-1] for answer in answers]
         if any(transfer.away(line) is not None for line in lines):
             return settled, Claimed()
-        found = None if left else await self._claims.take(ask, lines)
+        found = None if left else await self._claims.claim_peeked(ask, lines)
         return settled, await self.claim(ask) if found is None else found
 
     # --- reading
@@ -244,7 +244,7 @@ class ShardedRedis:
         return [found.get(id) for id in ids]
 
     async def _rows(self, ids: list[str]) -> dict[str, Record]:
-        """Read rows from the shards where they are expected, then from all; home last, because workflows move there."""
+        """Read rows from the shards where they are expected, then from all; the first last: workflows move there."""
         found: dict[str, Record] = {}
         parts: dict[int, list[str]] = {}
         for id in ids:
@@ -255,7 +255,7 @@ class ShardedRedis:
             for some in await together(reading.by_ids(shard, missing) for shard in self._shards[1:]):
                 found.update(some)
             await self._arrive()
-            found.update(await reading.by_ids(self._home, [id for id in missing if id not in found]))
+            found.update(await reading.by_ids(self._first, [id for id in missing if id not in found]))
         return found
 
     async def _arrive(self) -> None:
@@ -269,17 +269,17 @@ class ShardedRedis:
         return await queries.find(self._shards, query, self._rows)
 
     async def stats(self) -> Stats:
-        told = await together(counting.kept(shard) for shard in self._shards)
+        told = await together(counts.kept(shard) for shard in self._shards)
         return Stats(
-            counts=kept_counts(*counting.merged(told), told[0].now),
+            counts=kept_counts(*counts.merged(told), told[0].now),
             workers=told[0].workers,
-            limits=counting.used([each.limits for each in told]),
+            limits=counts.used([each.limits for each in told]),
         )
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         """Of each shard by itself; the differences are those of the sums that `stats` shows."""
         if self._look:
-            raise Unsupported(self._home.where, "recount() while it is only read", "the server keeps counts meanwhile")
+            raise Unsupported(self._first.where, "recount() while it is only read", "the server keeps counts meanwhile")
         told = await together(recount(shard, repair) for shard in self._shards)
         kept, counted = Counter[Group](), Counter[Group]()
         for mine, rows in told:
@@ -288,9 +288,9 @@ class ShardedRedis:
         return drifts(kept, counted)
 
     async def glance(self, most: int = 10_000) -> Glance:
-        told = await together(counting.glance(shard) for shard in self._shards)
+        told = await together(counts.glance(shard) for shard in self._shards)
         queues, capped = merged_glances([(each.queues, ()) for each in told], most)
-        limits = counting.used([each.limits for each in told])
+        limits = counts.used([each.limits for each in told])
         return Glance(at=told[0].now, queues=queues, workers=told[0].workers, limits=limits, capped=capped)
 
     async def recount_slots(self, correct: bool = True) -> list[tuple[str, int, int]]:
@@ -301,7 +301,7 @@ class ShardedRedis:
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
         return [each for told in await together(shard.relist(correct) for shard in self._shards) for each in told]
 
-    async def health(self) -> list[Health]:
+    async def health(self) -> list[RedisHealth]:
         """The health of each server that has one of the shards."""
         told = [found for shard in self._shards for found in await shard.health()]
         return list({found.info.get("run_id", number): found for number, found in enumerate(told)}.values())
@@ -310,8 +310,8 @@ class ShardedRedis:
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         if not use:
-            return await self._home.limits(use)
-        return counting.used(await together(shard.limits() for shard in self._shards))
+            return await self._first.limits(use)
+        return counts.used(await together(shard.limits() for shard in self._shards))
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         """Apply the changes in the first shard; the others copy its facts about queues. The latest copy wins."""
@@ -319,7 +319,7 @@ class ShardedRedis:
         self._check(change.rule if isinstance(change, Declare) else change for change in changes)
         if not changes:
             return
-        told = await self._home.change_limits(*(word for change in changes for word in change_words(change)))
+        told = await self._first.change_limits(*(word for change in changes for word in change_words(change)))
         words = [word for known in told if is_of_queues(known[0].decode()) for word in ("copy", *known)]
         if words:
             await together(shard.change_limits(*words) for shard in self._shards[1:])
@@ -328,7 +328,7 @@ class ShardedRedis:
         for rule in rules:
             if isinstance(rule, Limit) and is_of_queues(rule.name) and (rule.slots or rule.rate or rule.max_waiting):
                 raise Unsupported(
-                    f"{self._home.where} with shards={len(self._shards)}",
+                    f"{self._first.where} with shards={len(self._shards)}",
                     f"the limit {rule.name!r} of a whole queue, whose jobs are in several shards",
                     "pause it with slots=0, name a limit in the task's `limits=`, or use shards=1",
                 )
@@ -336,18 +336,18 @@ class ShardedRedis:
     async def prune(self, limit: int) -> int:
         # before pruning: calls that are finished late must find the rows that answer their jobs
         await self._cross_shard.finish()
-        await self._cross_shard.bring_again()
+        await self._cross_shard.restore_moved()
         went = 0
-        for shard in (*self._shards[1:], self._home):
+        for shard in (*self._shards[1:], self._first):
             went += await shard.prune(max(limit, 0) - went)
         await self._cross_shard.sweep()
         return went
 
     async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
-        await self._home.store_metrics(rows, remove)
+        await self._first.store_metrics(rows, remove)
 
     async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
-        return await self._home.read_metrics(since, until)
+        return await self._first.read_metrics(since, until)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         with ExitStack() as stack:
@@ -358,7 +358,7 @@ class ShardedRedis:
     # --- moves
 
     async def read_mark(self) -> MoveState | None:
-        return await self._home.read_mark()
+        return await self._first.read_mark()
 
     async def set_mark(self, mark: MoveState) -> None:
         """Set the mark, first in the first shard, which decides. If the run dies after that, the next run's mark is
@@ -394,5 +394,5 @@ class ShardedRedis:
         for shard in self._shards[1:] if paused else ():
             await shard.load(Chunk(rules=tuple(paused)), mark)
         jobs = [each.record.job for each in load.jobs]
-        await self._cross_shard.gather_home([*{word for job in jobs for word in (job.id, job.root) if word}], {})
-        await self._home.load(load, mark)
+        await self._cross_shard.gather_in_first([*{word for job in jobs for word in (job.id, job.root) if word}], {})
+        await self._first.load(load, mark)

@@ -19,8 +19,8 @@ from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query
 from treadle.errors import BadUrl, SchemaTooOld, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
 from treadle.storage.queries import drifts, kept_counts, merged_glances
-from treadle.storage.redis import call_words, counting, lists, metrics, opening, queries, reading, transfer
-from treadle.storage.redis.health import Health, health
+from treadle.storage.redis import call_words, counts, lists, metrics, opening, queries, reading, transfer
+from treadle.storage.redis.health import RedisHealth, health
 from treadle.storage.redis.notifier import Mailbox, Notifier
 from treadle.storage.redis.pool import Command, Pool
 from treadle.storage.redis.recount import recount
@@ -229,11 +229,11 @@ class RedisStorage:
             raise StorageUnavailable(f"{self._pool.where}: the call took too long, but it will still be carried out")
         return bool(answer[0] == HOME)
 
-    async def claim(self, ask: Claim, tended: bool = False, more: bool = False) -> Claimed:
-        """Claim. `tended`: `peek` has just advanced due rows. `more`: claim even if the claim id has jobs already."""
+    async def claim(self, ask: Claim, advanced: bool = False, more: bool = False) -> Claimed:
+        """Claim. `advanced`: `peek` has just advanced due rows. `more`: claim even if the claim id has jobs already."""
         check_ask(ask)
-        words = {**asdict(ask), "tended": tended, "more": more} if tended else asdict(ask)
-        packed = encode(words if tended else ask)
+        words = {**asdict(ask), "advanced": advanced, "more": more} if advanced else asdict(ask)
+        packed = encode(words if advanced else ask)
         while True:
             answer = await self.call("claim", packed)
             mark = transfer.away(answer)
@@ -308,9 +308,9 @@ class RedisStorage:
         return await queries.find([self], query, self._rows)
 
     async def stats(self) -> Stats:
-        found = await counting.kept(self)
-        counts = kept_counts(found.jobs, found.heads, found.now)
-        return Stats(counts=counts, workers=found.workers, limits=found.limits)
+        found = await counts.kept(self)
+        kept = kept_counts(found.jobs, found.heads, found.now)
+        return Stats(counts=kept, workers=found.workers, limits=found.limits)
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         if self._looking:
@@ -318,18 +318,18 @@ class RedisStorage:
         return drifts(*await recount(self, repair))
 
     async def glance(self, most: int = 10_000) -> Glance:
-        told = await counting.glance(self)
+        told = await counts.glance(self)
         queues, capped = merged_glances([(told.queues, ())], most)
         return Glance(at=told.now, queues=queues, workers=told.workers, limits=told.limits, capped=capped)
 
-    async def health(self) -> list[Health]:
+    async def health(self) -> list[RedisHealth]:
         """The health of the server."""
         return [await health(self._pool)]
 
     # --- operating
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        return await counting.limits(self, use)
+        return await counts.limits(self, use)
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)

@@ -57,7 +57,7 @@ def _introduction() -> dict[str, Any]:
     return {"driver_info": DriverInfo("treadle", lib_version=None)}
 
 
-class Place:
+class ServerAddress:
     """A server at the address in its URL. Subclasses look their address up."""
 
     moves = False  # whether the server may be at another address later
@@ -97,7 +97,7 @@ class Place:
         return await self._to({**self._words, "host": address[0], "port": address[1]})
 
 
-class Watched(Place):
+class Watched(ServerAddress):
     """The primary of a service, found through Sentinels."""
 
     moves = True
@@ -148,7 +148,7 @@ class Watched(Place):
             await connection.disconnect(nowait=True)
 
 
-class Clustered(Place):
+class Clustered(ServerAddress):
     """The cluster node that has the slot of our hash tag."""
 
     moves = True
@@ -224,7 +224,7 @@ async def _ask(connection: Any, *words: Any) -> Any:
 # --- URLs
 
 
-def place_of(url: str, tag: str) -> Place:
+def place_of(url: str, tag: str) -> ServerAddress:
     """The server that a URL names, for keys with this hash tag. Raises BadUrl."""
     parts = urlsplit(url)
     scheme, _, how = parts.scheme.partition("+")
@@ -236,7 +236,7 @@ def place_of(url: str, tag: str) -> Place:
             f"{', '.join(others)}: no such option for this storage (expected {known}), found in {shown(url)!r}"
         )
     if not how:
-        return Place(url, *_read(url, url))
+        return ServerAddress(url, *_read(url, url))
     who, _, where = parts.netloc.rpartition("@")
     hosts = _addresses(where, SENTINEL_PORT if how == "sentinel" else PORT, url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -14,7 +14,7 @@ from treadle.core.limit_model import LimitFacts
 from treadle.core.query_model import MetricsRow
 from treadle.storage.limit_facts import rows
 from treadle.storage.redis import metrics
-from treadle.storage.redis.counting import limit_facts
+from treadle.storage.redis.counts import limit_facts
 from treadle.storage.redis.reading import Reader
 from treadle.storage.redis.rows import (
     decode_any,

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from treadle.core import defaults
 from treadle.storage.count_groups import QUEUED, RUNNING, SCHEDULED
 from treadle.storage.machine.due import act
-from treadle.storage.machine.limits import call_in
+from treadle.storage.machine.limits import unblock_for
 from treadle.storage.machine.rows import STEP
 from treadle.storage.sqlite.rows import AGING, LANE, LIMITS, SLOT, text
 from treadle.storage.sqlite.statements import load
@@ -46,7 +46,7 @@ def advance_due(unit: UnitOfWork) -> Generator[None, None, None]:
         unit.ex(SQL["return_lost"], (now, text(lost)))
     yield from _slowly(unit, slow)
     for (key,) in unit.ex(SQL["openings"], (now,)).fetchall():
-        call_in(unit, key)
+        unblock_for(unit, key)
     unit.sync()
 
 

@@ -8,7 +8,7 @@ WHERE due_at <= ?1 AND due_at IS NOT NULL AND NOT (state = 2 AND due_at >= ?1) O
 UPDATE job SET queue_position = due_at, return_position = due_at, due_at = CASE WHEN function_done THEN NULL ELSE deadline_at END
 WHERE seq IN (SELECT value FROM json_each(?));
 
--- The reason names the worker: its claim id up to the last '#', as in row_rules.lost. Flag 512 tells a claim to read
+-- The reason names the worker: its claim id up to the last '#', as in row_rules.lost. Flag 512 makes a claim read
 -- the reason.
 
 -- name: return_lost

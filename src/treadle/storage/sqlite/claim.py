@@ -62,8 +62,8 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
     earlier = numbers(found) if found else []
     taken = _held(unit, ask, earlier) if earlier else []
     if not taken:
-        tended = due is not None and due <= unit.now
-        if tended:
+        advanced = due is not None and due <= unit.now
+        if advanced:
             yield from advance_due(unit)
         taking = ClaimWalk(unit, ask, bool(rules))
         yield from taking.run()
@@ -77,7 +77,7 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
             if earlier:
                 seqs += [seq for seq in earlier if seq not in seqs]
             unit.ex(SQL["set_recent_claim"], (name, slot, ask.worker, numbers_text(seqs), unit.now))
-        if tended or not taking.plainly:
+        if advanced or not taking.plainly:
             moments = unit.ex(SQL["moments"]).fetchone()
         else:
             moments += taking.leases
@@ -156,7 +156,7 @@ class ClaimWalk:
             jobs = decode_all(row[7] for row in page)
             if ruled or self._leasing.room or any(row[1] & ASKS for row in page) or self._holds_any(jobs):
                 before, slow, self.plainly = len(self.taken), True, False
-                through = self._meet_all(page, jobs, share, ruled)
+                through = self._admit_all(page, jobs, share, ruled)
                 share -= len(self.taken) - before
             else:
                 self._take_plain(page[:share], jobs[:share])
@@ -168,7 +168,7 @@ class ClaimWalk:
         running = self._leasing.running
         return bool(running) and not running.isdisjoint([job.id for job in jobs])
 
-    def _meet_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
+    def _admit_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
         """Decide on the jobs one by one. Return False if the queue must be read again before the end of the page."""
         self.unit.read(job.id for job, row in zip(jobs, page, strict=True) if row[1] & CAREFUL)
         self._leasing.came_back, self._ahead = False, [job.id for job in jobs]
@@ -177,7 +177,7 @@ class ClaimWalk:
         if not share:
             return False
         for job, found in zip(jobs[head:], page[head:], strict=True):
-            taken = self._meet(job, found, ruled)
+            taken = self._admit(job, found, ruled)
             if taken:
                 share -= 1
             elif taken is None or self._closed:
@@ -235,7 +235,7 @@ class ClaimWalk:
             self._count(jobs)
         self.unit.forget(jobs)
 
-    def _meet(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
+    def _admit(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
         """True: taken. False: blocked by a limit and no longer queued. None: passed over."""
         seq, flags = found[:2]
         if not self._leasing.wants(job):

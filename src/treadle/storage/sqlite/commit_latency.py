@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-FEW: Final = 32  # jobs in a transaction that the loop commits itself; with more, a thread does
+MAX_JOBS: Final = 32  # jobs in a transaction that the loop commits itself; with more, a thread does
 FAST: Final = 0.000_5  # seconds that a fast commit may take
-KNOWN: Final = 20  # consecutive fast commits before the loop makes them
-SHY: Final = 500  # the same after a commit that held the loop for longer than FAST
+WARMUP: Final = 20  # consecutive fast commits before the loop makes them
+BACKOFF: Final = 500  # the same after a commit that held the loop for longer than FAST
 
 
 class CommitLatency:
@@ -18,15 +18,15 @@ class CommitLatency:
     loop."""
 
     def __init__(self) -> None:
-        self._left = KNOWN
+        self._left = WARMUP
 
     def are_fast(self, jobs: int) -> bool:
         """Whether the loop may commit this many jobs itself."""
-        return self._left <= 0 and jobs <= FEW
+        return self._left <= 0 and jobs <= MAX_JOBS
 
     def took(self, seconds: float, held: bool) -> None:
         """Note the duration of a commit. `held`: the loop made it."""
         if seconds < FAST:
             self._left -= 1
         else:
-            self._left = SHY if held else max(self._left, KNOWN)
+            self._left = BACKOFF if held else max(self._left, WARMUP)

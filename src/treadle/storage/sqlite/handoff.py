@@ -51,13 +51,13 @@ class Mailboxes:
 
     def __init__(self, file: OpenFile, calls: SharedTransactions, notifier: Notifier) -> None:
         self._file, self._calls, self._notifier = file, calls, notifier
-        notifier.handed = self._told
+        notifier.on_delivery = self._told
         self._mailboxes: dict[str, Mailbox] = {}
         self._numbers = count()
 
     def open(self, take: Take) -> Mailbox | None:
         """Open a new address. None where a process cannot tell whether the receiver of a datagram still lives."""
-        if not self._notifier.knows_who_hears or not self._notifier.register():
+        if not self._notifier.can_probe or not self._notifier.register():
             return None
         mailbox = Mailbox(self._notifier.address(next(self._numbers)), take, self._leave)
         self._mailboxes[mailbox.address] = mailbox
@@ -102,7 +102,7 @@ class Mailboxes:
 
     def store(self, unit: UnitOfWork, jobs: Sequence[NewJob], plain: bool) -> Generator[None, None, list[Record]]:
         """Store one job, and claim it for a waiting worker. If none waits, this costs no more than storing it."""
-        asks = self._file.asks.all() if self._notifier.knows_who_hears else []
+        asks = self._file.asks.all() if self._notifier.can_probe else []
         stored = (add_plain if plain else enqueue)(unit, jobs)
         return self._store_for(asks, unit, stored, f"queue:{jobs[0].queue}") if asks else stored
 
@@ -135,7 +135,7 @@ class Mailboxes:
         return None
 
     def _hears(self, address: str) -> bool:
-        return address in self._mailboxes if self._notifier.is_here(address) else self._notifier.hears(address)
+        return address in self._mailboxes if self._notifier.is_here(address) else self._notifier.is_heard(address)
 
     def _said(self, row: Record) -> str:
         """The row, because a cold read of it takes 0.27 ms. Only the id if the row is large, or if a process could

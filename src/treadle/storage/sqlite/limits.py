@@ -10,7 +10,7 @@ from treadle.core.limit_model import LimitChange, LimitFacts
 from treadle.storage.admission import rule_for
 from treadle.storage.bounds import bounds_of
 from treadle.storage.limit_facts import acting, folded, gathered, named, rows
-from treadle.storage.machine.limits import call_in_all
+from treadle.storage.machine.limits import unblock_all
 from treadle.storage.sqlite.rows import decode_rule, encode, text, to_json
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
@@ -35,7 +35,7 @@ def set_limits(unit: UnitOfWork, changes: Sequence[LimitChange]) -> Generator[Ca
     for (key,) in unit.ex(SQL["slot_keys"]).fetchall():
         if rule_for(unit.rules, key) is None:
             unit.ex(SQL["drop_slots"], (key,))
-    yield from call_in_all(unit)
+    yield from unblock_all(unit)
     unit.sync()
     unit.topics.add("queue:*")
 

@@ -25,7 +25,7 @@ from treadle.storage.topic_waiters import TopicWaiters
 MANY: Final = 50  # topics in a datagram; of more, only their kinds are sent
 NET: Final = 0.2  # s between two checks whether other processes have committed
 KINDS: Final = ("queue:*", "job:*", "worker:*")
-NEWS: Final = KINDS[:2]
+QUEUES_AND_JOBS: Final = KINDS[:2]
 HAND: Final = "hand:"  # prefix of a hand-off address; such a topic goes to one process only
 UNIX: Final = hasattr(socket, "AF_UNIX") and os.name == "posix"
 
@@ -34,12 +34,12 @@ class Notifier:
     """Sends to the sockets of all storage objects at this file, and receives at its own. They are in a folder next to
     the file."""
 
-    knows_who_hears: Final = UNIX  # on Windows a port may belong to another process by now
+    can_probe: Final = UNIX  # on Windows a port may belong to another process by now
 
     def __init__(self, path: str, waiters: TopicWaiters, foreign_version: Callable[[], int | None]) -> None:
         self._waiters, self._foreign_version = waiters, foreign_version
         # called with each topic that hands a job to an address here
-        self.handed: Callable[[str], None] = lambda word: None
+        self.on_delivery: Callable[[str], None] = lambda word: None
         self._place = SocketFolder(path)
         self._folder = self._place.path
         self.beside = self._place.beside  # all processes that can receive there may also read the file
@@ -71,7 +71,7 @@ class Notifier:
     def _publish(self, topics: set[str]) -> None:
         words = [topic for topic in topics if topic.startswith(HAND)]
         for word in words:
-            self._hand(word)
+            self._deliver(word)
         if len(words) == len(topics):
             return
         if self._seen is None and not os.access(self._folder, os.F_OK):
@@ -86,10 +86,10 @@ class Notifier:
         for name in list(self._others):
             self._tell(name, message)
 
-    def _hand(self, word: str) -> None:
+    def _deliver(self, word: str) -> None:
         """Deliver only to that receiver: by datagram to another process, in this process on the next loop turn."""
         if self.is_here(word):
-            asyncio.get_running_loop().call_soon(self.handed, word)
+            asyncio.get_running_loop().call_soon(self.on_delivery, word)
         else:
             self._place.changed()  # raises if the folder is no longer safe; the topic may contain a whole job
             self._tell(_receiver_of(word), msgspec.json.encode([word]))
@@ -111,7 +111,7 @@ class Notifier:
         except OSError:
             pass
 
-    def hears(self, address: str) -> bool:
+    def is_heard(self, address: str) -> bool:
         """Whether another process listens at this address."""
         with contextlib.suppress(OSError), _new_socket() as probe:
             self._place.changed()
@@ -204,8 +204,8 @@ class Notifier:
         self._heard = True
         for topic in topics:
             if topic.startswith(HAND):
-                self.handed(topic)
-        self._waiters.speak(topics)
+                self.on_delivery(topic)
+        self._waiters.wake(topics)
 
     def _look(self) -> None:
         """Check whether other processes have committed since the last check. A change that datagrams may have reported
@@ -218,7 +218,7 @@ class Notifier:
                 self._version = version
                 # A heartbeat answers "worker:*", and its commit would be the change that the other processes find next:
                 # idle processes would send 4 heartbeats a second for ever. Only without a socket nothing else reports.
-                self._waiters.speak(KINDS if self._socket is None else NEWS)
+                self._waiters.wake(KINDS if self._socket is None else QUEUES_AND_JOBS)
         self._net = asyncio.get_running_loop().call_later(NET, self._look)
 
     def close(self) -> None:

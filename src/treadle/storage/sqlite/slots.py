@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from treadle.storage.machine.limits import call_in
+from treadle.storage.machine.limits import unblock_for
 from treadle.storage.row_rules import costs
 from treadle.storage.sqlite.rows import LIMITS, SLOT, decode_all, text
 from treadle.storage.sqlite.statements import load
@@ -47,5 +47,5 @@ class Freed(Struct):
         for key, seqs in self.slots.items():
             unit.ex(SQL["give_back"], (key, text(seqs)))
         for key in self.limits:
-            call_in(unit, key)
+            unblock_for(unit, key)
         unit.sync()

@@ -16,7 +16,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl
 from treadle.storage.contract import Capabilities
-from treadle.storage.sqlite import looks, metrics, queries, recounts, transfer
+from treadle.storage.sqlite import looks, metrics, queries, recount, transfer
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.enqueue import add_merged, add_plain, enqueue
 from treadle.storage.sqlite.errors import translated
@@ -100,7 +100,7 @@ class SqliteStorage:
 
     def _committed(self, topics: set[str]) -> None:
         if topics:
-            self._waiters.speak(topics)
+            self._waiters.wake(topics)
             self._notifier.publish(topics)
 
     # --- the life of a job
@@ -177,8 +177,8 @@ class SqliteStorage:
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         while True:
-            found, repairs = await self._search(recounts.compare)
-            repaired = partial(recounts.repair, found=found, repairs=repairs)
+            found, repairs = await self._search(recount.compare)
+            repaired = partial(recount.repair, found=found, repairs=repairs)
             if not (repair and found) or await self._calls.submit(repaired):
                 drifts: tuple[CountDrift, ...] = found
                 return drifts

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Generator, Sequence
 
 from treadle.storage.count_groups import letter_of
-from treadle.storage.machine.limits import call_in_all
+from treadle.storage.machine.limits import unblock_all
 from treadle.storage.sqlite import limits, metrics, queries
 from treadle.storage.sqlite.inserts import SQL as ENQUEUE
 from treadle.storage.sqlite.inserts import waited_for
@@ -43,7 +43,7 @@ def read_mark(db: sqlite3.Connection) -> MoveState | None:
 def set_mark(unit: UnitOfWork, mark: MoveState) -> Generator[None, None, None]:
     _write_mark(unit, mark)
     if mark.role not in SHUT:
-        yield from call_in_all(unit)
+        yield from unblock_all(unit)
         unit.topics.add("queue:*")
     unit.sync()
 

@@ -145,7 +145,7 @@ async def test_more_counts_of_dependents_and_followups(storage: Storage, clock: 
 
 
 async def test_more_counts_of_keys_that_are_replaced(storage: Storage, clock: HandClock) -> None:
-    """A superseded job is cancelled and counted so; one that runs goes on."""
+    """A superseded job is cancelled and counted so; one that runs continues."""
     await storage.enqueue([job("a", key="k"), job("b", key="l")])
     await claim(storage, 1, ids=("b",))
     for number in range(3):
@@ -273,7 +273,7 @@ async def test_more_counts_of_a_run_in_a_transaction(
 
 
 async def test_more_counts_of_a_copy(storage: Storage, clock: HandClock, another: Another) -> None:
-    """The storage that loads rows counts them, once when a load is repeated, and goes on counting."""
+    """The storage that loads rows counts them, once when a load is repeated, and continues counting."""
     movable(storage)
     await zoo(storage, clock)
     target = await another()

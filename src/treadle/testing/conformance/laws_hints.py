@@ -151,8 +151,8 @@ async def test_law11_a_result_before_the_ending_is_heard(storage: Storage, speak
     only_if(speaks)
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
-    goes_on = out(a, WAITING, result="1", function_done=True, followups=(job("b"),), after=("b",))
-    assert await heard(storage, ("job:a",), lambda: storage.settle([goes_on])) == {"job:a"}
+    continues = out(a, WAITING, result="1", function_done=True, followups=(job("b"),), after=("b",))
+    assert await heard(storage, ("job:a",), lambda: storage.settle([continues])) == {"job:a"}
 
 
 async def test_law11_a_note_is_heard(storage: Storage, speaks: bool) -> None:

@@ -123,7 +123,7 @@ async def test_more_metrics_are_bytes(storage: Storage, data: bytes) -> None:
     ],
 )
 async def test_more_metrics_out_of_range_are_refused(storage: Storage, odd: Any, error: type[Exception]) -> None:
-    """With all rows of the call; the storage goes on."""
+    """With all rows of the call; the storage continues."""
     row = MetricsRow(**{"at": START, "span": 60.0, "source": "w", **odd})
     with pytest.raises(error):
         await storage.store_metrics([measured(0, "good"), row])
@@ -189,7 +189,7 @@ async def test_more_metrics_of_a_storage_without_jobs_are_moved(storage: Storage
 
 
 async def test_more_a_move_stops_metrics(storage: Storage) -> None:
-    """They are stored while the source closes, and refused where the jobs are gone or arrive; reading goes on."""
+    """They are stored while the source closes, and refused where the jobs are gone or arrive; reading continues."""
     movable(storage)
     await movable(storage).set_mark(mark("closing"))
     await storage.store_metrics([measured(0)])

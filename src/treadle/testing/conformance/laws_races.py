@@ -133,14 +133,14 @@ async def state_counts(storage: Storage) -> dict[str, int]:
 @pytest.mark.parametrize("seed", range(3))
 async def test_law05_upstreams_that_end_at_once(storage: Storage, connect: Connect, seed: int) -> None:
     """Concurrent connections settle one upstream each: every join is queued, and only once."""
-    storages, chance = await peers(storage, connect), random.Random(seed)
+    storages, rng = await peers(storage, connect), random.Random(seed)
     for turn in range(5):
         parents = [f"{turn}-p{n}" for n in range(PEERS)]
-        joins = [job(f"{turn}-j{n}", after=tuple(chance.sample(parents, 4)), queue="join") for n in range(6)]
+        joins = [job(f"{turn}-j{n}", after=tuple(rng.sample(parents, 4)), queue="join") for n in range(6)]
         await storage.enqueue([job(id) for id in parents])
         rows = await claim(storage, 99)
         await storage.enqueue(joins)
-        chance.shuffle(rows)
+        rng.shuffle(rows)
         await asyncio.gather(*(each.settle([done(row)]) for each, row in zip(storages, rows, strict=True)))
         assert sorted(await claim_ids(storage, 99, "join")) == sorted(each.id for each in joins)
 
@@ -149,15 +149,15 @@ async def test_law05_upstreams_that_end_at_once(storage: Storage, connect: Conne
 @pytest.mark.parametrize("seed", range(3))
 async def test_law05_joins_stored_while_their_upstreams_end(storage: Storage, connect: Connect, seed: int) -> None:
     """They wait for jobs that are being settled concurrently; whichever call is first, no join waits forever."""
-    storages, chance = await peers(storage, connect), random.Random(seed)
+    storages, rng = await peers(storage, connect), random.Random(seed)
     for turn in range(5):
         parents = [f"{turn}-p{n}" for n in range(4)]
         await storage.enqueue([job(id) for id in parents])
         rows = await claim(storage, 99)
-        batches = [[job(f"{turn}-{n}", after=tuple(chance.sample(parents, 3)), queue="join")] for n in range(4)]
+        batches = [[job(f"{turn}-{n}", after=tuple(rng.sample(parents, 3)), queue="join")] for n in range(4)]
         calls = [each.settle([done(row)]) for each, row in zip(storages, rows, strict=False)]
         calls += [each.enqueue(batch) for each, batch in zip(storages[4:], batches, strict=True)]  # type: ignore[misc]
-        chance.shuffle(calls)
+        rng.shuffle(calls)
         await asyncio.gather(*calls)
         assert len(await claim_ids(storage, 99, "join")) == 4
 
@@ -216,7 +216,7 @@ async def test_law04_settled_or_lost_but_not_both(storage: Storage, connect: Con
 @shows("eight concurrent clients that claim, enqueue and settle run each job once")
 async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
     """Eight workers claim, enqueue joins on running jobs, and settle: each job runs once, and none is left."""
-    storages, chance = await peers(storage, connect), random.Random(7)
+    storages, rng = await peers(storage, connect), random.Random(7)
     total, seen, numbers = 120, Counter[str](), iter(range(60))
     await storage.enqueue([job(f"j{n:03}") for n in range(total)])
 
@@ -227,9 +227,9 @@ async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
             idle = 0 if rows else idle + 1
             seen.update(each.job.id for each in rows)
             if rows and (n := next(numbers, None)) is not None:
-                after = {f"j{chance.randrange(total):03}", *ids(rows[:2])}
+                after = {f"j{rng.randrange(total):03}", *ids(rows[:2])}
                 await own.enqueue([job(f"join{n:03}", after=tuple(after), failures_allowed=None)])
-            await own.settle([failed(each) if chance.random() < 0.1 else done(each) for each in rows])
+            await own.settle([failed(each) if rng.random() < 0.1 else done(each) for each in rows])
 
     await asyncio.gather(*(work(each) for each in storages))
     assert await unfinished(storage) == []
@@ -240,7 +240,7 @@ async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
 @shows("a call that is repeated over another connection has the effect of one call", area="Crashes and outages")
 async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) -> None:
     """Each call is made twice, the second time over another connection, with the effect of one call."""
-    other, chance = await connect(), random.Random(3)
+    other, rng = await connect(), random.Random(3)
     specs = [
         job(f"j{n:02}", limits=(("api", 1),) if n % 3 else (), key=f"k{n % 7}" if n % 5 == 0 else None)
         for n in range(40)
@@ -261,7 +261,7 @@ async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) 
         runs.update(each.job.id for each in found)
         outcomes = [
             back(each, attempt=1)
-            if each.attempt == 0 and chance.random() < 0.3
+            if each.attempt == 0 and rng.random() < 0.3
             else done(each, attempt=1, followups=(job(f"{each.job.id}-then"),) if len(each.job.id) == 3 else ())
             for each in found
         ]

@@ -53,16 +53,16 @@ async def test_law08_a_window_lets_so_many_start(storage: Storage, clock: HandCl
 @pytest.mark.parametrize("seed", range(4))
 async def test_law08_no_window_however_placed_has_more(storage: Storage, clock: HandClock, seed: int) -> None:
     """Starts at random times with random costs: every half-open window of `per` seconds stays within the rate."""
-    chance, rate, per = random.Random(seed), 5, 7.0
+    rng, rate, per = random.Random(seed), 5, 7.0
     await storage.set_limits([Limit("api", rate=rate, per=per)])
-    cost = {f"j{n:03}": chance.choice([1, 1, 1, 2, 3]) for n in range(120)}
+    cost = {f"j{n:03}": rng.choice([1, 1, 1, 2, 3]) for n in range(120)}
     await storage.enqueue([job(id, limits=(("api", spent),)) for id, spent in cost.items()])
     starts: list[tuple[float, int]] = []
     while len(starts) < 120:
-        taken = await claim(storage, chance.randint(1, 6))
+        taken = await claim(storage, rng.randint(1, 6))
         starts += [(clock(), cost[each.job.id]) for each in taken]
-        await settle(storage, *(done(each) for each in taken if chance.random() < 0.9))
-        clock.advance(chance.choice([0.0, 0.25, 0.5, 1.0, 2.0, 3.5, 7.0]))
+        await settle(storage, *(done(each) for each in taken if rng.random() < 0.9))
+        clock.advance(rng.choice([0.0, 0.25, 0.5, 1.0, 2.0, 3.5, 7.0]))
     for begin, _ in starts:
         assert sum(spent for at, spent in starts if begin <= at < begin + per) <= rate
     assert starts[-1][0] - starts[0][0] < sum(cost.values()) / rate * per * 3, "slower than the rate allows"

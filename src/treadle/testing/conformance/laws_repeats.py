@@ -152,10 +152,10 @@ async def test_law10_another_outcome_is_no_repeat(storage: Storage) -> None:
 async def test_law10_a_repeat_after_the_next_claim_is_stale(storage: Storage) -> None:
     """After any other change of the row, the old outcome is stale."""
     await storage.enqueue(jobs("a"))
-    handed_back = back(await claim_one(storage))
-    await settle(storage, handed_back)
+    released = back(await claim_one(storage))
+    await settle(storage, released)
     await claim_one(storage)
-    assert await said(storage, handed_back) == ["stale"]
+    assert await said(storage, released) == ["stale"]
     assert await state(storage, "a") is RUNNING
 
 

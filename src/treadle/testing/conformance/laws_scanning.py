@@ -118,7 +118,7 @@ async def walk(storage: Storage, query: Query, rows: int) -> list[Record]:
         if page.cursor is None:
             assert page.scanned_to is None
             return found
-        assert page.cursor not in cursors, "the page goes on where it began"
+        assert page.cursor not in cursors, "the page continues where it began"
         cursors.add(page.cursor)
         if query.order == "queue":
             assert page.scanned_to is None

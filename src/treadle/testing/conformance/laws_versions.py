@@ -45,10 +45,10 @@ async def test_law03_claim_and_settle_raise_the_version(storage: Storage) -> Non
     [new] = await storage.enqueue(jobs("a"))
     first = await claim_one(storage)
     await settle(storage, back(first))
-    handed_back = await row(storage, "a")
+    released = await row(storage, "a")
     second = await claim_one(storage)
     await settle(storage, done(second))
-    versions = [each.version for each in (new, first, handed_back, second, await row(storage, "a"))]
+    versions = [each.version for each in (new, first, released, second, await row(storage, "a"))]
     assert versions == sorted(set(versions))
 
 

@@ -193,9 +193,9 @@ def _failure(found: Found, cause: BaseException | None, settings: Settings, seed
 
 def case_of(seed: int, size: int, workers: int, kinds: tuple[Kind, ...], most: int, lease: float) -> Case:
     """The case that a seed selects."""
-    chance = random.Random(f"{seed} case")
-    crew = chance.randint(1, workers)
-    return Case(seed, chance.randint(1, size), crew, drawn(chance, crew, kinds, most, lease, program=True))
+    rng = random.Random(f"{seed} case")
+    crew = rng.randint(1, workers)
+    return Case(seed, rng.randint(1, size), crew, drawn(rng, crew, kinds, most, lease, program=True))
 
 
 def _memory(now: Callable[[], float]) -> Storage:

@@ -53,36 +53,35 @@ class Fault(Struct, frozen=True):
 
 
 def drawn(
-    chance: random.Random, workers: int, kinds: tuple[Kind, ...], most: int, lease: float, program: bool
+    rng: random.Random, workers: int, kinds: tuple[Kind, ...], most: int, lease: float, program: bool
 ) -> tuple[Fault, ...]:
     """Draw up to `most` faults of these kinds; with `program`, also for calls of the program."""
     return tuple(
-        _one(chance, chance.choice(kinds), workers, lease, program)
-        for _ in range(chance.randint(0, most) if kinds else 0)
+        _one(rng, rng.choice(kinds), workers, lease, program) for _ in range(rng.randint(0, most) if kinds else 0)
     )
 
 
-def _one(chance: random.Random, kind: Kind, workers: int, lease: float, program: bool) -> Fault:
-    who = chance.randrange(-1 if program else 0, workers)
+def _one(rng: random.Random, kind: Kind, workers: int, lease: float, program: bool) -> Fault:
+    who = rng.randrange(-1 if program else 0, workers)
     match kind:
         case "clock":
-            size = chance.choice((0.1, lease, 5 * lease, 60.0, DAY))
+            size = rng.choice((0.1, lease, 5 * lease, 60.0, DAY))
             return Fault(
                 kind,
                 0,
-                chance.choice((0.5, lease, 3 * lease)) * chance.random(),
-                chance.choice((-1, 1)) * size * chance.random(),
+                rng.choice((0.5, lease, 3 * lease)) * rng.random(),
+                rng.choice((-1, 1)) * size * rng.random(),
             )
         case "before" | "lost" | "twice":
-            return Fault(kind, who, int(chance.choice((4, 20, 60)) * chance.random()) + 1)
+            return Fault(kind, who, int(rng.choice((4, 20, 60)) * rng.random()) + 1)
         case "stall":
-            long = chance.choice((0.5 * lease, 1.5 * lease, 4 * lease))
-            return Fault(kind, max(0, who), _steps(chance), long * chance.uniform(0.5, 1))
+            long = rng.choice((0.5 * lease, 1.5 * lease, 4 * lease))
+            return Fault(kind, max(0, who), _steps(rng), long * rng.uniform(0.5, 1))
         case "cut":
-            return Fault(kind, who, _steps(chance), chance.choice((0.2, lease, 2 * lease)) * chance.random())
+            return Fault(kind, who, _steps(rng), rng.choice((0.2, lease, 2 * lease)) * rng.random())
         case _:
-            return Fault(kind, max(0, who), _steps(chance))
+            return Fault(kind, max(0, who), _steps(rng))
 
 
-def _steps(chance: random.Random) -> int:
-    return int(chance.choice((30, 150, 600)) * chance.random()) + 1
+def _steps(rng: random.Random) -> int:
+    return int(rng.choice((30, 150, 600)) * rng.random()) + 1

@@ -88,7 +88,7 @@ class Simulation:
     """One fleet under one seed, as its scenario and the invariants see it.
 
     app     the app under test
-    chance  a random.Random of this seed, for the scenario's own choices
+    rng  a random.Random of this seed, for the scenario's own choices
     size    amount of work, 1 or more; a failure is tried again with less
     rows    every row of the storage, at the end
     """
@@ -97,7 +97,7 @@ class Simulation:
         self.app = settings.app()  # before the event loop is made, because it may raise
         self.case, self._settings = case, settings
         self.seed, self.size = case.seed, case.size
-        self.chance = random.Random(f"{case.seed} scenario")
+        self.rng = random.Random(f"{case.seed} scenario")
         self._loop = SimulatedLoop(random.Random(f"{case.seed} loop"))
         self._faults = random.Random(f"{case.seed} faults")
         self._ahead = 0.0  # seconds that the storage's clock was set ahead

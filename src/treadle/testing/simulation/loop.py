@@ -53,11 +53,11 @@ ACTOR: ContextVar[Actor | None] = ContextVar("treadle_actor", default=None)
 
 
 class SimulatedLoop(BaseEventLoop):
-    """Runs a coroutine to its end together with actors, in an order that `chance` decides."""
+    """Runs a coroutine to its end together with actors, in an order that `rng` decides."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, rng: random.Random) -> None:
         super().__init__()
-        self.chance, self.now = chance, 0.0
+        self.rng, self.now = rng, 0.0
         self._turns = 0  # callbacks since the last advance of time
         self._awake = 0.0  # when the last stalled actor resumes
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
@@ -152,7 +152,7 @@ class SimulatedLoop(BaseEventLoop):
             if self._awake > self.now:
                 ready = [actor for actor in ready if actor.asleep_until <= self.now]
             if ready:
-                self._step(ready[0] if len(ready) == 1 else ready[int(self.chance.random() * len(ready))])
+                self._step(ready[0] if len(ready) == 1 else ready[int(self.rng.random() * len(ready))])
             else:
                 self._move_on()
 

@@ -43,9 +43,9 @@ class Network(StorageProxy):
     """One storage, with a connection to it for each actor. Of the storage's capabilities it has settle_claim and
     single_caller. It claims transactions, so that `within` and `begin` can say that a simulation has none."""
 
-    def __init__(self, storage: Storage, loop: SimulatedLoop, chance: random.Random) -> None:
+    def __init__(self, storage: Storage, loop: SimulatedLoop, rng: random.Random) -> None:
         super().__init__(storage)
-        self._loop, self._chance = loop, chance
+        self._loop, self._rng = loop, rng
         self._server = loop.actor("storage")
         self._context = Context()
         self._context.run(ACTOR.set, self._server)
@@ -81,7 +81,7 @@ class Network(StorageProxy):
             line.calls += 1
             fault = line.faults.pop(line.calls, None)
             if line.cut_until > self._loop.now:
-                fault = "lost" if self._chance.random() < 0.5 else "before"
+                fault = "lost" if self._rng.random() < 0.5 else "before"
         await self._travel()
         if fault == "before":
             self.faults += 1
@@ -94,7 +94,7 @@ class Network(StorageProxy):
         return answer
 
     async def _travel(self) -> None:
-        slow = self._chance.random()
+        slow = self._rng.random()
         await asyncio.sleep(TRAVEL * slow / SLOW if slow < SLOW else 0)
 
     async def _served(self, call: Callable[[Storage], Awaitable[T]], twice: bool) -> T:

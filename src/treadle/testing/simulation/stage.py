@@ -97,7 +97,7 @@ def borrowed(
     core: AppCore,
     stage: Stage,
     loop: SimulatedLoop,
-    chance: random.Random,
+    rng: random.Random,
     failed: Callable[[BaseException], None],
 ) -> Iterator[None]:
     """Connect the app of this core to the network of a stage, with ids that count up. The app is restored afterwards.
@@ -125,7 +125,7 @@ def borrowed(
         for name, value in {
             "choice": StorageChoice(storage=stage.network, clock=clock, wrap=stage.texts),
             "now": clock,
-            "chance": chance.random,
+            "random": rng.random,
             "inline": InlineWorker(core),
             "resources": ResourcesOfEach(core.resources, stage.overrides),
         }.items():
@@ -152,14 +152,14 @@ def borrowed(
 
 
 @contextmanager
-def seeded(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
+def seeded(loop: SimulatedLoop, rng: random.Random) -> Iterator[None]:
     """In this thread, random numbers follow the seed, thread pools run calls at once, and `perf_counter` is virtual.
     Other threads keep the real urandom, pools and clock."""
     here, before = threading.get_ident(), random.getstate()
     urandom, submit, perf_counter = os.urandom, ThreadPoolExecutor.submit, time.perf_counter
 
     def noise(size: int, /) -> bytes:
-        return chance.randbytes(size) if threading.get_ident() == here else urandom(size)
+        return rng.randbytes(size) if threading.get_ident() == here else urandom(size)
 
     def at_once(pool: ThreadPoolExecutor, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
         if threading.get_ident() != here:
@@ -174,7 +174,7 @@ def seeded(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
     def elapsed() -> float:
         return loop.now if threading.get_ident() == here else perf_counter()
 
-    random.seed(chance.random())
+    random.seed(rng.random())
     vars_of: dict[Any, tuple[str, Any]] = {
         os: ("urandom", noise),
         ThreadPoolExecutor: ("submit", at_once),

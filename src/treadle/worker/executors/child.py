@@ -39,7 +39,7 @@ from treadle.worker.executors.child_functions import Places
 from treadle.worker.executors.child_resources import ChildResources
 from treadle.worker.executors.django import close_old_connections
 from treadle.worker.log_capture import LogCapture
-from treadle.workflow.continuation import encode_next, next_of
+from treadle.workflow.continuation import encode_followups, followups_of
 
 HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that follows it (UTF-8)
 NOTES_EVERY = 0.05  # s between two notes sent; the last one goes with the answer
@@ -82,11 +82,11 @@ class Noted(Struct, tag="noted", tag_field="is"):
 
 
 class Done(Struct, tag="done", tag_field="is"):
-    """The function has returned. The text of the frame is its result; with `goes_on`, its continuation."""
+    """The function has returned. The text of the frame is its result; with `has_followups`, its continuation."""
 
     number: int
     note: str | None
-    goes_on: bool = False
+    has_followups: bool = False
     log: tuple[LogLine, ...] = ()
 
 
@@ -205,8 +205,8 @@ class Child:
                 function = inside_calls(layers, (Context(run),), function, is_async=False)
             result = forks.contained(function, *args, **kwargs)
             if isinstance(result, Continuation):
-                following = next_of(result, signature.encode_result, defaults.MAX_RESULT)
-                return Done(number, run.note, goes_on=True), encode_next(following).decode()
+                following = followups_of(result, signature.encode_result, defaults.MAX_RESULT)
+                return Done(number, run.note, has_followups=True), encode_followups(following).decode()
             text = signature.encode_result(result)
             if len(text) * 4 > defaults.MAX_RESULT and (size := len(text.encode())) > defaults.MAX_RESULT:
                 raise TooLarge(f"the result of {ask.name}", size, defaults.MAX_RESULT)

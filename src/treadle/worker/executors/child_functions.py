@@ -17,10 +17,10 @@ from treadle.tasks.task import Task
 
 MAINS = ("__main__", "__mp_main__")
 
-Place = tuple[CallCodec, Any, TaskCore | None, list[Middleware]]
+FoundFunction = tuple[CallCodec, Any, TaskCore | None, list[Middleware]]
 
 
-class Asked(Protocol):
+class NamedFunction(Protocol):
     """The part of a request that names a function; `codec`: whether the task has its own codec."""
 
     module: str
@@ -34,9 +34,9 @@ class Places:
 
     def __init__(self, main: str | None, package: str | None) -> None:
         self._main, self._package = main, package
-        self._known: dict[tuple[str, str, str], Place] = {}
+        self._known: dict[tuple[str, str, str], FoundFunction] = {}
 
-    def find(self, ask: Asked) -> Place:
+    def find(self, ask: NamedFunction) -> FoundFunction:
         """The codec of the task, its function, the task, and the middleware of its app around the call. If the module
         does not declare the task: only the function. Raises BadTask, or the error of the import."""
         key = ask.module, ask.qualname, ask.name
@@ -51,7 +51,7 @@ class Places:
         }
         return [layer for sender in apps.values() for layer in overrides(sender.layers, method)]
 
-    def _load(self, ask: Asked) -> Place:
+    def _load(self, ask: NamedFunction) -> FoundFunction:
         module = self._script() if ask.module in MAINS else importlib.import_module(ask.module)
         function: Any = module
         for part in ask.qualname.split("."):

@@ -40,7 +40,7 @@ from treadle.worker.executors.child import (
     frame,
     read_message,
 )
-from treadle.workflow.continuation import Next, decode_next
+from treadle.workflow.continuation import Followups, decode_followups
 
 log = logging.getLogger("treadle")
 
@@ -59,7 +59,7 @@ class ProcessPool:
         self._leaving: set[asyncio.Task[None]] = set()  # replaced children that close their resources
         self._closed = False
 
-    async def run(self, task: TaskCore, record: Record) -> str | Next:
+    async def run(self, task: TaskCore, record: Record) -> str | Followups:
         """Run a job and return its encoded result. If cancelled, kill the process and wait until it is dead.
 
         Raises ProcessDied if the process died during the job, and the exception of the function: Defer, Abort,
@@ -90,7 +90,7 @@ class ProcessPool:
                 await self._remove(child, at_once=True)
             if isinstance(answer, Raised):
                 raise _error(answer)
-            return decode_next(text) if answer.goes_on else text
+            return decode_followups(text) if answer.has_followups else text
 
     async def close(self, hurry: asyncio.Event | None = None) -> None:
         """Kill and reap all processes. Those that are idle and have resources close them first, in at most `LEAVING` s,

@@ -17,7 +17,7 @@ BEGIN
     END IF;
     -- a job that begins to wait for one of these holds its row, so the next statements see its edge
     PERFORM 1 FROM (SELECT 1 FROM ended WHERE id = ANY (asked) ORDER BY id FOR UPDATE) AS locked;
-    acted := let_go(outs) || bring_into_line(outs, t) || reopen_alone(outs, t);
+    acted := set_retention(outs) || queue_now(outs, t) || reopen_alone(outs, t);
     PERFORM note_acts(a.id, a.nonces) FROM (
         SELECT array_agg(y.id) AS id, array_agg(y.nonce) AS nonces FROM unnest(asked, nonces) AS y (id, nonce)
         WHERE y.id = ANY (acted)) AS a;
@@ -31,15 +31,15 @@ CREATE FUNCTION note_acts(ids text[], nonces text[]) RETURNS void LANGUAGE sql A
 $$;
 
 -- Notify the worker that runs a job under this claim id.
-CREATE FUNCTION tell_worker(claim_id text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION notify_worker(claim_id text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF claim_id IS NOT NULL THEN
-        PERFORM speak('worker:' || coalesce(nullif(regexp_replace(claim_id, '#[^#]*$', ''), ''), claim_id));
+        PERFORM publish('worker:' || coalesce(nullif(regexp_replace(claim_id, '#[^#]*$', ''), ''), claim_id));
     END IF;
 END $$;
 
 -- Change the retention of ended jobs. The version rises, so the next act must have read this one.
-CREATE FUNCTION let_go(outs json) RETURNS text[] LANGUAGE sql AS $$
+CREATE FUNCTION set_retention(outs json) RETURNS text[] LANGUAGE sql AS $$
     WITH gone AS (
         UPDATE ended SET expires_at = greatest(ended_at + greatest(x.keep, ${KEEP_LEAST}), created_at + (words ->> 'window')::float8),
             checkpoints = true, version = ended.version + 1
@@ -51,7 +51,7 @@ CREATE FUNCTION let_go(outs json) RETURNS text[] LANGUAGE sql AS $$
 $$;
 
 -- Queue delayed jobs now.
-CREATE FUNCTION bring_into_line(outs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION queue_now(outs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     acted text[];
     queues text[];
@@ -70,7 +70,7 @@ BEGIN
     ), counted AS (
         INSERT INTO count_change SELECT queue, task, 's', 'q', count(*) FROM moved GROUP BY queue, task
     ) SELECT coalesce(array_agg(id), '{}'), array_agg(DISTINCT queue) INTO acted, queues FROM moved;
-    PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
+    PERFORM publish('queue:' || q) FROM unnest(queues) AS q;
     RETURN acted;
 END $$;
 
@@ -103,6 +103,6 @@ BEGIN
     ), counted AS (
         INSERT INTO count_change SELECT queue, task, kind_of(state, NULL, NULL), 'q', count(*) FROM gone GROUP BY queue, task, state
     ) SELECT coalesce(array_agg(id), '{}'), array_agg(DISTINCT queue) INTO acted, queues FROM again;
-    PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
+    PERFORM publish('queue:' || q) FROM unnest(queues) AS q;
     RETURN acted;
 END $$;

@@ -24,7 +24,7 @@ BEGIN
         ), counted AS (
             INSERT INTO count_change SELECT queue, task, 's', 'q', count(*) FROM joined GROUP BY queue, task
         ) SELECT array_agg(DISTINCT queue) INTO queues FROM joined;
-        PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
+        PERFORM publish('queue:' || q) FROM unnest(queues) AS q;
         WITH returned AS (
             UPDATE job SET queue_position = return_position, state = 1, lost = lost + 1, updated_at = t,
                 due_at = CASE WHEN NOT function_done THEN deadline_at END, reason = lost_by(worker)
@@ -36,7 +36,7 @@ BEGIN
         ), counted AS (
             INSERT INTO count_change SELECT queue, task, 'r', 'q', count(*) FROM returned GROUP BY queue, task
         ) SELECT array_agg(DISTINCT queue) INTO queues FROM returned;
-        PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
+        PERFORM publish('queue:' || q) FROM unnest(queues) AS q;
     END IF;
     FOR d IN
         SELECT * FROM (

@@ -3,7 +3,7 @@
 
 -- Collects the topics of a call in two settings of the transaction, one for each channel, as JSON strings. The process
 -- publishes them after the commit: a commit that notifies holds a lock of the whole server until it is on disk.
-CREATE FUNCTION speak(topic text) RETURNS void LANGUAGE sql AS $$
+CREATE FUNCTION publish(topic text) RETURNS void LANGUAGE sql AS $$
     SELECT note_topics(CASE WHEN topic LIKE 'job:%' THEN 'ends' ELSE 'say' END, to_json(topic)::text)
 $$;
 
@@ -91,7 +91,7 @@ BEGIN
         END IF;
     END IF;
     IF r.queue_position IS NOT NULL THEN
-        PERFORM speak('queue:' || r.queue);
+        PERFORM publish('queue:' || r.queue);
     END IF;
 END $$;
 
@@ -135,7 +135,7 @@ BEGIN
     r.return_position := NULL;
     r.due_at := least(run_at, CASE WHEN NOT r.function_done THEN r.deadline_at END);
     PERFORM put(r);
-    PERFORM speak('queue:' || r.queue);
+    PERFORM publish('queue:' || r.queue);
 END $$;
 
 -- End a wait: queue the job now, or when its delay is over. A promise keeps waiting until it is settled.

@@ -50,7 +50,7 @@ BEGIN
 END $$;
 
 -- Unblock jobs of these limits while there is room; the caller holds their gates.
-CREATE FUNCTION call_in(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION unblock_for(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text;
 BEGIN
@@ -112,7 +112,7 @@ BEGIN
     ), counted AS (
         INSERT INTO count_change SELECT queue, task, 'b' || blocked_on, 'q', count(*) FROM back GROUP BY queue, task, blocked_on
     ) SELECT array_agg(DISTINCT queue) INTO lines FROM back;
-    PERFORM speak('queue:' || line) FROM unnest(lines) AS line;
+    PERFORM publish('queue:' || line) FROM unnest(lines) AS line;
     UPDATE gate SET opens = NULL
     WHERE key = ANY (alike.keys) AND NOT key = ANY (unlike) AND opens IS NOT NULL;
     RETURN ARRAY(SELECT unnest(keys) EXCEPT SELECT unnest(alike.keys)) || ARRAY(SELECT DISTINCT unnest(unlike));
@@ -138,7 +138,7 @@ BEGIN
                 RETURNING task
             )
             INSERT INTO count_change SELECT line, task, 'b' || limited, 'q', count(*) FROM back GROUP BY task;
-            PERFORM speak('queue:' || line);
+            PERFORM publish('queue:' || line);
         ELSE
             PERFORM call_in_line(limited, r, line, t);
         END IF;
@@ -197,7 +197,7 @@ BEGIN
             UPDATE job SET queue_position = return_position WHERE id = ANY (come) RETURNING task
         )
         INSERT INTO count_change SELECT line, task, 'b' || limited, 'q', count(*) FROM back GROUP BY task;
-        PERFORM speak('queue:' || line);
+        PERFORM publish('queue:' || line);
     END IF;
 END $$;
 
@@ -298,10 +298,10 @@ BEGIN
     ELSIF current_setting('treadle.gates', true) = 'held' THEN
         held := try_gates(wanted);
     END IF;
-    PERFORM call_in(held, t);
+    PERFORM unblock_for(held, t);
     wanted := ARRAY(SELECT unnest(wanted) EXCEPT SELECT unnest(held));
     INSERT INTO recheck (key) SELECT unnest(wanted);
-    PERFORM speak('queue:' || (SELECT queue FROM job WHERE blocked_on = k AND queue_position IS NULL LIMIT 1)) FROM unnest(wanted) AS k;
+    PERFORM publish('queue:' || (SELECT queue FROM job WHERE blocked_on = k AND queue_position IS NULL LIMIT 1)) FROM unnest(wanted) AS k;
 END $$;
 
 -- Check limits that got room while other transactions held their gates. A limit may be noted twice. A note of a call
@@ -313,7 +313,7 @@ BEGIN
     IF EXISTS (SELECT 1 FROM recheck) THEN
         held := try_gates(ARRAY(SELECT DISTINCT key FROM recheck LIMIT 1000));
         DELETE FROM recheck WHERE key = ANY (held);
-        PERFORM call_in(held, t);
+        PERFORM unblock_for(held, t);
     END IF;
 END $$;
 
@@ -330,5 +330,5 @@ BEGIN
         keys := keys || limited;
     END LOOP;
     PERFORM lock_gates(keys);
-    PERFORM call_in(keys, t);
+    PERFORM unblock_for(keys, t);
 END $$;

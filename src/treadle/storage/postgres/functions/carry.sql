@@ -33,7 +33,7 @@ BEGIN
     found := write_mark(mark);
     IF found IS NULL AND NOT is_shut(mark) THEN
         PERFORM call_in_everybody(t);
-        PERFORM speak('queue:*');
+        PERFORM publish('queue:*');
     END IF;
     RETURN found;
 END $$;

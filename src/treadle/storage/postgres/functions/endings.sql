@@ -33,7 +33,7 @@ BEGIN
     DELETE FROM job j WHERE j.id = r.id RETURNING kind_of(j.state, j.queue_position, j.blocked_on) INTO was;
     INSERT INTO ended SELECT (r).*;
     PERFORM note_count(r.queue, r.task, was, kind_of(r.state, NULL, NULL));
-    PERFORM speak('job:' || r.id);
+    PERFORM publish('job:' || r.id);
     IF r.limits IS NOT NULL THEN
         DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;
         PERFORM note_freed(r.limits);

@@ -80,7 +80,7 @@ BEGIN
         FROM ended e WHERE e.id = ANY (stored);
     END IF;
     IF cardinality(fresh) > 0 THEN
-        PERFORM speak('queue:' || q) FROM (SELECT DISTINCT unnest(queues)) AS queues (q);
+        PERFORM publish('queue:' || q) FROM (SELECT DISTINCT unnest(queues)) AS queues (q);
     END IF;
 END $$;
 

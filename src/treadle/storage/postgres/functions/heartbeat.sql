@@ -115,7 +115,7 @@ BEGIN
         r.checkpoints := true;
     END IF;
     IF said IS DISTINCT FROM r.note AND said IS NOT NULL THEN
-        PERFORM speak('job:' || wanted);
+        PERFORM publish('job:' || wanted);
         r.note := said;
     END IF;
     r.state := 2;

@@ -109,6 +109,6 @@ BEGIN
         SELECT unnest(nullif(labels[n], '')::text[]), ids[n] FROM unnest(winners) AS n ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(winners) > 0 THEN
-        PERFORM speak('queue:' || q) FROM (SELECT DISTINCT queues[n] FROM unnest(winners) AS n) AS found (q);
+        PERFORM publish('queue:' || q) FROM (SELECT DISTINCT queues[n] FROM unnest(winners) AS n) AS found (q);
     END IF;
 END $$;

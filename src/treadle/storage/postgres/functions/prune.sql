@@ -18,7 +18,7 @@ BEGIN
     PERFORM fold_counts();
     PERFORM drop_empty_counts();
     LOOP
-        -- is_needed is called only where a job waits or a workflow goes on: 5 us a row instead of 83
+        -- is_needed is called only where a job waits or a workflow continues: 5 us a row instead of 83
         picked := ARRAY(
             SELECT e.ctid FROM ended e
             WHERE e.expires_at >= coalesce(past, '-Infinity') AND e.expires_at <= t AND NOT (

@@ -31,7 +31,7 @@ BEGIN
         SELECT queue INTO line FROM job WHERE queue_position IS NOT NULL AND queue > coalesce(line, '')
         ORDER BY queue LIMIT 1;
         EXIT WHEN NOT FOUND;
-        PERFORM speak('queue:' || line);
+        PERFORM publish('queue:' || line);
     END LOOP;
 END $$;
 

@@ -22,7 +22,7 @@ DECLARE
     gates text[];               -- each of these limits
     acted text[];               -- those of them that a person's act ended
     nonces text[];              -- the nonce of each of those
-    told_workers text[];        -- workers that ran one of those
+    notified text[];        -- workers that ran one of those
     others text[];              -- jobs that acts changed in another way
     alone boolean;              -- this call changes no other jobs
     o record;
@@ -64,10 +64,10 @@ BEGIN
                 array_agg(limits::text) FILTER (WHERE limits IS NOT NULL),
                 array_agg(id) FILTER (WHERE act IS NOT NULL), array_agg(act) FILTER (WHERE act IS NOT NULL),
                 array_agg(DISTINCT worker) FILTER (WHERE act IS NOT NULL AND state = 2)
-            INTO done, held, named, acted, nonces, told_workers FROM gone;
+            INTO done, held, named, acted, nonces, notified FROM gone;
             IF acted IS NOT NULL THEN
                 PERFORM note_acts(acted, nonces);
-                PERFORM tell_worker(w) FROM unnest(told_workers) AS w;
+                PERFORM notify_worker(w) FROM unnest(notified) AS w;
             END IF;
             SELECT array_agg(DISTINCT up) INTO awaited FROM edge WHERE up = ANY (done) AND open;
             IF awaited IS NOT NULL THEN
@@ -213,7 +213,7 @@ BEGIN
         END IF;
     END IF;
     IF r.state = 2 AND reason IN ('asked', 'superseded') THEN
-        PERFORM tell_worker(r.worker);
+        PERFORM notify_worker(r.worker);
     END IF;
     IF json_array_length(checkpoints) > 0 THEN
         PERFORM remember(named, checkpoints);
@@ -241,7 +241,7 @@ BEGIN
         RETURN;
     END IF;
     IF result IS NOT NULL THEN
-        PERFORM speak('job:' || named);
+        PERFORM publish('job:' || named);
     END IF;
     r.version := r.version + 1;
     r.worker := NULL;

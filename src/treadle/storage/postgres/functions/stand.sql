@@ -61,7 +61,7 @@ $$;
 CREATE FUNCTION wait_for_answers(jobs json, asked text[], answers text[], fresh text[]) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     UPDATE job SET after = m.ups, pending = least(m.required, m.awaited),
-        failures_allowed = slack_of(job.failures_allowed, m.required, m.awaited)
+        failures_allowed = allowed_of(job.failures_allowed, m.required, m.awaited)
     FROM (
         SELECT y.id, y.required, array_agg(coalesce(a.answer, u.up) ORDER BY u.n) AS ups,
             count(DISTINCT coalesce(a.answer, u.up)) AS awaited

@@ -33,7 +33,7 @@ BEGIN
         INSERT INTO job (id, task, queue, rank, keep, keep_failed, lease, function_done, pending, failures_allowed, key, lane, root, parent, limits,
             costs, after, words, spec, created_at, updated_at, deadline_at, state, queue_position, return_position, due_at)
         SELECT x.id, x.task, x.queue, x.rank, coalesce(x.keep, ${KEEP}), coalesce(x.keep_failed, ${KEEP_FAILED}), x.lease,
-            coalesce(x.function_done, false), least(x.required, x.awaited), slack_of(x.failures_allowed, x.required, x.awaited), x.key, x.lane, x.root,
+            coalesce(x.function_done, false), least(x.required, x.awaited), allowed_of(x.failures_allowed, x.required, x.awaited), x.key, x.lane, x.root,
             x.parent, x.limits, x.costs, x.after, x.words,
             x.spec, t, t, t + x.deadline, s.state,
             CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
@@ -57,7 +57,7 @@ BEGIN
 END $$;
 
 -- How many failures are tolerated: one more would leave fewer endings than are required.
-CREATE FUNCTION slack_of(failures_allowed int, required int, awaited bigint) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION allowed_of(failures_allowed int, required int, awaited bigint) RETURNS int LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN failures_allowed > 0 AND required IS NOT NULL THEN least(failures_allowed, awaited - least(required, awaited))::int ELSE failures_allowed END
 $$;
 
@@ -188,7 +188,7 @@ BEGIN
         SELECT l.label, y.id FROM json_to_recordset(jobs) AS y (id text, labels text[]), unnest(y.labels) AS l (label)
         WHERE y.labels IS NOT NULL AND (all_fresh OR y.id IN (SELECT unnest(fresh))) ON CONFLICT DO NOTHING;
     END IF;
-    PERFORM speak('queue:' || q.queue) FROM (
+    PERFORM publish('queue:' || q.queue) FROM (
         SELECT DISTINCT y.queue FROM json_to_recordset(jobs) AS y (id text, queue text)
         WHERE all_fresh OR y.id IN (SELECT unnest(fresh))
     ) AS q;

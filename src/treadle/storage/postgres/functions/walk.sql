@@ -112,7 +112,7 @@ BEGIN
                 IF EXISTS (SELECT 1 FROM gate WHERE gate.opens <= t) THEN
                     opened := ARRAY(SELECT key FROM gate WHERE gate.opens <= t AND key = ANY (gates.held));
                     IF cardinality(opened) > 0 THEN
-                        PERFORM call_in(opened, t);
+                        PERFORM unblock_for(opened, t);
                         at_id := NULL;
                     END IF;
                 END IF;

@@ -288,7 +288,7 @@ function A.call_in_for(key)
   if #back == BACK_MOST and call('SISMEMBER', ns .. ':asides', key) == 1 then call('ZADD', OPENS, num(now), key) end
 end
 
-function A.call_in(r)
+function A.unblock_for(r)
   for _, limit in ipairs(r.j.limits) do A.call_in_for(limit[1]) end
 end
 

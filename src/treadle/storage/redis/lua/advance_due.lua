@@ -10,7 +10,7 @@ local function act(r)
     r.lost, r.updated_at = r.lost + 1, now
     r.reason = 'lost by ' .. (string.match(r.worker or '', '^(.+)#[^#]*$') or r.worker or '')
     B.join(r, now)
-    A.call_in(r)
+    A.unblock_for(r)
   elseif r.state == READY then
     B.join(r, r.due_at or now)
   elseif not r.started_at and not r.function_done then

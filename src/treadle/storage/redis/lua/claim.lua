@@ -1,4 +1,4 @@
--- ARGV: now, ..., the claim as msgpack. A claim over several shards adds `tended` (due rows are advanced already) and
+-- ARGV: now, ..., the claim as msgpack. A claim over several shards adds `advanced` (due rows are advanced already) and
 -- `more` (claim even if the claim id has jobs here).
 -- Returns { now, next due time or '', again, body, row, ... }, the times as 8 bytes.
 -- again: 1 if the claim is repeated, 2 if there are more jobs to check. Without jobs, 2 may be followed by how far it
@@ -12,7 +12,7 @@ B = nil                                  -- a settle earlier in this script has 
 local ask = asked or cmsgpack.unpack(ARGV[#ARGV])
 local LOOK_MOST = asked and 100 or 5000  -- rows of other tasks that one call passes; Python then calls again
 local SAVE, SETS = 100, 16               -- passed rows worth an entry in `skips`; sets of tasks noted for a queue
-local ASIDE_MOST = 500                   -- jobs blocked in one call, during which the server does nothing else
+local BLOCKED_MOST = 500                   -- jobs blocked in one call, during which the server does nothing else
 local aside = 0
 local bodies, rows, n = {}, {}, 0
 
@@ -193,7 +193,7 @@ if #held > 0 and not ask.more then
   return answer(1)
 end
 
-if not ask.tended and not calm then
+if not ask.advanced and not calm then
   T.advance_due()
   B.write()
 end

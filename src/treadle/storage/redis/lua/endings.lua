@@ -65,7 +65,7 @@ function E.finish(r, state, reason, error, keep)
   B.put(r)
   local endings = B.endings
   endings[#endings + 1] = { r.id, state }
-  A.call_in(r)
+  A.unblock_for(r)
 end
 
 function E.schedule(r, run_at)

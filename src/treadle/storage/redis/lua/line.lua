@@ -64,7 +64,7 @@ local function walk_rank(queue, rank, share, rule)
   local spot, last, from, offset, list = nil, nil, nil, 0, nil
   local field, mixed, page = rank .. ':' .. queue, false, math.min(share, 500)
   local clear, jumped, saved = true, false, 0      -- clear: all jobs before `offset` are of other tasks
-  while share > 0 and looked < LOOK_MOST and aside < ASIDE_MOST and not sated do
+  while share > 0 and looked < LOOK_MOST and aside < BLOCKED_MOST and not sated do
     -- if the limit of the queue is shut, only jobs that need no slot of it can start
     local which = rule and not A.fits('queue:' .. queue, 1, false) and 'fast' or 'line'
     list = ns .. ':' .. which .. ':' .. rank .. ':' .. queue
@@ -149,7 +149,7 @@ local function walk(queue, share)
   local rule = ruled and A.rule('queue:' .. queue)
   share = math.min(share, limit - n)
   local ranks, from = ns .. ':lines:' .. queue, nil
-  while share > 0 and aside < ASIDE_MOST do
+  while share > 0 and aside < BLOCKED_MOST do
     -- Read the first rank by index: for a range by score the server does not know the length of its answer in advance,
     -- and glibc's allocator takes 10 us to reserve the space.
     local rank = (from and call('ZRANGEBYSCORE', ranks, from, '+inf', 'LIMIT', 0, 1) or call('ZRANGE', ranks, 0, 0))[1]
@@ -205,4 +205,4 @@ if n == 0 and looked >= LOOK_MOST then
   list[4] = cmsgpack.pack(passed)
   return list
 end
-return answer(aside < ASIDE_MOST and 0 or 2)
+return answer(aside < BLOCKED_MOST and 0 or 2)

@@ -2,7 +2,7 @@
 -- call: '', or the call over several shards of which this is a part; it is stored once, and not after `until`.
 -- until: 'here' if the jobs are known to belong here.
 -- Returns { '\1' } if the jobs belong to the first shard, { '\2' } if the part comes too late.
--- bounded: whether some queue has a bound. No call over several shards meets one.
+-- bounded: whether some queue has a bound. Calls over several shards have none.
 local done, bounded = false, false
 if ARGV[2] ~= '' then
   if now > tonumber(ARGV[3]) then return { '\2' } end

@@ -332,7 +332,7 @@ local function apply(r, out, jobs, answers, circle)
   else
     wait(r, out, answers, circle)
   end
-  A.call_in(r)
+  A.unblock_for(r)
 end
 
 -- see row_rules.may_wait

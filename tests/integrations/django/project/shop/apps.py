@@ -1,4 +1,4 @@
-"""Receivers that raise: they change nothing, and the worker goes on."""
+"""Receivers that raise: they change nothing, and the worker continues."""
 
 import django
 from django.apps import AppConfig

@@ -111,7 +111,7 @@ class Jobs(TestCase):
 
         with self.assertRaises(KeyHeld):
             tasks.pay.using(key=Key("order", conflict="raise")).enqueue(self.order.pk)
-        self.order.refresh_from_db()  # the transaction goes on
+        self.order.refresh_from_db()  # the transaction continues
 
     def test_receivers(self):
         seen = []

@@ -50,7 +50,7 @@ class Shared:
     code: int = OK
 
 
-class Keeper:
+class ChildProcess:
     """The process of one number. All calls belong to the event loop of the fleet."""
 
     def __init__(self, number: int, shared: Shared) -> None:
@@ -200,14 +200,14 @@ class Keeper:
                 each.cancel()
 
     async def _give_up(self, new: WorkerProcess, old: WorkerProcess) -> None:
-        """The new process has ended, or does not come to claim: the old one goes on."""
+        """The new process has ended, or does not come to claim: the old one continues."""
         what = f"did not claim jobs within {STARTING:g} s"
         if new.over.done():
             what = ended(new.over.result())
         else:
             new.signal(signal.SIGKILL)
             await asyncio.wait((new.over,))
-        self._shared.say(f"the replacement of {old.label} {what}; {old.label} goes on")
+        self._shared.say(f"the replacement of {old.label} {what}; {old.label} continues")
         self._not_before = monotonic() + AGAIN
 
     def _drain(self, old: WorkerProcess, reason: str) -> None:
@@ -232,7 +232,7 @@ class Keeper:
 
 
 def _answer(waiting: asyncio.Future[bool] | None, replaced: bool) -> None:
-    """Tell the caller of `replace` whether the process was replaced."""
+    """Answer the caller of `replace` whether the process was replaced."""
     if waiting is not None and not waiting.done():
         waiting.set_result(replaced)
 

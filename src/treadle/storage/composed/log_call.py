@@ -16,7 +16,7 @@ Look = Callable[[Replica, float], Any]
 _encode = msgspec.json.Encoder().encode
 
 
-class Asked(Request):
+class LogCall(Request):
     """A waiting call: the verb it may append, whether it must be appended, and its answer if not."""
 
     __slots__ = ("look", "op", "text", "wants")
@@ -30,9 +30,9 @@ class Asked(Request):
         return self.op is not None and (self.wants is None or self.wants(replica, now))
 
 
-def seen(asked: Asked, replica: Replica, now: float) -> Any:
+def seen(call: LogCall, replica: Replica, now: float) -> Any:
     try:
-        return asked.look(replica, now) if asked.look is not None else None
+        return call.look(replica, now) if call.look is not None else None
     except Exception as error:  # for example a wrong cursor
         return error
 

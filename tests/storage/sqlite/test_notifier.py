@@ -96,7 +96,7 @@ async def test_a_heartbeat_is_not_answered_by_heartbeats(tmp_path: Path, monkeyp
             for _ in range(4):  # a look that saw the commit, and the next one
                 await looks.again("a look at the file")
         assert not waiting.done()
-        mine._waiters.speak(["worker:w"])
+        mine._waiters.wake(["worker:w"])
         assert await waiting == {"worker:w"}
 
 

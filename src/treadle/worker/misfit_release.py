@@ -28,7 +28,7 @@ MOST: Final = 500  # jobs that are left out of claims at once: their ids are par
 log = logging.getLogger("treadle")
 
 
-class Misfits:
+class MisfitRelease:
     """One for each worker. `longest`: s that a job may wait for another version; 0: it fails at once."""
 
     def __init__(self, worker: str, tasks: Mapping[str, TaskCore], storage: Storage, longest: float) -> None:

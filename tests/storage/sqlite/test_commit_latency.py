@@ -8,22 +8,22 @@ import pytest
 
 from treadle.core.model import NewJob
 from treadle.storage.sqlite import SqliteStorage, commit_latency
-from treadle.storage.sqlite.commit_latency import FAST, FEW, KNOWN, SHY, CommitLatency
+from treadle.storage.sqlite.commit_latency import BACKOFF, FAST, MAX_JOBS, WARMUP, CommitLatency
 
 
 def test_a_disk_is_trusted_once_it_is_known_to_be_fast() -> None:
     it = CommitLatency()
-    for _ in range(KNOWN):
+    for _ in range(WARMUP):
         assert not it.are_fast(1)
         it.took(FAST / 2, held=False)
     assert it.are_fast(1)
-    assert it.are_fast(FEW)
-    assert not it.are_fast(FEW + 1)
+    assert it.are_fast(MAX_JOBS)
+    assert not it.are_fast(MAX_JOBS + 1)
 
 
 def test_a_slow_commit_in_a_thread_says_that_it_is_not_fast_now() -> None:
     it = CommitLatency()
-    for _ in range(KNOWN - 1):
+    for _ in range(WARMUP - 1):
         it.took(FAST / 2, held=False)
     it.took(2 * FAST, held=False)
     it.took(FAST / 2, held=False)
@@ -32,10 +32,10 @@ def test_a_slow_commit_in_a_thread_says_that_it_is_not_fast_now() -> None:
 
 def test_a_disk_that_held_the_loop_is_not_trusted_for_long() -> None:
     it = CommitLatency()
-    for _ in range(KNOWN):
+    for _ in range(WARMUP):
         it.took(FAST / 2, held=False)
     it.took(2 * FAST, held=True)
-    for _ in range(SHY):
+    for _ in range(BACKOFF):
         assert not it.are_fast(1)
         it.took(FAST / 2, held=False)
     assert it.are_fast(1)
@@ -56,7 +56,7 @@ async def test_the_loop_commits_itself_on_a_fast_disk_only(
     monkeypatch.setattr(CommitLatency, "took", spied)
     storage = SqliteStorage(str(tmp_path / "jobs.db"), synchronous="full")
     await storage.open()
-    for n in range(2 * KNOWN):
+    for n in range(2 * WARMUP):
         await storage.enqueue([NewJob(id=f"{n}", task="t")])
     await storage.close()
     assert held == who

@@ -17,7 +17,7 @@ from treadle.worker.running_job import RunningJob
 from treadle.workflow.plan import FLOW, plan_of
 
 
-class Judging:
+class RunReporter:
     """One for each worker whose app has middleware that overrides `judged`.
 
     troubles  the runs that did not succeed, with the exceptions of their functions
@@ -40,7 +40,7 @@ class Judging:
             return
         error, record = self._troubles.get(job_run), run.record
         name: str = name_of(record, outcome)
-        if name == "deferred" and error is None and job_run.why == "stop" and job_run.leaving is None:
+        if name == "deferred" and error is None and job_run.why == "stop" and job_run.suspended_as is None:
             name = "released"
         if outcome.state is State.FAILED and error is None:
             kind = JobExpired if outcome.reason == EXPIRED else JobFailed
@@ -87,12 +87,12 @@ class Judging:
         middleware.report(self._layers, Context(job_run), outcome, error)
 
 
-def judging_of(
+def reporter_of(
     layers: Sequence[middleware.Middleware],
     troubles: dict[JobRun, BaseException | None],
     lost: LostReporter,
     now: Callable[[], float],
-) -> Judging | None:
+) -> RunReporter | None:
     """None if no middleware overrides `judged`, so that a run costs nothing more."""
     found = middleware.overrides(layers, "judged")
-    return Judging(found, troubles, lost, now) if found else None
+    return RunReporter(found, troubles, lost, now) if found else None

@@ -11,10 +11,10 @@ import aiohttp
 from tests.discovery.test_discovery import LOOPBACK, PATIENCE, free_port, started
 from tests.server.test_api import Client
 from treadle import App, flow
-from treadle.discovery import Place
+from treadle.discovery import Network
 from treadle.testing.shows import shows
 
-OUT = Place((LOOPBACK, free_port()))
+OUT = Network((LOOPBACK, free_port()))
 
 
 async def ended(call: Client, id: str) -> Any:
