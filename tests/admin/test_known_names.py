@@ -146,3 +146,19 @@ async def test_an_unknown_schedule_is_answered_with_the_nearest(app: App) -> Non
     assert found.value.like is None
     with pytest.raises(BadOption, match=r"'nigthly' is not stored \(did you mean 'nightly'\?\)"):
         await app.schedules.upsert("nigthly", cron="@hourly")
+
+
+async def test_a_task_that_was_declared_since_the_last_look_is_known(app: App) -> None:
+    """As in programs that import their tasks late."""
+
+    @app.task(name="shop.tasks.pays", queue="pays")
+    async def pays() -> None: ...
+
+    await pays.enqueue()
+
+    @app.task(name="shop.tasks.pay", queue="pay")
+    async def pay() -> None: ...
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        await pay.enqueue()

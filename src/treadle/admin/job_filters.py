@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, cast
 
-from treadle.admin.known_names import near
 from treadle.core.model import State
 from treadle.core.query_model import Query
+from treadle.core.similar_names import near
 from treadle.errors import BadOption
 from treadle.tasks.when import HasId
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
-from treadle.admin.known_names import near
 from treadle.core import ids
 from treadle.core.model import Record
 from treadle.core.query_model import Page, Query
+from treadle.core.similar_names import near
 from treadle.serialization.tagged_json import has_mark
 from treadle.storage.contract import Storage
 from treadle.storage.queries import cursor_of, matches, moment_of

@@ -21,7 +21,7 @@ from treadle.admin.job_filters import id_of, query_of, rows_of, text_of, worker_
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_search import Hide, Search
 from treadle.admin.job_search import find as search_rows
-from treadle.admin.known_names import Names, near, warn
+from treadle.admin.known_names import Names, warn
 from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
@@ -29,6 +29,7 @@ from treadle.core.job import Job
 from treadle.core.model import Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Order, Page, Query
+from treadle.core.similar_names import near
 from treadle.durable.checkpoints import check_name
 from treadle.errors import BadArgument, BadOption, Stale, StorageError, TooLarge, UnknownJob
 from treadle.policy.retry import read_policy

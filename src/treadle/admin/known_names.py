@@ -6,8 +6,6 @@ A check never blocks a call: it takes 2 s at most, and ignores errors of the sto
 from __future__ import annotations
 
 import asyncio
-import difflib
-import heapq
 import itertools
 import re
 import sys
@@ -28,6 +26,7 @@ from treadle.core.model import NewJob
 from treadle.core.query_model import Query, Stats
 from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.ranges import OWN
+from treadle.core.similar_names import closest, near
 from treadle.errors import TreadleError, UnknownName
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
@@ -35,8 +34,6 @@ from treadle.tasks.core import TaskCore
 COUNTING: Final = 2.0  # s that a check may take
 FRESH: Final = 10.0  # s for which the known names are cached for calls that enqueue
 STALE: Final = 1.0  # s for which they are cached for lists that find nothing
-SHORT, LONG = 3, 80  # characters of a name that is compared; short names are similar without being mistyped
-COMPARED: Final = 200  # known names that one name is compared with
 NEW: Final = 1_000  # names of one call that are checked
 WARNED: Final = 20  # names of one call that are compared
 REMEMBERED: Final = 10_000  # names that are not checked again
@@ -49,40 +46,6 @@ Name = tuple[str, str]
 """("task", "queue" or "limit", name)"""
 _NUMBER: Final = re.compile(r"\d+")
 T = TypeVar("T")
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """The text "; did you mean 'x'?", or "" if no known name is similar."""
-    close = closest(name, known)
-    return "" if close is None else f"; did you mean {close!r}?"
-
-
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most similar; None if none is. A name without a dot is also compared with the last parts
-    of the known ones, because most tasks are named MODULE.FUNCTION.
-
-    Comparing two names of 200 characters takes 40 us. Long names are therefore skipped, and of more than COMPARED names
-    those with another first character.
-    """
-    known = list(known)
-    if (found := _closest(name, known)) is not None or "." in name:
-        return found
-    parts = {each.rpartition(".")[2]: each for each in sorted(known, reverse=True) if "." in each}
-    if name in parts:
-        return parts[name]
-    return None if (part := _closest(name, parts)) is None else parts[part]
-
-
-def _closest(name: str, known: Iterable[str]) -> str | None:
-    if not SHORT <= len(name) <= LONG:
-        return None
-    alike = {
-        each for each in known if SHORT <= len(each) <= LONG and 2 * min(len(each), len(name)) >= 0.6 * len(each + name)
-    }
-    if len(alike) > COMPARED:
-        alike = {each for each in alike if each[:1] == name[:1]}
-    found = difflib.get_close_matches(name, heapq.nsmallest(COMPARED, alike - {name}), 1)
-    return found[0] if found else None
 
 
 def has_rule(limit: str, rules: Iterable[str]) -> bool:
@@ -152,6 +115,7 @@ class Known(Struct, frozen=True):
     tasks: dict[str, set[frozenset[str]]]
     queues: set[str]
     limits: set[str]
+    declared: int  # number of tasks in code
     at: float
 
     def has(self, kind: str, name: str) -> bool:
@@ -315,10 +279,11 @@ class Names:
         return None if name in known else f"there is no limit {name!r}{near(name, filter(_seen(), known))}"
 
     async def _all_known(self, age: float) -> Known:
-        """The names in use, at most `age` seconds old."""
-        if self._known is None or monotonic() - self._known.at > age:
-            self._known = used(self._tasks, await names_in_use.read(await self._storage()))
-        return self._known
+        """The names in use, at most `age` seconds old, and those of all tasks that are declared now."""
+        known = self._known
+        if known is None or monotonic() - known.at > age or known.declared != len(self._tasks):
+            known = self._known = used(self._tasks, await names_in_use.read(await self._storage()))
+        return known
 
     async def _new_rule(self, name: str) -> str | None:
         rules = await self._rules()
@@ -352,7 +317,8 @@ def used(tasks: Mapping[str, TaskCore], stats: Stats) -> Known:
         for name in worker.tasks:
             found.setdefault(name, set()).add(frozenset(worker.queues))
     queues |= {task.queue for task in tasks.values()}
-    return Known(found, queues, keys | {limit for task in tasks.values() for limit in limits_of(task)}, monotonic())
+    limits = keys | {limit for task in tasks.values() for limit in limits_of(task)}
+    return Known(found, queues, limits, len(tasks), monotonic())
 
 
 def limits_of(task: TaskCore) -> Iterable[str]:
@@ -370,11 +336,8 @@ def _given(task: str | None, options: Mapping[str, Any]) -> Iterator[Name]:
         yield "task", task
     if isinstance(queue := options.get("queue"), str):
         yield "queue", queue
-    limits = options.get("limits")
-    if isinstance(limits, list | tuple):
-        for limit in limits:
-            if isinstance(limit, str):
-                yield "limit", limit
+    if isinstance(limits := options.get("limits"), list | tuple):
+        yield from (("limit", limit) for limit in limits if isinstance(limit, str))
 
 
 def _of(job: NewJob) -> Iterator[Name]:

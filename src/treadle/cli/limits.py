@@ -192,7 +192,7 @@ def remove(target: Target, name: str) -> None:
     async def act(app: App) -> tuple[LimitUse, LimitUse | None]:
         before = await _of(app, name)
         if before is None:
-            from treadle.admin.known_names import near
+            from treadle.core.similar_names import near
 
             guess = near(name, [use.key for use in await app.limits.list(use=False)]) or ";"
             raise Stop(FAILED, f"there is no limit {name!r}{guess} `treadle limits` lists them")

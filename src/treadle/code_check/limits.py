@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from treadle.admin.known_names import has_rule, near
+from treadle.admin.known_names import has_rule
 from treadle.code_check.findings import Findings
 from treadle.core.limit_model import Limit, LimitUse
+from treadle.core.similar_names import near
 
 
 class LimitNames:

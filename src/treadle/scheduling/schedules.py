@@ -10,7 +10,6 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin.known_names import closest
 from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
@@ -19,6 +18,7 @@ from treadle.core.job import Job, JobSpec
 from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Query
+from treadle.core.similar_names import closest
 from treadle.errors import BadOption, Stale, UnknownSchedule
 from treadle.execution.runner import SystemTask
 from treadle.policy import cron as when

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin.known_names import near, used, without_rule
+from treadle.admin.known_names import used, without_rule
 from treadle.core import defaults
 from treadle.core.placement_words import lacking
 from treadle.core.queue_rules import ALL, OF, QueueRules
+from treadle.core.similar_names import near
 from treadle.core.words import lasts, plural
 from treadle.server.doctor import placement
 from treadle.worker.leader import TASK as LEADER

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from treadle.admin.known_names import near
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence
 from treadle.core.queue_rules import ALL
+from treadle.core.similar_names import near
 from treadle.server.overview.views import Notice, QueueOverview
 from treadle.server.path_parts import path_part
 
