@@ -80,7 +80,7 @@ async def waits(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession)
     app = App("memory://")
     async with app:
         site = make_site(app, Settings(tokens=TOKENS, max_wait=30))
-        async with Serving(site, on_stop=site.state.waiting.send_home, grace=1) as serving:
+        async with Serving(site, on_stop=site.state.waiting.stop, grace=1) as serving:
             yield Waits(serving.url, site, session, rests)
 
 

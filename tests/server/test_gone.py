@@ -37,7 +37,7 @@ class Gone:
         self._patch, self._rests = monkeypatch, Signal().around(monkeypatch, WaitingLine, "rest")
         self.app = App("memory://")
         self.site = make_site(self.app, Settings(), protocols=[queue_routes(Rules())])
-        self.serving = Serving(self.site, on_stop=self.site.state.waiting.send_home)
+        self.serving = Serving(self.site, on_stop=self.site.state.waiting.stop)
 
     def hold_claims(self) -> tuple[asyncio.Event, asyncio.Semaphore]:
         """Hold claims before they reach the storage. Each sets the event, and waits for the semaphore."""

@@ -297,7 +297,7 @@ async def test_requests_of_one_caller_under_way_are_bounded(monkeypatch: pytest.
     settings = Settings(tokens=(token("one", "work"), token("two", "work")), requests=2)
     site = make_site(app, settings)
     claim = Way("POST", "/v1/work/claim", b'{"worker": "r#1", "wait": 20}')
-    async with Serving(site, on_stop=site.state.waiting.send_home) as serving:
+    async with Serving(site, on_stop=site.state.waiting.stop) as serving:
         one, two = Site(serving.url, app, "one"), Site(serving.url, app, "two")
         waiting = [asyncio.create_task(one(claim)) for _ in range(2)]
         benches = site.state.waiting._benches
@@ -305,6 +305,6 @@ async def test_requests_of_one_caller_under_way_are_bounded(monkeypatch: pytest.
         answer = await one(claim)
         assert (answer.status, answer.headers["retry-after"], answer.body["error"]) == (429, "1", "too_many")
         assert (await two(Way("POST", "/v1/work/claim", b'{"worker": "r#1"}'))).status == 200
-        site.state.waiting.send_home()
+        site.state.waiting.stop()
         assert [each.status for each in await asyncio.gather(*waiting)] == [200, 200]
         assert (await one(claim)).status == 200

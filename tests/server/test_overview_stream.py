@@ -242,7 +242,7 @@ async def test_a_fault_of_ours_is_logged_and_the_stream_goes_on(
 async def test_a_stopping_server_says_bye(stage: Stage) -> None:
     async with stage.reader() as read:
         await read()
-        stage.waiting.send_home()
+        stage.waiting.stop()
         assert await read() == ("bye", {})
         with pytest.raises(StopAsyncIteration):
             await read()
@@ -385,7 +385,7 @@ async def test_a_server_stops_at_once_with_readers(session: aiohttp.ClientSessio
     app = App(storage=MemoryStorage())
     site = make_site(app, Settings())
     async with app:
-        async with Serving(site, grace=20, on_stop=site.state.waiting.send_home) as serving:
+        async with Serving(site, grace=20, on_stop=site.state.waiting.stop) as serving:
             response = await session.get(f"{serving.url}/v1/overview/events")
             await events(response, 2)
         [last] = await events(response, 1)

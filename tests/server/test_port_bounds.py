@@ -33,7 +33,7 @@ ANSWERED_LATER = pytest.mark.skipif(
 @asynccontextmanager
 async def served(bounds: Bounds | None = None, settings: Settings | None = None, **more: Any) -> AsyncIterator[Serving]:
     site = make_site(App("memory://"), settings or Settings())
-    async with Serving(site, bounds=bounds, on_stop=site.state.waiting.send_home, **more) as serving:
+    async with Serving(site, bounds=bounds, on_stop=site.state.waiting.stop, **more) as serving:
         yield serving
 
 

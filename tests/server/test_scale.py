@@ -153,7 +153,7 @@ async def test_a_reading_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -
     reader = ScaleReader(App(storage=storage)._core, waiting)
     with pytest.raises(Refused):
         await reader.scale(ANYBODY, ())
-    waiting.send_home()
+    waiting.stop()
     assert reader._reading is not None
     await reader._reading
 

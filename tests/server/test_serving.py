@@ -127,8 +127,8 @@ async def test_a_server_that_stops_answers_who_waits(monkeypatch: pytest.MonkeyP
 
         waiting = site.state.waiting
         waits = Signal().around(monkeypatch, WaitingLine, "rest").around(monkeypatch, waiting, "unless_stopped")
-        waits.around(monkeypatch, waiting.home, "wait")
-        async with Serving(site, grace=90, on_stop=waiting.send_home) as serving:
+        waits.around(monkeypatch, waiting.stopping, "wait")
+        async with Serving(site, grace=90, on_stop=waiting.stop) as serving:
             job = json.loads((await ask("POST", "/v1/jobs", {"task": "t", "queue": "elsewhere"}))[1])["id"]
             asked = [
                 asyncio.create_task(ask("POST", "/v1/work/claim", {"worker": "r#1", "wait": 80})),
@@ -137,7 +137,7 @@ async def test_a_server_that_stops_answers_who_waits(monkeypatch: pytest.MonkeyP
                 asyncio.create_task(ask("POST", "/v1/work/watch", {"topics": [f"job:{job}"], "timeout": 80})),
             ]
             await waits.until(
-                lambda: waiting._benches and waiting._limits and len(waiting.home._waiters) == 2, "four that wait"
+                lambda: waiting._benches and waiting._limits and len(waiting.stopping._waiters) == 2, "four that wait"
             )
             stopping = loop.time()
         claimed, waited, streamed, watched = await asyncio.gather(*asked)

@@ -8,6 +8,6 @@ from treadle.storage.redis import RedisStorage, ShardedRedis
 
 
 async def spoil(storage: Storage, queue: str, task: str, kind: Kind, by: int) -> None:
-    first = storage._home if isinstance(storage, ShardedRedis) else storage
+    first = storage._first if isinstance(storage, ShardedRedis) else storage
     assert isinstance(first, RedisStorage)
     await first.write("HINCRBY", "counts", f"{kind}:{queue}\0{task}", by)

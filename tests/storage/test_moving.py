@@ -344,7 +344,7 @@ async def test_a_move_that_died_with_some_shards_open_is_completed(tmp_path: Pat
 class DiesOpening(Cut):
     async def set_mark(self, mark: Any) -> None:
         if mark.role == "arrived":
-            await self._inner._home.set_mark(mark)
+            await self._inner._first.set_mark(mark)
             raise Unplugged
         await self._inner.set_mark(mark)
 

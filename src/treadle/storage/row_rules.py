@@ -34,6 +34,7 @@ class CircularWait(TreadleError):
 
 
 OWN_ID: Final = "treadle:"  # prefix of the ids that Treadle makes or derives
+OWN: Final = "treadle:"  # prefix of the checkpoints that are not those of a function or a schedule
 # Errors that a storage raises before it has written anything of a call.
 REFUSALS: Final = (UnknownUpstream, KeyHeld, IdTaken, CircularWait, QueueFull)
 
@@ -243,15 +244,20 @@ def taken_back(row: Record, now: float) -> Record | None:
 
 def repeats(out: Outcome, row: Record) -> bool:
     """Whether this same outcome has been applied and the row is unchanged since: its version is one transition old,
-    that transition was not a claim, and every value it assigned is still there."""
+    that transition was not a claim, and every value it assigned is still there.
+
+    Treadle's own checkpoints are not compared: some contain times, and a report of a runner that is repeated has
+    others.
+    """
     if row.version != out.version + 1 or row.state is State.RUNNING:
         return False
     if out.checkpoints and (nonce := dict(out.checkpoints).get(ACT)) is not None:
         return dict(row.checkpoints).get(ACT) == nonce
+    assigned = {(name, value) for name, value in dict(out.checkpoints).items() if not name.startswith(OWN)}
     waited = out.state is State.WAITING and row.state is State.READY and row.function_done is out.function_done
     return (
         (row.state is out.state or waited)
-        and dict(row.checkpoints).items() >= dict(out.checkpoints).items()
+        and dict(row.checkpoints).items() >= assigned
         and row.attempt == out.attempt
         and row.result == out.result
         and row.value == out.value

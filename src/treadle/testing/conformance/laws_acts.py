@@ -128,6 +128,18 @@ async def test_law03_outcomes_that_differ_only_in_checkpoints(
     assert dict(before.checkpoints) == {"cursor": "7"}
 
 
+async def test_law03_a_repetition_whose_own_notes_have_other_times(storage: Storage) -> None:
+    """The report of a runner whose answer was lost is sent again, and its attempt ends at another time then."""
+    await storage.enqueue([job("a")])
+    a = await claim_one(storage)
+    first = back(a, checkpoints=(("step", "1"), ("treadle:attempt:1", '{"at": 1}')))
+    await settle(storage, first)
+    again = back(a, checkpoints=(("step", "1"), ("treadle:attempt:1", '{"at": 2}')))
+    other = back(a, checkpoints=(("step", "2"), ("treadle:attempt:1", '{"at": 1}')))
+    assert await said(storage, again, other) == ["applied", "stale"]
+    assert dict((await row(storage, "a")).checkpoints) == dict(first.checkpoints)
+
+
 async def test_law03_a_repetition_after_checkpoints_of_earlier_outcomes(storage: Storage) -> None:
     """A row has the checkpoints of all its outcomes; a repetition needs only its own."""
     await storage.enqueue([job("a")])

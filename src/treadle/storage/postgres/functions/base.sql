@@ -166,9 +166,9 @@ CREATE FUNCTION remember(wanted text, steps json) RETURNS void LANGUAGE sql AS $
     ON CONFLICT (id, name) DO UPDATE SET value = excluded.value
 $$;
 
--- Whether the job has all these checkpoints.
+-- Whether the job has all these checkpoints; see row_rules.repeats.
 CREATE FUNCTION remembers(wanted text, steps json) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (SELECT 1 FROM steps_of(steps) AS s WHERE NOT EXISTS
+    SELECT NOT EXISTS (SELECT 1 FROM steps_of(steps) AS s WHERE left(s.name, 8) <> 'treadle:' AND NOT EXISTS
         (SELECT 1 FROM checkpoints AS c WHERE c.id = wanted AND c.name = s.name AND c.value = s.value))
 $$;
 
