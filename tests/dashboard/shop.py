@@ -58,7 +58,7 @@ class Shop:
     async def serve(self) -> None:
         """Start the server; after `stop`, on the same port."""
         site = make_site(self.app, self.settings, [dashboard_routes()], open_paths=OPEN_PATHS)
-        serving = Serving(site, port=self._port, grace=1, on_stop=site.state.waiting.send_home)
+        serving = Serving(site, port=self._port, grace=1, on_stop=site.state.waiting.stop)
         await self._served.enter_async_context(serving)
         self.url, self._port = serving.url, serving.port
 

@@ -75,7 +75,7 @@ async def test_a_server_without_the_app_keeps_the_options(browser: Browser, shop
     site = make_site(app, Settings(), [dashboard_routes()], open_paths=OPEN_PATHS)
     async with (
         app,
-        Serving(site, on_stop=site.state.waiting.send_home) as serving,
+        Serving(site, on_stop=site.state.waiting.stop) as serving,
         Visit(browser, serving.url) as visit,
     ):
         page = await visit.open(f"jobs/{job.id}")
