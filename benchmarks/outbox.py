@@ -108,8 +108,8 @@ async def relaying(url: str, outbox: str, page: int, goal: int, after: float) ->
         relay = app.outbox._relay(app._core.opened, lease=LEASE)
         deliver, killer = relay._page, threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
 
-        async def counted(rows: Any) -> Any:
-            done = await deliver(rows)
+        async def counted(*page: Any) -> Any:
+            done = await deliver(*page)
             if goal and relay.delivered >= goal and not killer.ident:
                 killer.start()  # a thread, so it strikes at any statement
             return done

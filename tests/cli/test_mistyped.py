@@ -18,8 +18,8 @@ from msgspec import Struct
 from tests.kit import Told
 from tests.served import host
 from treadle import App, Limit, UnknownName, Worker, current
-from treadle.admin import known_names
 from treadle.cli.root import run
+from treadle.core import similar_names
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
 
@@ -243,13 +243,13 @@ def test_a_bound_token_does_not_learn_names_of_other_queues(served: str) -> None
 async def test_very_many_new_names_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing each name with every other took minutes, during which a server answered no request."""
     compared: list[int] = []
-    get_close_matches = known_names.difflib.get_close_matches
+    get_close_matches = similar_names.difflib.get_close_matches
 
     def counted(word: str, known: Collection[str], number: int) -> list[str]:
         compared.append(len(known))
         return get_close_matches(word, known, number)
 
-    monkeypatch.setattr(known_names.difflib, "get_close_matches", counted)
+    monkeypatch.setattr(similar_names.difflib, "get_close_matches", counted)
     app = App("memory://")
     site = host().add(app, Settings())
     rng = Random(1)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[App]:
     """The app of a host, with one job, which no worker runs."""
     folder = tmp_path_factory.mktemp("host")
-    app = shop_app(f"sqlite:///{folder}/shop.db?synchronous=normal", Shop.__new__(Shop))
+    app = shop_app(App(f"sqlite:///{folder}/shop.db?synchronous=normal"), Shop.__new__(Shop))
     async with app:
         await app.tasks["shop.print_letter"].enqueue("Ada", 1)
         yield app
@@ -77,7 +77,7 @@ async def test_the_user_of_the_host_may_do_what_auth_says(browser: Browser, app:
 
 
 async def test_inside_flask_where_streams_may_stall(browser: Browser, tmp_path: Path) -> None:
-    app = shop_app(f"sqlite:///{tmp_path}/shop.db?synchronous=normal", Shop.__new__(Shop))
+    app = shop_app(App(f"sqlite:///{tmp_path}/shop.db?synchronous=normal"), Shop.__new__(Shop))
     await app.tasks["shop.print_letter"].enqueue("Ada", 1)
     await app.close()
     with flask_host(app) as url:
