@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 
 from treadle.admin.explain.wording import set_limit
 from treadle.core.limit_model import Limit, LimitUse
+from treadle.storage.admission import rule_for
 
 PARTS: Final = ("slots", "rate", "how", "burst", "hold", "max_waiting", "when_full")
 OF_RATE: Final = ("how", "burst")  # without a rate they mean nothing
@@ -21,7 +22,7 @@ def dropped(uses: Iterable[LimitUse], rule: Limit, given: Collection[str] = ()) 
     given  names of parts that the caller chose, also if they are the default
     """
     rules = {use.key: use.behind if use.pauses else use.rule for use in uses}
-    before = rules.get(rule.name) or rules.get(rule.name.partition(":")[0])
+    before = rule_for(rules, rule.name)
     if before is None or rule.empty:
         return None
     plain, old, new = asdict(Limit("")), asdict(before), asdict(rule)

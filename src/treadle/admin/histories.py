@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from treadle.core.model import NewJob, Pairs, Record, State
-from treadle.durable.checkpoints import OURS
+from treadle.core.model import OURS, NewJob, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadOption
 from treadle.policy.judge import upstreams
 from treadle.policy.retry import read_policy

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 from msgspec import Struct, UnsetType
 
 from treadle.admin import stored_values
-from treadle.core.model import Record, State
+from treadle.core.model import OURS, Record, State
 from treadle.core.query_model import Query
-from treadle.durable.checkpoints import OURS, Checkpoint, read_entry
+from treadle.durable.checkpoints import Checkpoint, read_entry
 from treadle.durable.once import locks_of
 from treadle.errors import UNREADABLE
 from treadle.policy import attempts, run_log

@@ -8,6 +8,7 @@ import click
 
 from treadle.cli.output import as_json, document, lasts, note, plural, table
 from treadle.cli.target import Target, targeted
+from treadle.core.placement import label_text
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -69,7 +70,7 @@ def workers(target: Target, json_: bool) -> None:
 
 
 def _labels(worker: Presence) -> str:
-    return ", ".join(f"{name}={value}" if value else name for name, value in worker.labels)
+    return ", ".join(label_text(*each) for each in worker.labels)
 
 
 def _resources(worker: Presence) -> str:

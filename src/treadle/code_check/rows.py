@@ -8,9 +8,9 @@ from typing import Final
 from treadle.app_core import AppCore
 from treadle.code_check.findings import Findings
 from treadle.code_check.step_names import STEP_NUMBER, StepNames, steps_of
-from treadle.core.model import Record, State
+from treadle.core.model import OURS, Record, State
 from treadle.core.similar_names import closest
-from treadle.durable.checkpoints import OURS, read_entry
+from treadle.durable.checkpoints import read_entry
 from treadle.durable.step_codec import signature_of
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.policy.retry import read_policy

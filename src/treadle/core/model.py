@@ -41,6 +41,8 @@ for _state in State:
 
 Pairs = tuple[tuple[str, str], ...]
 
+# Prefix of the names of checkpoints that are not steps of a function or the state of a schedule.
+OURS: Final = "treadle:"
 # Name of the checkpoint with the nonce of the last act: an outcome that an operator settles from outside.
 ACT: Final = "treadle:act"
 

@@ -56,6 +56,11 @@ def required(name: str, values: Sequence[str]) -> str:
     return " or ".join(f"{name}={value}" for value in values) or name
 
 
+def label_text(name: str, value: str) -> str:
+    """A label as `labels_of` reads it: "gpu", "gpu=a100"."""
+    return f"{name}={value}" if value else name
+
+
 def needs_of(task: str, requires: Requires, uses: Amounts | None) -> Needs | None:
     """The arguments `requires` and `uses` of a task, checked; None: it needs nothing. Raises BadOption."""
     found = Needs(task, _requirements(requires), tuple(amounts(uses or {}, "uses", least=1).items()))

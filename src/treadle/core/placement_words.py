@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from treadle.core.model import Presence
-from treadle.core.placement import Needs, required, similar
+from treadle.core.placement import Needs, label_text, required, similar
 
 
 def lacking(workers: Sequence[Presence], task: str) -> str | None:
@@ -75,7 +75,7 @@ def amount_of(worker: Presence, name: str) -> int:
 
 def place_options(labels: Iterable[tuple[str, str]], resources: Iterable[tuple[str, int]]) -> list[str]:
     """The options of `treadle worker` for these labels and resources."""
-    given = [("--label", f"{name}={value}" if value else name) for name, value in labels]
+    given = [("--label", label_text(*each)) for each in labels]
     given += [("--resource", f"{name}={amount}") for name, amount in resources]
     # A name that begins with a dash would be read as an option.
     return [
@@ -91,5 +91,5 @@ def _options(needs: Needs) -> str:
 
 def has_words(worker: Presence) -> str:
     """The labels of a worker, and how much of its resources is in use: `gpu=a100 memory_mb 512/2,048`."""
-    labels = [f"{name}={value}" if value else name for name, value in worker.labels]
+    labels = [label_text(*each) for each in worker.labels]
     return " ".join([*labels, *(f"{name} {used:,}/{has:,}" for name, has, used in worker.resources)])

@@ -16,7 +16,7 @@ from msgspec import Meta
 from treadle.core import defaults, ids
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume, WhenFull
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Pairs, Presence
-from treadle.core.placement import MOST_WORDS, amounts, check_needs, labels_of
+from treadle.core.placement import MOST_WORDS, amounts, check_needs, label_text, labels_of
 from treadle.core.query_model import MetricsRow, Query
 from treadle.errors import BadOption, TooLarge
 
@@ -339,7 +339,7 @@ def check_presence(worker: Presence) -> None:
 
 def _check_place(worker: Presence) -> None:
     at_most("labels", worker.labels, MOST_WORDS)
-    labels_of([f"{name}={value}" if value else name for name, value in worker.labels])
+    labels_of([label_text(*each) for each in worker.labels])
     at_most("resources", worker.resources, MOST_WORDS)
     amounts({name: has for name, has, _ in worker.resources}, "resources")
     amounts({name: used for name, _, used in worker.resources}, "resources")

@@ -24,12 +24,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from treadle.core import defaults
-from treadle.core.model import Pairs
+from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
 from treadle.errors import UNREADABLE, BadStep, StepMismatch, TooLarge
 from treadle.tasks.options import Sizes
-
-OURS = "treadle:"  # prefix of checkpoints that are not steps
 
 
 class Checkpoint(Struct, omit_defaults=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
@@ -16,6 +16,7 @@ from treadle.core.limit_model import Limit
 
 GONE: Final = 30 * 86_400.0  # seconds for which usage is kept after the last start if no rule counts it
 
+R = TypeVar("R")  # a rule, or its use
 Costs = tuple[tuple[str, int], ...]
 
 
@@ -41,8 +42,8 @@ class Asker(NamedTuple):
         return self.turn[2]
 
 
-def rule_for(rules: Mapping[str, Limit], key: str) -> Limit | None:
-    """The rule of a key: its own, otherwise that of the name before the colon."""
+def rule_for(rules: Mapping[str, R], key: str) -> R | None:
+    """The rule of a key, or its use: its own, otherwise that of the name before the colon."""
     return rules.get(key) or rules.get(key.partition(":")[0])
 
 

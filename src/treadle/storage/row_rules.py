@@ -12,7 +12,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.model import ACT, LOST_BY, NewJob, Outcome, Record, State
+from treadle.core.model import ACT, LOST_BY, OURS, NewJob, Outcome, Record, State
 from treadle.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUpstream
 
 CLOCK_BACK: Final = 1.0  # seconds by which a clock must go back to count; calls that overtake each other differ by less
@@ -34,7 +34,6 @@ class CircularWait(TreadleError):
 
 
 OWN_ID: Final = "treadle:"  # prefix of the ids that Treadle makes or derives
-OWN: Final = "treadle:"  # prefix of the checkpoints that are not those of a function or a schedule
 # Errors that a storage raises before it has written anything of a call.
 REFUSALS: Final = (UnknownUpstream, KeyHeld, IdTaken, CircularWait, QueueFull)
 
@@ -253,7 +252,7 @@ def repeats(out: Outcome, row: Record) -> bool:
         return False
     if out.checkpoints and (nonce := dict(out.checkpoints).get(ACT)) is not None:
         return dict(row.checkpoints).get(ACT) == nonce
-    assigned = {(name, value) for name, value in dict(out.checkpoints).items() if not name.startswith(OWN)}
+    assigned = {(name, value) for name, value in dict(out.checkpoints).items() if not name.startswith(OURS)}
     waited = out.state is State.WAITING and row.state is State.READY and row.function_done is out.function_done
     return (
         (row.state is out.state or waited)

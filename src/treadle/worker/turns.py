@@ -1,4 +1,4 @@
-"""Reserves resources for a task that has not fitted for `capacity.TURN` seconds."""
+"""Reserves resources for a task that has not fitted for `claim_plan.TURN` seconds."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from treadle.admin.estimate.snapshot import Snapshot
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
 from treadle.core.placement_words import coded, needs_of, obstacle
+from treadle.storage.admission import rule_for
 
 LOOK: Final = 8  # steps of a run between two looks
 ROWS: Final = 30  # jobs that one look asks about
@@ -74,10 +75,10 @@ def never_starts(fleet: VirtualFleet, copy: Snapshot, id: str) -> bool:
 def wait_of(row: Record, fleet: VirtualFleet, copy: Snapshot, uses: dict[str, LimitUse]) -> Wait | None:
     """The cause for which a job waits now; None: it may start with the next claim, or is not due."""
     if row.blocked_on is not None:
-        return _limit(uses.get(row.blocked_on) or uses.get(row.blocked_on.partition(":")[0]), row.blocked_on)
+        return _limit(rule_for(uses, row.blocked_on), row.blocked_on)
     if row.queue_position is None:
         return None
-    use = uses.get(f"queue:{row.job.queue}") or uses.get("queue")
+    use = rule_for(uses, f"queue:{row.job.queue}")
     if use is not None and not _has_room(use):
         return _limit(use, use.rule.name)
     return _workers(row, fleet, copy)

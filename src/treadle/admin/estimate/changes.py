@@ -15,6 +15,8 @@ from treadle.admin.estimate.snapshot import Snapshot
 from treadle.admin.explain.wording import command, count, resume, set_limit, start_worker
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence, Record, State
+from treadle.core.placement import label_text
+from treadle.storage.admission import rule_for
 from treadle.storage.row_rules import costs
 
 MODELS: Final = 2  # kinds of workers that are tried out for one queue
@@ -56,7 +58,7 @@ def _of_limits(copy: Snapshot, keys: Collection[str]) -> Iterator[Option]:
     before the colon."""
     uses, rules = {use.key: use for use in copy.limits}, dict[str, LimitUse]()
     for key in sorted(keys):
-        use = uses.get(key) or uses.get(key.partition(":")[0])
+        use = rule_for(uses, key)
         if use is not None:
             rules.setdefault(use.rule.name, use)
     for use in rules.values():
@@ -66,7 +68,7 @@ def _of_limits(copy: Snapshot, keys: Collection[str]) -> Iterator[Option]:
 def _more_workers(model: Presence) -> Iterator[Option]:
     [queue, *_] = model.queues
     start = _plain(start_worker(queue, "--concurrency", str(model.slots), *options_of(model)))
-    place = [f"{name}={value}" if value else name for name, value in model.labels]
+    place = [label_text(*each) for each in model.labels]
     place += [f"{amount:,} {name}" for name, amount, _ in model.resources]
     for number in (1, 2):
         each = " each" if number > 1 else ""

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.admin.estimate.snapshot import Snapshot
+from treadle.admin.explain.workers import is_silent
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Presence, Record
 from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
@@ -137,7 +138,7 @@ def crew_of(copy: Snapshot, extra: Extra, clock: Callable[[], float]) -> list[Vi
     left = [row for row in copy.rows if released_by(row) is not None]
     found = list[VirtualWorker]()
     for each in copy.workers:
-        if each.age <= each.ttl / 9 + 1 and each.queues:
+        if each.queues and not is_silent(each):
             starts = copy.now + max(0.0, each.paused - each.age)
             found.append(VirtualWorker(each, starts, clock, _left_by(each, left, copy)))
     if (like := extra.like) is not None:

@@ -15,6 +15,7 @@ from treadle.admin.estimate.fleet import STARTS, VirtualFleet
 from treadle.admin.estimate.model import Change, Estimate, QueuePlan, Range, range_of
 from treadle.admin.estimate.snapshot import AHEAD, Snapshot
 from treadle.admin.explain import MOST_AHEAD
+from treadle.admin.explain.workers import claims
 from treadle.core.model import Presence, Record, State
 from treadle.core.placement_words import needs_of
 from treadle.policy.misfits import released_by
@@ -112,8 +113,7 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
 
 def _runs_jobs_of(worker: Presence, queue: str, tasks: Collection[str]) -> bool:
     """Whether a worker claims jobs of this queue now, and has one of its tasks."""
-    claims = worker.age <= worker.ttl / 9 + 1 and worker.paused <= worker.age and not worker.draining
-    return claims and queue in worker.queues and (not tasks or any(task in worker.tasks for task in tasks))
+    return claims(worker) and queue in worker.queues and (not tasks or any(task in worker.tasks for task in tasks))
 
 
 def _utilisation(

@@ -6,9 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-WIDER: Final = (
-    2.0  # virtual runs agree more than real ones: only 79 % of the starts in `bench eta` lay within their range
-)
+WIDER: Final = 2.0  # virtual runs agree more than real ones: of the starts in `bench eta` 79 % lay in their range
 
 
 class Range(Struct, frozen=True):

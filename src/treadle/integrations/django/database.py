@@ -26,9 +26,7 @@ NOT_LIBPQ: Final = frozenset(
 )
 KNOWN: Final = ("postgresql", "sqlite")
 FOR_TESTS: Final = '; for tests, give it a file: "TEST": {"NAME": BASE_DIR / "test.db"}'
-MEMORY: Final = (
-    "in-memory:"  # the URL-like name of a SQLite database in memory, which only its own connection can reach
-)
+MEMORY: Final = "in-memory:"  # begins the name of a SQLite database in memory, reached only by its own connection
 
 
 def url_of(alias: str, schema: str) -> str:

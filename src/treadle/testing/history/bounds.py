@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from treadle.core.model import SHED, Record
 from treadle.core.query_model import CountDrift
 from treadle.storage.bounds import Bounds, bound_of, bounds_in, needs_room
-from treadle.testing.history.evidence import Evidence, Violation
-
-TOLERANCE = 0.005  # seconds; processes and the storage round their times
+from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation
 
 
 def check(it: Evidence, drifts: Sequence[CountDrift]) -> Iterator[Violation]:

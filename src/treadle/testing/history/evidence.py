@@ -12,6 +12,7 @@ from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
 from treadle.testing.history.entries import Entry, ordered
 
+TOLERANCE = 0.005  # seconds; processes and the storage round their times
 FIRST, LAST = 15, 45  # lines that are shown of a story's beginning and end
 
 

@@ -9,6 +9,7 @@ from math import inf
 
 from treadle.core.limit_model import Limit
 from treadle.core.model import FINAL, SUPERSEDED, Record, State
+from treadle.storage.admission import rule_for
 from treadle.testing.history.evidence import Evidence, Run, Violation
 
 EPSILON = 1e-6  # seconds; the storage's times are sums of floats
@@ -29,10 +30,6 @@ def _rules(it: Evidence) -> dict[str, Limit]:
     return {use.key: use.rule for use in it.limits if use.key not in changed and not use.pauses}
 
 
-def _rule_of(rules: dict[str, Limit], name: str) -> Limit | None:
-    return rules.get(name) or rules.get(name.partition(":")[0])
-
-
 def _named(it: Evidence, id: str) -> tuple[tuple[str, int], ...]:
     """The limits that a start of this job counts against: its own, and that of its queue."""
     row = it.rows.get(id)
@@ -43,7 +40,7 @@ def slots(it: Evidence) -> Iterator[Violation]:
     """The jobs that certainly hold leases never use more slots of a limit than it has."""
     rules = _rules(it)
     for name, runs in _by_limit(it).items():
-        rule = _rule_of(rules, name)
+        rule = rule_for(rules, name)
         if rule is None or rule.slots is None:
             continue
         used, inside = 0, list[tuple[float, int, int, str]]()
@@ -79,7 +76,7 @@ def rates(it: Evidence) -> Iterator[Violation]:
             for name, cost in _named(it, id):
                 starts.setdefault(name, []).extend([(at, id)] * cost)
     for name, found in starts.items():
-        rule = _rule_of(rules, name)
+        rule = rule_for(rules, name)
         if rule is None or rule.rate is None or rule.how != "window" or not rule.rate:
             continue
         found.sort()

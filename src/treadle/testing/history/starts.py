@@ -6,7 +6,7 @@ A start is judged by the first entry of its claim. These rules are skipped if th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from treadle.core.model import Record
 from treadle.storage.row_rules import rank
-from treadle.testing.history.evidence import Evidence, Violation
+from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation
 
-TOLERANCE = 0.005  # seconds; processes and the storage round their times
 TICK = "cron:"  # begins the id of a tick, which ends with its moment
 
 
@@ -26,9 +25,10 @@ def check(it: Evidence, schedules: Mapping[str, float]) -> Iterator[Violation]:
     if it.steps_of_clock:
         return
     yield from delays(it)
-    yield from order(it)
-    yield from priorities(it)
-    yield from lanes(it)
+    stays = list(_stays(it))
+    yield from order(it, stays)
+    yield from priorities(it, stays)
+    yield from lanes(it, stays)
     yield from early_ticks(it)
     yield from ticks_left_out(it, schedules)
 
@@ -77,11 +77,11 @@ def _plain(row: Record) -> bool:
     return not (held_back or job.aging or (job.lane and job.limits))
 
 
-def order(it: Evidence) -> Iterator[Violation]:
+def order(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
     """Of jobs that differ only in their enqueue time, the one acknowledged first is claimed first. Under a limit of one
     slot they therefore run strictly in sequence."""
     lines: dict[object, list[_Stay]] = {}
-    for stay in _stays(it):
+    for stay in stays:
         job = stay.row.job
         lines.setdefault((job.task, job.queue, job.priority, job.limits, job.lane), []).append(stay)
     for line in lines.values():
@@ -101,11 +101,11 @@ def _overtaken(it: Evidence, line: list[_Stay]) -> Iterator[Violation]:
             return
 
 
-def priorities(it: Evidence) -> Iterator[Violation]:
+def priorities(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
     """No job is claimed while one of the same task and a higher priority is queued that nothing else holds back. Jobs
     of other tasks are not compared: the worker may have had no room for them."""
     queued: dict[tuple[str, str], list[_Stay]] = defaultdict(list)
-    for stay in _stays(it):
+    for stay in stays:
         if not stay.row.job.limits:
             queued[stay.row.job.queue, stay.row.job.task].append(stay)
     claims: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
@@ -113,9 +113,9 @@ def priorities(it: Evidence) -> Iterator[Violation]:
         row = it.rows.get(id)
         if row is not None and not row.function_done and not row.job.function_done:
             claims[row.job.queue, row.job.task].append((at, id))
-    for line, stays in queued.items():
+    for line, equal in queued.items():
         if len({rank(it.rows[id].job) for _, id in claims[line]}) > 1:
-            yield from _passed_over(it, stays, sorted(claims[line]))
+            yield from _passed_over(it, equal, sorted(claims[line]))
 
 
 def _passed_over(it: Evidence, stays: list[_Stay], claims: list[tuple[float, str]]) -> Iterator[Violation]:
@@ -135,12 +135,12 @@ def _passed_over(it: Evidence, stays: list[_Stay], claims: list[tuple[float, str
             return
 
 
-def lanes(it: Evidence) -> Iterator[Violation]:
+def lanes(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
     """The first job of a lane goes to the head of its queue: it is claimed before the second job that any other lane
     had when it was enqueued. Later jobs of a lane have positions that depend on what was claimed meanwhile, so that no
     history shows them; the rule `order` compares the jobs of one lane."""
     groups: dict[tuple[str, str, int], list[_Stay]] = defaultdict(list)
-    for stay in _stays(it):
+    for stay in stays:
         job = stay.row.job
         if job.lane and not job.limits:
             groups[job.queue, job.task, rank(job)].append(stay)
