@@ -27,6 +27,19 @@ from treadle.storage.contract import Storage
 OFTEN = 0.1  # share of the calls in which a fault shows
 
 
+class _Often:
+    """Whether the fault shows at this call: at the first one of a process that can show it, then by chance."""
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def __call__(self) -> bool:
+        if self._shown and random.random() >= OFTEN:
+            return False
+        self._shown = True
+        return True
+
+
 def plant(storage: Storage, name: str) -> Storage:
     """Plant that fault, from `FAULTS`, into a storage. Its methods are replaced, so the object stays the same for all
     callers."""
@@ -95,9 +108,10 @@ def slot_ignored(it: Any) -> None:
 
 def followups_lost(it: Any) -> None:
     """The jobs that a run returned are not stored."""
+    often = _Often()
 
     def change(out: Outcome) -> Outcome:
-        lost = out.state is State.WAITING and out.function_done and out.followups and random.random() < OFTEN
+        lost = out.state is State.WAITING and out.function_done and out.followups and often()
         return replace(out, followups=(), after=()) if lost else out
 
     _each_outcome(it, change)
@@ -128,10 +142,10 @@ def checkpoints_lost(it: Any) -> None:
 
 def job_lost(it: Any) -> None:
     """An enqueue returns, but has not stored its last job."""
-    enqueue = it.enqueue
+    enqueue, often = it.enqueue, _Often()
 
     async def careless(jobs: Sequence[NewJob]) -> list[Record]:
-        if random.random() > OFTEN or jobs[-1].task != "work" or jobs[-1].key:
+        if jobs[-1].task != "work" or jobs[-1].key or not often():
             answers: list[Record] = await enqueue(jobs)
             return answers
         rows: list[Record] = await enqueue(jobs[:-1]) if len(jobs) > 1 else []
@@ -152,11 +166,11 @@ def join_early(it: Any) -> None:
 
 def claimed_again(it: Any) -> None:
     """A claim returns the jobs of the claim before as well."""
-    claim, before = it.claim, list[Record]()
+    claim, before, often = it.claim, list[Record](), _Often()
 
     async def generous(ask: Claim) -> Claimed:
         found: Claimed = await claim(ask)
-        again = [row for row in before if random.random() < OFTEN and len(found.records) < 4]
+        again = [row for row in before if len(found.records) < 4 and often()]
         before[:] = [row for row in found.records if row.job.task == "work"]
         return replace(found, records=(*found.records, *again))
 
@@ -165,10 +179,10 @@ def claimed_again(it: Any) -> None:
 
 def ending_lost(it: Any) -> None:
     """A settle returns that it was applied, but was not."""
-    settle = it.settle
+    settle, often = it.settle, _Often()
 
     async def lying(outcomes: Sequence[Outcome]) -> list[Settled]:
-        told = {out.id for out in outcomes if out.state is State.SUCCEEDED and random.random() < OFTEN}
+        told = {out.id for out in outcomes if out.state is State.SUCCEEDED and often()}
         rest = [out for out in outcomes if out.id not in told]
         answers = iter(await settle(rest) if rest else [])
         return [APPLIED if out.id in told else next(answers) for out in outcomes]
