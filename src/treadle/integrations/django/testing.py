@@ -28,6 +28,7 @@ from django.db import connections, transaction
 from django.db.models.signals import post_migrate
 from msgspec.structs import replace
 
+from treadle.core.claim_ids import worker_name
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
 from treadle.errors import UnknownUpstream
 from treadle.execution import middleware
@@ -198,7 +199,7 @@ def _run(job: Enqueued, row: Record) -> BaseException | None:
     core = store.app._core
     task = core.tasks[row.job.task]
     claimed = replace(row, state=State.RUNNING, worker=WORKER, started_at=core.now(), due_at=None)
-    run = JobRun(claimed, WORKER.partition("#")[0], lambda: None, core.results)
+    run = JobRun(claimed, worker_name(WORKER), lambda: None, core.results)
     troubles: dict[JobRun, BaseException | None] = {}
     runner = Runner(core, Here(), NoBatches(), troubles)
     rules = judge.rules_for(claimed, task.retry, task.timeout, task.max_lost)
