@@ -4,8 +4,8 @@
     python -m tools.prose --draw 30 --seed 7 --kind KIND    print 30 sentences of a kind (see `KINDS`)
 
 It reads `docs/`, `changes/` and the pages at the root, and the docstrings, comments, strings and names of tests of
-`src/` and `tests/`. Code blocks and `quoted code` are left out. If a list is wrong about a sentence, put a comment at its end or
-just above it: `prose: ok` and the reason.
+`src/` and `tests/`. Code blocks and `quoted code` are left out. If a list is wrong about a sentence, put a comment at
+its end or just above it: `prose: ok` and the reason.
 """
 
 from __future__ import annotations
