@@ -273,7 +273,7 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
             if claimed.version == 1:
                 await inner.settle([Outcome(id="x", version=1, state=State.READY)])
         assert claimed.version == newer.record.version
-        lost = LostReporter(inner, it.app._core.emitter, "w")
+        lost = LostReporter(inner, it.app._core.emitter, "w", lambda: None)
         await Heartbeat(slots, inner, lost, ["default"], 30.0).once()
     assert newer.job_run.why is None
 
