@@ -87,6 +87,7 @@ async def test_a_later_browser_is_answered(alone: Network) -> None:
             assert of(made.instance)(await until(second, bool)) == {QUEUES[0]}
 
 
+@pytest.mark.slow
 async def test_the_announcement_of_a_killed_process_expires(alone: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.discovery.announce.TTL", 2)
     monkeypatch.setattr(Announcement._all, "__defaults__", (2,))
