@@ -28,6 +28,7 @@ from django.db import connections, transaction
 from django.db.models.signals import post_migrate
 from msgspec.structs import replace
 
+from treadle.concurrency.threads import Answer
 from treadle.core.claim_ids import worker_name
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
 from treadle.errors import UnknownUpstream
@@ -45,7 +46,7 @@ from treadle.integrations.django.reading import in_outbox, read
 from treadle.integrations.django.signals import send_finished
 from treadle.policy import judge
 from treadle.storage.user_session import at_once
-from treadle.worker.executors.threads import Answer, outcome
+from treadle.worker.executors.threads import outcome
 from treadle.worker.job_events import name_of
 
 WORKER = "test#1"
