@@ -3,9 +3,9 @@
     python -m tools.prose [PATH ...]                        print each sentence that breaks a rule; exit 1 if any does
     python -m tools.prose --draw 30 --seed 7 --kind KIND    print 30 sentences of a kind (see `KINDS`)
 
-It reads `docs/`, `changes/` and the pages at the root, and the docstrings, comments and strings of `src/` and
-`tests/`. Code blocks and `quoted code` are left out. If a list is wrong about a sentence, put a comment at its end or
-just above it: `prose: ok` and the reason.
+It reads `docs/`, `changes/` and the pages at the root, and the docstrings, comments, strings and names of tests of
+`src/` and `tests/`. Code blocks and `quoted code` are left out. If a list is wrong about a sentence, put a comment at
+its end or just above it: `prose: ok` and the reason.
 """
 
 from __future__ import annotations
@@ -49,19 +49,21 @@ def _rule(write: str, pattern: str, flags: int = re.IGNORECASE) -> Rule:
     return Rule(write, re.compile(pattern, flags))
 
 
+_SUBJECT = _rule(
+    "the actor as the subject: 'the enqueuing process stores', not 'who stores'",
+    r"^(Who|Whoever|Whatever|What|Whichever)\b(?!.*\?$)",
+    0,
+)
+_THING = _rule("'it' for a thing, 'they' for a person", r"\b(he|his|him|himself)\b")
 RULES = (
-    _rule(
-        "the actor as the subject: 'the enqueuing process stores', not 'who stores'",
-        r"^(Who|Whoever|Whatever|What|Whichever)\b(?!.*\?$)",
-        0,
-    ),
+    _SUBJECT,
     _rule(
         "the actor and its verb: send, publish, notify, return, raise, store, read, write, poll, wait, wake",
         r"\b(is|are|was|were|be|been|being|gets?) "
         r"(?:(?:only|never|always|then|also|first|not|still|already|once|again|just|even|at once|[a-z]+ly) ){0,2}"
         r"(told|said|asked|heard|handed)\b",
     ),
-    _rule("'it' for a thing, 'they' for a person", r"\b(he|his|him|himself)\b"),
+    _THING,
     _rule(
         "the plain word: must, or, wrong, next to, read, repaired",
         r"\b(shall|nor|dear|amiss|beside|heeded|mended|in earnest|unto|thereby|hitherto|lest|alas|befalls?)\b",
@@ -74,6 +76,14 @@ RULES = (
     _rule("what it does, not what would happen without it", r"^(Without it|Without this|Else)\b", 0),
     _rule("'because'", r"[,;:] for (it|he|they|there|nobody|nothing|this|that|these|no|one|each|every) \w+"),
 )
+
+# The name of a test is a sentence too: fewer rules, because the sentence below it often explains a word.
+OF_NAMES = (
+    _SUBJECT,
+    _THING,
+    _rule("advance due rows; cancel (see the glossary)", r"\b(tend(s|ed|ing)?|doom(s|ed)?)\b"),
+)
+_NAME = re.compile(r"^ *(?:async )?def test_(?:law\d\d_|more_)?(\w+)", re.MULTILINE)
 
 _CODE = re.compile(r"``.*?``|`[^`]*`", re.DOTALL)
 _END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=[A-Z`\"*\[(])")
@@ -236,6 +246,10 @@ def of_python(path: Path, where: str) -> Iterator[Sentence]:
         if found.count(" ") + found.count("\n") >= SHORTEST - 1 and len(found.split()) >= SHORTEST:
             for sentence in split(found):
                 yield Sentence(kind, f"{where}:{line}", sentence)
+    for name in _NAME.finditer(text):
+        line = text.count("\n", 0, name.start()) + 1
+        if line not in excused and line - 1 not in excused:
+            yield Sentence("names", f"{where}:{line}", name[1].replace("_", " "))
 
 
 def _comment_lines(path: Path, where: str, mark: str) -> Iterator[Sentence]:
@@ -264,7 +278,7 @@ def kind_of(path: Path) -> str:
 
 
 STRINGS = ("errors", "logs", "help", "texts")  # texts: all others, for example of `explain` and `doctor`
-KINDS = ("guides", "internals", "docstrings", "comments", *STRINGS, "changelog")
+KINDS = ("guides", "internals", "docstrings", "comments", *STRINGS, "changelog", "names")  # names: of tests
 SHORTEST = 3  # words of a string that is read; shorter ones are names
 LEVELS = ("debug", "info", "warning", "error", "exception")
 
@@ -296,11 +310,11 @@ def files(given: Sequence[str]) -> list[Path]:
 def broken(sentence: Sentence) -> list[str]:
     """For each rule that a sentence breaks: file, line, the words found, and what to write."""
     bare = _CODE.sub("`", sentence.text)
-    if sentence.kind in STRINGS:
+    if sentence.kind in (*STRINGS, "names"):
         bare = bare[:1].upper() + bare[1:]  # an error text begins in lower case
     return [
         f"{sentence.where}: found {found.group(0)!r}; write {rule.write}: {sentence.text}"
-        for rule in RULES
+        for rule in (OF_NAMES if sentence.kind == "names" else RULES)
         if (found := rule.pattern.search(bare))
     ]
 

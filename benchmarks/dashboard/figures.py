@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-START: Final = "<!-- dashboard: written by `dev.py bench dashboard` -->"
-END: Final = "<!-- /dashboard -->"
+from benchmarks.harness.marked_page import Section
+
+SECTION: Final = Section("<!-- dashboard: written by `dev.py bench dashboard` -->", "<!-- /dashboard -->")
 
 
 class Figure(NamedTuple):
@@ -40,17 +41,7 @@ def verdict(figures: list[Figure]) -> int:
     return 1 if beyond else 0
 
 
-def parts(page: Path) -> tuple[str, str]:
-    """The text of a page before and after the table. Exits with the reason if it has no marks for it."""
-    head, start, rest = page.read_text(encoding="utf-8").partition(START)
-    _, end, tail = rest.partition(END)
-    if not start or not end:
-        raise SystemExit(f"--write: {page} has no lines {START!r} and {END!r}, between which the table goes")
-    return head + start, end + tail
-
-
 def write(page: Path, figures: list[Figure]) -> None:
-    """Put the table between the marks of a page."""
-    head, tail = parts(page)
+    """Put the table between the marks of a page. Raises Unmarked."""
     words = f"{datetime.now(UTC):%-d %B %Y}, CPython {platform.python_version()}:"
-    page.write_text(f"{head}\n\n{words}\n\n{table(figures)}\n\n{tail}", encoding="utf-8")
+    SECTION.write(page, f"{words}\n\n{table(figures)}")

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.dashboard import page, viewers
-from benchmarks.dashboard.figures import Figure, parts, verdict, write
+from benchmarks.dashboard.figures import SECTION, Figure, verdict, write
 from benchmarks.dashboard.served import server
+from benchmarks.harness.marked_page import Unmarked
 from benchmarks.looks import fill
 from tests.servers.postgres import Postgres
 from tests.servers.valkey import Valkey
@@ -108,7 +109,10 @@ def main(words: list[str]) -> int:
     parser.add_argument("--write", type=Path, help="a Markdown file whose part between the marks is replaced")
     args = parser.parse_args(words)
     if args.write:
-        parts(args.write)  # fail before measuring
+        try:
+            SECTION.check(args.write)  # fail before measuring
+        except Unmarked as error:
+            raise SystemExit(str(error)) from None
     numbers = [int(each) for each in args.viewers.split(",")]
     figures = asyncio.run(run(args.rows, args.storages.split(","), numbers, args.seconds))
     if args.write:

@@ -50,6 +50,7 @@ from benchmarks.fleet.places import STORAGES, USUAL, empty
 from benchmarks.harness import procs
 from benchmarks.harness.environments import CACHE
 from benchmarks.harness.keep import Results
+from benchmarks.harness.marked_page import Section, Unmarked
 from benchmarks.harness.places import Places
 from benchmarks.harness.run import commit, machine
 from treadle import Unsupported
@@ -61,7 +62,7 @@ EFFORTS: Final = {"full": FULL, "quick": QUICK, "tiny": TINY}
 WORKERS: Final = {"full": [1, 2, 4], "quick": [1, 4], "tiny": [1]}
 CONCURRENCY: Final = {"full": [20, 100], "quick": [20], "tiny": [20]}
 FRESH: Final = 60.0  # seconds for which a figure of plain jobs is a valid baseline; then it is measured again
-START, END = "<!-- fleet: written by `dev.py bench fleet` -->\n", "<!-- /fleet -->"
+SECTION: Final = Section("<!-- fleet: written by `dev.py bench fleet` -->", "<!-- /fleet -->")
 BUSY: Final = 0.3  # cores used by other programs, above which a machine counts as busy
 ROWS: Final = {name: rows for name, (_, rows) in GROUPS.items()}  # rows of each group of calls
 KNOWN: Final = Path(__file__).with_name("known.toml")
@@ -276,7 +277,7 @@ def report(args: argparse.Namespace, results: Results, known: Sequence[Known]) -
     for each in outlived(verdicts, figures, known):
         print(f"\nnot marked any more, remove it from {args.known.name} if it stays so: {each.mark}: {each.reason}")
     if args.write:
-        _write(args.write, text)
+        SECTION.write(args.write, text)
     new = sum(each.known is None for each in verdicts)
     print(f"\n{len(figures)} cells, {len(verdicts) - new} known marks, {new} new -> {results.path}", file=sys.stderr)
     return 1 if new else 0
@@ -296,20 +297,6 @@ def _about(results: Results) -> str:
     )
 
 
-def _parts(path: Path) -> tuple[str, str]:
-    """The text before the tables and after them. Raises Misnamed if the file has no marks for them."""
-    head, start, rest = path.read_text(encoding="utf-8").partition(START)
-    _, end, tail = rest.partition(END)
-    if not start or not end:
-        raise Misnamed(f"--write: {path} has no lines {START.strip()!r} and {END!r}, between which the tables go")
-    return head + start, end + tail
-
-
-def _write(path: Path, text: str) -> None:
-    head, tail = _parts(path)
-    path.write_text(f"{head}\n{text}\n\n{tail}", encoding="utf-8")
-
-
 def main(words: Sequence[str]) -> int:
     args = parse(words)
     names = {"storages": list(STORAGES), "kinds": [*KINDS, "calls"]}
@@ -318,11 +305,11 @@ def main(words: Sequence[str]) -> int:
     try:
         known = load(args.known, names)
         if args.write:
-            _parts(args.write)  # fail before measuring
+            SECTION.check(args.write)  # fail before measuring
         results = Results(args.file or CACHE / f"fleet-{args.size}-{minor}.json")
         if not args.report:
             measured(args, results, known)
-    except Misnamed as error:
+    except (Misnamed, Unmarked) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:

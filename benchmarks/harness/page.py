@@ -13,10 +13,11 @@ from benchmarks.harness import goals, plots
 from benchmarks.harness.cells import CELLS
 from benchmarks.harness.goals import number
 from benchmarks.harness.keep import Results
+from benchmarks.harness.marked_page import Section
 from benchmarks.harness.plots import Bar, Panel
 from benchmarks.harness.systems import SYSTEMS, System
 
-GOALS: Final = ("<!-- goals: written by `dev.py bench` -->\n", "<!-- /goals -->")
+GOALS: Final = Section("<!-- goals: written by `dev.py bench` -->", "<!-- /goals -->")
 TITLES: Final = {
     "postgres": "PostgreSQL",
     "redis": "Redis, nothing written to disk",
@@ -46,9 +47,9 @@ PICTURES: Final = (  # file, figure, title, unit, whether lower is better
 NOISY: Final = 0.3  # cores in use by other processes, above which a figure is marked
 
 
-def part(minor: str) -> tuple[str, str]:
-    """The marks around the part of the page for one Python."""
-    return f"<!-- peers on {minor}: written by `dev.py bench` -->\n", f"<!-- /peers on {minor} -->"
+def part(minor: str) -> Section:
+    """The part of the page for one Python."""
+    return Section(f"<!-- peers on {minor}: written by `dev.py bench` -->", f"<!-- /peers on {minor} -->")
 
 
 def minor(results: Results) -> str:
@@ -197,14 +198,13 @@ def text(results: Results, folder: Path) -> str:
     return "\n\n".join(parts)
 
 
-def put(page: str, marks: tuple[str, str], words: str, behind: str = "") -> str:
-    """The page with this text between the marks. If it has none yet, they are added after `behind`, or at the end."""
-    start, end = marks
-    if start in page and end in page:
-        before, rest = page.split(start, 1)
-        return f"{before}{start}\n{words}\n\n{end}{rest.split(end, 1)[1]}"
-    at = page.rindex(behind) + len(behind) if behind and behind in page else len(page)
-    return f"{page[:at]}\n\n{start}\n{words}\n\n{end}{page[at:] or chr(10)}"
+def put(page: str, section: Section, words: str, behind: str = "") -> str:
+    """The page with this text in the section. If it has none yet, it is added after `behind`, or at the end."""
+    found = section.around(page)
+    if found is None:
+        at = page.rindex(behind) + len(behind) if behind and behind in page else len(page)
+        found = f"{page[:at]}\n\n{section.start}", f"{section.end}{page[at:] or chr(10)}"
+    return f"{found[0]}\n\n{words}\n\n{found[1]}"
 
 
 def write(results: Results, target: Path, others: Iterable[Results] = ()) -> str:
@@ -216,7 +216,7 @@ def write(results: Results, target: Path, others: Iterable[Results] = ()) -> str
     target.parent.mkdir(parents=True, exist_ok=True)
     page = target.read_text() if target.exists() else ""
     known = sorted({minor(it) for it in others} - {name})
-    last = next((part(it)[1] for it in reversed(known) if part(it)[1] in page), GOALS[1])
+    last = next((part(it).end for it in reversed(known) if part(it).end in page), GOALS.end)
     page = put(page, part(name), text(results, target.parent / "plots" / name), last)
     judged = {minor(it): goals.judged(it) for it in (*others, results)}
     target.write_text(put(page, GOALS, goals.side_by_side({it: judged[it] for it in sorted(judged)})))

@@ -76,7 +76,7 @@ ACTS: dict[str, tuple[str, Act]] = {
 
 
 @pytest.mark.parametrize("name", ACTS)
-async def test_two_people_who_act_at_once_are_told_apart(
+async def test_concurrent_acts_of_two_people_are_counted_once(
     app: App, person: App, between: Between, told: Told, name: str
 ) -> None:
     """Both have read the same rows. The first call reports all jobs, the second, which is too late, none."""

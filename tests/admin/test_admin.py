@@ -106,7 +106,7 @@ async def test_acting_needs_a_job_or_a_filter(app: App) -> None:
             await act("nobody")
 
 
-async def test_cancel_frees_the_key_and_dooms_what_waited(app: App, told: Told) -> None:
+async def test_cancel_frees_the_key_and_cancels_the_jobs_that_wait(app: App, told: Told) -> None:
     @app.task
     async def t() -> None: ...
 
@@ -438,7 +438,7 @@ async def test_enqueue_is_all_or_nothing(app: App) -> None:
 
 
 @shows("`current()` gives a task its id, attempt, labels, headers and deadline", area="Workers")
-async def test_what_a_task_can_read_of_its_own_job(app: App) -> None:
+async def test_a_task_reads_the_facts_of_its_own_job(app: App) -> None:
     seen: list[Any] = []
 
     @app.task(name="t", labels=["x"], headers={"trace": "7"})
@@ -578,7 +578,7 @@ async def test_a_running_job_is_not_deleted(app: App) -> None:
 
 
 @shows("a task can list other jobs and read their results", area="Workers")
-async def test_what_a_task_can_read_of_other_jobs(app: App) -> None:
+async def test_a_task_reads_other_jobs_and_their_results(app: App) -> None:
     @app.task(name="up")
     async def up(n: int) -> int:
         return n
@@ -598,7 +598,7 @@ async def test_what_a_task_can_read_of_other_jobs(app: App) -> None:
 @shows(
     "an enqueue with a held key never merges arguments: the holder keeps its own or is replaced", area="Keys and ids"
 )
-async def test_what_is_answered_by_a_held_key_leaves_the_holders_arguments(app: App) -> None:
+async def test_an_enqueue_with_a_held_key_leaves_the_holders_arguments(app: App) -> None:
     ran: list[int] = []
 
     @app.task(retry=Retry(attempts=1))

@@ -60,7 +60,7 @@ async def test_so_many_and_no_more(app: App, clock: HandClock) -> None:
 
 
 @shows("a retry also restores the jobs that the failure had cancelled")
-async def test_who_waits_for_a_retried_job_waits_again(app: App) -> None:
+async def test_dependents_of_a_retried_job_wait_again(app: App) -> None:
     f, _, broken = failing(app)
     job = await f.enqueue(1)
     after = await f.options(after=job).enqueue(2)

@@ -73,7 +73,7 @@ async def test_a_job_behind_nine_others(furnished: App, clock: HandClock) -> Non
 
 
 @shows("`app.jobs.eta` says what more workers would change, with the command")
-async def test_what_more_workers_would_change(furnished: App, clock: HandClock) -> None:
+async def test_an_estimate_lists_the_effect_of_more_workers(furnished: App, clock: HandClock) -> None:
     *_, last = await fill(furnished, 10)
     said = {each.what: each for each in (await furnished.jobs.eta(last)).changes}
     one, two = said["1 more worker with 1 slot"], said["2 more workers with 1 slot each"]
@@ -85,7 +85,7 @@ async def test_what_more_workers_would_change(furnished: App, clock: HandClock) 
 
 
 @shows("`app.jobs.eta` says what more slots of a limit would change")
-async def test_what_more_slots_of_a_limit_would_change(furnished: App, clock: HandClock) -> None:
+async def test_an_estimate_lists_the_effect_of_more_slots_of_a_limit(furnished: App, clock: HandClock) -> None:
     await beat(furnished, slots=8)
     await furnished.limits.set(Limit("tenant", slots=2))
     *_, last = await fill(furnished, 9, limits=["tenant:acme"])
@@ -132,7 +132,7 @@ async def test_a_job_that_waits_for_another(furnished: App, clock: HandClock) ->
 
 
 @shows("`app.jobs.eta` says that a job does not start by itself, and what would start it")
-async def test_what_never_starts(furnished: App, clock: HandClock) -> None:
+async def test_an_estimate_names_the_reason_of_a_job_that_never_starts(furnished: App, clock: HandClock) -> None:
     [job] = await fill(furnished, 1)
     await furnished.queues.pause("default")
     said = await furnished.jobs.eta(job)

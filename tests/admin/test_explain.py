@@ -191,7 +191,7 @@ async def test_an_item_that_a_worker_gathers_for_a_batch(app: App, spy: Spy) -> 
         await first.result(timeout=30)
 
 
-async def test_what_the_row_itself_explains_counts_nothing(app: App, spy: Spy) -> None:
+async def test_explain_counts_nothing_if_the_row_has_the_reason(app: App, spy: Spy) -> None:
     @app.task(name="t", limits=["api"])
     async def t() -> None: ...
 

@@ -80,7 +80,7 @@ async def test_a_name_that_is_used_does_not_warn(shop: App, call: str) -> None:
         await RIGHT[call](shop)
 
 
-async def test_what_was_asked_is_done_all_the_same(shop: App) -> None:
+async def test_a_call_with_an_unknown_name_is_carried_out(shop: App) -> None:
     with pytest.warns(UnknownName):
         await shop.queues.pause("fecth")
     assert {use.key: use.rule.slots for use in await shop.limits.list()}["queue:fecth"] == 0

@@ -64,7 +64,7 @@ async def test_a_rule_set_during_a_pause_holds_after_it(app: App) -> None:
 
 
 @shows("starts before a pause count against the rate after the pause")
-async def test_what_started_before_a_pause_counts_after_it(app: App, clock: HandClock) -> None:
+async def test_starts_before_a_pause_count_after_it(app: App, clock: HandClock) -> None:
     ran = []
 
     @app.task(name="f", limits=["api"])

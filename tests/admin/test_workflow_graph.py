@@ -86,7 +86,7 @@ def test_too_many_nodes_are_folded_further_and_then_left_out() -> None:
     ),
     st.integers(1, 4),
 )
-def test_whatever_the_rows_every_job_is_in_one_node_and_arrows_go_right(rows: list[Any], fold: int) -> None:
+def test_any_rows_are_drawn_with_each_job_in_one_node_and_arrows_to_the_right(rows: list[Any], fold: int) -> None:
     made = {
         str(id): row(str(id), tuple(map(str, after)), task, state, parent=str(parent))
         for id, after, task, state, parent in rows

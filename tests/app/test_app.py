@@ -49,7 +49,7 @@ def test_a_task_is_still_the_function(bare: App) -> None:
     assert (double.__name__, double.__doc__, half.kind) == ("double", "Twice.", "thread")
 
 
-def test_what_cannot_be_a_task_is_refused(bare: App) -> None:
+def test_an_object_that_cannot_be_a_task_is_refused(bare: App) -> None:
     def generator() -> Any:
         yield 1
 

@@ -522,7 +522,7 @@ def test_a_task_that_a_call_of_another_loop_left_behind_may_open_the_app_again(s
     assert _count(stored) == 1
 
 
-def test_what_a_call_of_another_loop_starts_gets_an_error_it_knows(stored: App) -> None:
+def test_code_started_by_a_call_of_another_loop_gets_a_public_error(stored: App) -> None:
     """An error class of Treadle's internals never reaches the user's code."""
     errors: list[Exception] = []
 
@@ -620,7 +620,7 @@ class _Slow(MemoryStorage):
 
 
 @pytest.mark.parametrize("turns", range(10))
-def test_a_user_who_comes_while_an_opening_is_given_up_keeps_the_app_open(turns: int) -> None:
+def test_a_call_during_a_cancelled_opening_keeps_the_app_open(turns: int) -> None:
     storage = _Slow()
     app = _with_task(App(storage=storage))
 

@@ -133,7 +133,7 @@ async def test_a_task_in_a_thread_enqueues_on_the_loop_of_its_worker(app: App) -
         assert await (await parent.enqueue()).result(timeout=30) == 2
 
 
-def test_closing_ends_the_thread_and_whoever_waits(plain: App) -> None:
+def test_closing_ends_the_thread_and_the_waiting_calls(plain: App) -> None:
     @plain.task
     async def t() -> None: ...
 

@@ -127,7 +127,7 @@ def test_version(cli: Run) -> None:
         (["worker", "jobs:app", "--queues", "mail=x"], "mail=3,bulk"),
     ],
 )
-def test_what_is_typed_wrongly_is_said_in_one_line_and_is_2(cli: Run, typed: list[str], said: str, here: Path) -> None:
+def test_a_usage_error_is_one_line_and_exit_code_2(cli: Run, typed: list[str], said: str, here: Path) -> None:
     code, out, err = cli(*typed)
     assert (code, out) == (2, "")
     assert err.startswith("treadle: ")

@@ -160,7 +160,7 @@ def test_ctrl_c_lets_running_jobs_end(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_does_not_end_within_grace_is_handed_back_uncounted(here: Path) -> None:
+def test_a_job_that_outlasts_the_grace_is_released_uncounted(here: Path) -> None:
     with Command("worker", "jobs:app", "--grace", "0.2", cwd=here) as worker:
         worker.wait_for("claiming")
         typed(here, "enqueue", "--app", "jobs:app", "until", "never", "--id", "one")
@@ -266,7 +266,7 @@ def test_jobs_of_tasks_it_does_not_have_are_named(here: Path) -> None:
         (["away:app"], 3, "no/such/folder"),
     ],
 )
-def test_orders_that_cannot_be_followed_are_said_once(here: Path, args: list[str], code: int, said: str) -> None:
+def test_arguments_that_cannot_work_are_reported_once(here: Path, args: list[str], code: int, said: str) -> None:
     (here / "empty.py").write_text("from treadle import App\napp = App('memory://')\n")
     (here / "broken.py").write_text("1 / 0\n")
     (here / "away.py").write_text(TASKS.replace("sqlite:///jobs.db", "sqlite:///no/such/folder/jobs.db"))

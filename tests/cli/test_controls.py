@@ -20,7 +20,7 @@ def harmless(text: str) -> None:
     assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(text), ascii(text)
 
 
-async def test_what_a_job_says_is_shown_escaped(
+async def test_texts_of_a_job_are_shown_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

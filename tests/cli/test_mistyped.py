@@ -294,7 +294,7 @@ def test_doctor_names_a_pause_that_nothing_obeys(url: str, capsys: pytest.Captur
     assert not any("'smtp' is paused" in text for text in found), "its rule uses it"
 
 
-async def test_what_code_names_needs_no_look() -> None:
+async def test_names_in_code_need_no_additional_query() -> None:
     """An ordinary enqueue, and a list that finds rows, make no additional query; a new name makes one."""
     async with App("memory://") as app:
         asked = list[str]()

@@ -142,7 +142,7 @@ QUICK = (
 
 
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - set(QUICK)))
-def test_nor_do_the_other_commands(
+def test_the_other_commands_do_not_print_secrets(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -98,7 +98,9 @@ def test_errors_and_ctrl_c_lead_back_to_the_prompt(
     assert shell.__file__ not in err
 
 
-def test_what_a_statement_left_running_ends_with_the_shell(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coroutine_that_a_statement_left_running_ends_with_the_shell(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = ("import asyncio", "await asyncio.sleep(0); t = asyncio.create_task(asyncio.sleep(1000))")
     assert typed(app, monkeypatch, *lines) == 0
 

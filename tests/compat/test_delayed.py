@@ -91,7 +91,7 @@ async def test_a_job_is_stored_until_it_is_due_and_its_payload_arrives_as_it_was
         ("text", "invalid body"),
     ],
 )
-async def test_what_cannot_be_scheduled_is_refused_and_not_stored(call: Delayed, body: Any, words: str) -> None:
+async def test_a_wrong_due_time_is_refused_and_not_stored(call: Delayed, body: Any, words: str) -> None:
     status, answer = await call("POST", "/", body)
     assert (status, list(answer)) == (400, ["message"])
     assert words in answer["message"]

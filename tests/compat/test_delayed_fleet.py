@@ -187,7 +187,7 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
         (["submit-jobs", "--offset", "0.5"], "1 second"),
     ],
 )
-def test_what_does_not_fit_together(
+def test_options_that_do_not_fit_together_are_refused(
     words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

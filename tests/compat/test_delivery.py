@@ -118,7 +118,7 @@ async def test_a_failure_counts_and_the_key_stays_the_same() -> None:
     assert {headers["Authorization"] for _, headers in hook.got} == {"Bearer x"}
 
 
-async def test_what_the_receiver_said_is_the_error() -> None:
+async def test_the_answer_of_the_receiver_is_the_error() -> None:
     app = App("memory://")
     async with listening(Hook(says(410, "never heard of it"))) as url:
         deliver(app, Delivery(how="webhook", target=(url,)))

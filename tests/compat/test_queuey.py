@@ -179,7 +179,7 @@ async def test_a_runner_that_was_presumed_dead_changes_nothing(queue: Queue, clo
     ],
 )
 @pytest.mark.parametrize("found_by", ["get", "claim"])
-async def test_what_is_abandoned_too_often_fails(
+async def test_a_job_that_is_abandoned_too_often_fails(
     session: aiohttp.ClientSession, clock: HandClock, counting: str, seen: list[tuple[int, str]], found_by: str
 ) -> None:
     queue = serve(session, clock, counting=counting)
@@ -225,7 +225,7 @@ async def test_creating_may_be_repeated(queue: Queue) -> None:
 
 
 @shows("`release` returns a job to its queue position and counts no attempt")
-async def test_what_a_runner_hands_back_keeps_its_turn_and_counts_nothing(queue: Queue) -> None:
+async def test_a_released_job_keeps_its_position_and_counts_no_attempt(queue: Queue) -> None:
     job, other = await queue.create(), await queue.create()
     await queue.claim(A)
     assert (await queue("POST", f"/jobs/{job['job_id']}/release", {"runner_id": B}))[0] == 409
@@ -237,7 +237,7 @@ async def test_what_a_runner_hands_back_keeps_its_turn_and_counts_nothing(queue:
 
 
 @shows("`priority` and `delay` decide when a job is claimed")
-async def test_priority_and_delay_are_there_for_who_wants_them(queue: Queue, clock: HandClock) -> None:
+async def test_priority_and_delay_decide_when_a_job_is_claimed(queue: Queue, clock: HandClock) -> None:
     await queue.create("later", delay=60)
     await queue.create("old")
     await queue.create("urgent", priority=5)
@@ -293,7 +293,7 @@ async def test_the_output_of_a_job_is_streamed(session: aiohttp.ClientSession, t
 
 
 @shows("unknown fields of a body are ignored, and a body that is too large gets 413")
-async def test_what_a_body_may_hold(session: aiohttp.ClientSession) -> None:
+async def test_unknown_fields_of_a_body_are_ignored_and_a_large_body_is_refused(session: aiohttp.ClientSession) -> None:
     queue = Queue(session, memory_url(None, Settings(max_body=1_000), [queue_routes(Rules())]))
     status, job = await queue("POST", "/jobs/create", {"binary_addr": "a", "unknown": [1], "input_addr": None})
     assert (status, job["input_addr"]) == (200, None)
@@ -330,7 +330,7 @@ async def test_list_and_cancel(queue: Queue) -> None:
         ("POST", f"/jobs/{A}/complete", b'{"status": "done"}', "application/json", 422),
     ],
 )
-async def test_what_is_wrong_is_refused(
+async def test_a_malformed_request_is_refused(
     queue: Queue, method: str, path: str, raw: bytes | None, kind: str | None, status: int
 ) -> None:
     headers = {"Content-Type": kind} if kind else {}

@@ -82,7 +82,7 @@ def test_a_forked_copy_of_a_run_makes_other_ids(counted: bool) -> None:
         assert made[at : at + 3] == sorted(made[at : at + 3])
 
 
-async def test_what_a_pool_of_a_process_task_enqueues_is_stored(
+async def test_jobs_that_the_pool_of_a_process_task_enqueues_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

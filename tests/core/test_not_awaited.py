@@ -161,7 +161,7 @@ def test_they_have_names_and_words(shop: App) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::treadle.UnknownName")  # the limits and tasks are only examples
-def test_what_it_says_to_write_works(shop: App) -> None:
+def test_the_proposed_code_works(shop: App) -> None:
     shop.sync.limits.pause("queue:a")
     assert [use.key for use in shop.sync.limits.list()] == ["queue:a"]
     shop.sync.call(shop.limits.shut("queue:a", False))
@@ -194,7 +194,7 @@ async def test_in_a_coroutine_it_is_as_ever(shop: App) -> None:
     await shop.close()
 
 
-def test_what_is_no_job(shop: App) -> None:
+def test_arguments_that_are_no_jobs_are_refused(shop: App) -> None:
     greet, shout = shop.tasks["greet"], shop.tasks["shout"]
     with pytest.raises(BadOption, match=r"<task greet> is a task: give a job with its arguments, greet.job"):
         shop.sync.enqueue(greet, "x")  # type: ignore[call-overload]

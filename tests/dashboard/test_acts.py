@@ -206,7 +206,7 @@ async def test_a_group_of_failures_retries_one_first_then_all(visit: Visit, shop
     assert sum([(await shop.row(id)).reopenings for id in ids]) == 4
 
 
-async def test_who_did_what_is_listed(visit: Visit, shop: Shop) -> None:
+async def test_acts_are_listed_with_their_actor(visit: Visit, shop: Shop) -> None:
     id = await shop.ended("thumbnail", "/img/noted.png", 13)
     page = await visit.open(f"jobs/{id}")
     await page.get_by_role("button", name="Retry").click()

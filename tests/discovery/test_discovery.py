@@ -80,7 +80,7 @@ async def test_a_server_is_found_under_every_name_and_lost_when_it_goes() -> Non
         await until(browser, lambda all: not mine(all))
 
 
-async def test_who_looks_later_is_answered(alone: Network) -> None:
+async def test_a_later_browser_is_answered(alone: Network) -> None:
     async with announced(alone) as made, Browser(QUEUES, alone) as first:
         await until(first, lambda all: of(made.instance)(all) == set(QUEUES))
         async with Browser(QUEUES[:1], alone) as second:
@@ -88,9 +88,7 @@ async def test_who_looks_later_is_answered(alone: Network) -> None:
 
 
 @pytest.mark.slow
-async def test_what_was_killed_is_forgotten_when_its_time_is_over(
-    alone: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_announcement_of_a_killed_process_expires(alone: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.discovery.announce.TTL", 2)
     monkeypatch.setattr(Announcement._all, "__defaults__", (2,))
     async with Browser(QUEUES, alone) as browser:
@@ -208,7 +206,7 @@ async def test_a_network_that_is_not_there_is_said() -> None:
             pass
 
 
-def test_what_the_environment_may_say() -> None:
+def test_the_environment_sets_interface_and_port() -> None:
     assert place({}) == (None, 5353)
     assert place({"TREADLE_MDNS": "10.0.0.1"}) == ("10.0.0.1", 5353)
     assert place({"TREADLE_MDNS": "10.0.0.1:99"}) == ("10.0.0.1", 99)
@@ -268,7 +266,7 @@ def odd_packets(rng: random.Random, count: int) -> Iterator[bytes]:
         yield bytes(raw[: rng.randrange(len(raw) + 1)] if number % 3 == 0 else raw)
 
 
-def test_whatever_arrives_is_a_packet_or_is_refused() -> None:
+def test_any_bytes_are_a_packet_or_are_refused() -> None:
     refused = 0
     for raw in odd_packets(random.Random(1), 20_000):
         try:

@@ -153,7 +153,7 @@ def wrong(word: str, page: str) -> str | None:
     return None
 
 
-def test_what_a_text_names_exists() -> None:
+def test_names_in_texts_exist() -> None:
     faults = [f"{page}:{line}: {fault}" for page, line, word in quoted() if (fault := wrong(word, page))]
     assert not faults, "\n".join([*faults, "name what is there now, or say in OTHERS of this test what the word means"])
 

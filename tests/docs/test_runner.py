@@ -138,7 +138,7 @@ WAITS = """
 """
 
 
-def test_what_runs_in_the_background_must_end_cleanly_when_told_to(page: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_background_block_must_end_cleanly_at_sigterm(page: Callable[..., Ran], tmp_path: Path) -> None:
     ended = page(WAITS.format(code=0))
     assert not ended.error, ended.output
     (tmp_path / "up").unlink()
@@ -163,7 +163,7 @@ def test_a_page_that_hangs_is_ended(page: Callable[..., Ran]) -> None:
         "<!-- background -->\n```python\n```\n",
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str) -> None:
+def test_a_block_that_contradicts_itself_is_refused(text: str) -> None:
     with pytest.raises(BadPage):
         blocks(text)
 

@@ -127,7 +127,7 @@ async def test_a_task_is_a_step_as_a_function(app: App) -> None:
 
 
 @shows("a step whose value cannot be stored fails the attempt")
-async def test_what_cannot_be_stored_fails_the_run(app: App) -> None:
+async def test_a_step_value_that_cannot_be_stored_fails_the_run(app: App) -> None:
     async def wrong() -> int:
         return "no number"  # type: ignore[return-value]
 
@@ -537,7 +537,7 @@ async def test_a_parent_takes_steps_before_it_fans_out(app: App, clock: HandCloc
     assert ledger.function_done["a"] == 1
 
 
-async def test_what_a_cut_off_branch_remembers_goes_with_the_plan(storage: Storage, ledger: Ledger) -> None:
+async def test_checkpoints_of_an_abandoned_branch_are_stored_with_the_plan(storage: Storage, ledger: Ledger) -> None:
     """The storage takes no step, the branch is given up, and the function returns a flow: both are stored with it."""
     spy, done = Spy(storage), asyncio.Event()
     async with App(storage=spy, random=lambda: 0.0) as app:

@@ -112,7 +112,7 @@ async def test_until_a_moment_and_what_is_over_does_not_sleep(app: App, clock: H
     assert (await app.jobs.get(job)).due_at == pytest.approx(moment + 60)
 
 
-async def test_who_is_woken_too_early_sleeps_on(app: App, clock: HandClock) -> None:
+async def test_a_run_that_is_woken_too_early_sleeps_again(app: App, clock: HandClock) -> None:
     @app.task
     async def t() -> None:
         await current().sleep(60)
@@ -151,7 +151,9 @@ async def test_a_sleep_beyond_the_deadline_has_expired_at_once(app: App) -> None
 
 
 @pytest.mark.parametrize("how", ["bare", "finally", "other"])
-async def test_who_catches_the_sleep_is_told_loudly(app: App, how: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_that_catches_the_sleep_fails_with_an_error(
+    app: App, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     @app.task(retry=Retry(attempts=1))
     async def t() -> str:
         if how == "finally":
@@ -458,7 +460,7 @@ async def test_a_signal_that_races_with_the_wait(app: App) -> None:
         assert [await job.result(30) for job in jobs] == list(range(40))
 
 
-async def test_who_dies_while_giving_a_signal_has_not_given_it(app: App, clock: HandClock, spy: Spy) -> None:
+async def test_a_signal_is_not_given_if_its_sender_dies_before(app: App, clock: HandClock, spy: Spy) -> None:
     @app.task
     async def t() -> Any:
         return await current().wait_for("a", timeout=3600)

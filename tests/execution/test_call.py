@@ -114,7 +114,7 @@ async def test_a_process_enters_it_itself(caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.parametrize("kind", ["async", "thread", "batch"])
 @pytest.mark.parametrize("when", ["before", "after", "suppresses"])
-async def test_what_it_raises_fails_the_run(app: App, kind: str, when: str) -> None:
+async def test_an_exception_of_middleware_fails_the_run(app: App, kind: str, when: str) -> None:
     """An exception that it suppresses is raised all the same, for the function has returned nothing."""
 
     class Broken(Middleware):

@@ -112,7 +112,7 @@ async def test_jobs_see_what_was_set_before_their_worker_started(app: App) -> No
 
 
 @pytest.mark.parametrize("kind", LASTING)
-async def test_nor_does_a_job_that_another_process_hands_over(kind: str, tmp_path: Path) -> None:
+async def test_a_job_handed_off_by_another_process_inherits_no_context(kind: str, tmp_path: Path) -> None:
     """The task that listens for the other process was started in the context of a request."""
     with a_url(kind, tmp_path) as url:
         async with App(url) as here, App(url) as there:

@@ -403,7 +403,7 @@ async def test_a_client_whose_clock_is_wrong_expires_nothing(storage: Storage, c
 
 
 @shows("an argument that the task cannot decode fails the attempt, and the error names the parameter")
-async def test_what_the_row_carries_and_the_task_cannot_read_is_a_failure_that_names_it(app: App) -> None:
+async def test_an_argument_that_cannot_be_decoded_fails_the_attempt_by_name(app: App) -> None:
     @app.task(name="t", retry=Retry(attempts=1))
     async def t(n: int) -> None: ...
 

@@ -90,7 +90,7 @@ async def test_in_a_thread_it_is_entered_there(app: App) -> None:
     assert (name, {thread}) == ("a", layer.threads)
 
 
-async def test_what_it_raises_fails_the_step(app: App) -> None:
+async def test_an_exception_of_middleware_fails_the_step(app: App) -> None:
     """An exception that it suppresses is raised again: the step has no result."""
 
     class Suppresses(Middleware):

@@ -130,7 +130,7 @@ async def test_in_a_thread(app: App, path: Path) -> None:
 
 @shows("an attempt that raises leaves none of its writes and none of its jobs")
 @pytest.mark.parametrize("where", ["inside", "after"])
-async def test_what_raises_leaves_nothing(app: App, path: Path, where: str) -> None:
+async def test_an_attempt_that_raises_leaves_nothing(app: App, path: Path, where: str) -> None:
     """A job that was enqueued in the block is gone too, and the next attempt starts afresh."""
 
     @app.task(retry=Retry(attempts=2, base=0))
@@ -230,7 +230,7 @@ WAITS: dict[str, Callable[[App, Job[Any, Any]], Coroutine[Any, Any, Any]]] = {
 
 @pytest.mark.parametrize("name", WAITS)
 @pytest.mark.parametrize("thread", [False, True])
-async def test_what_would_wait_for_its_own_block_is_refused_by_name(
+async def test_a_call_that_would_wait_for_its_own_transaction_is_refused_by_name(
     app: App, path: Path, name: str, thread: bool
 ) -> None:
     """The call raises at once, and the block continues."""
@@ -265,7 +265,7 @@ async def test_what_would_wait_for_its_own_block_is_refused_by_name(
 
 
 @shows("a second transaction, or a call past the open one, raises `NestedTransaction`")
-async def test_what_cannot_be_nested(app: App, path: Path) -> None:
+async def test_a_second_transaction_is_refused(app: App, path: Path) -> None:
     """On a storage with one writer, a call outside the transaction would wait for itself, so it raises an error."""
     found: list[BaseException] = []
 

@@ -81,7 +81,7 @@ async def deadlock(
         return await call
 
 
-async def test_two_who_enqueue_with_the_same_keys() -> None:
+async def test_two_transactions_enqueue_with_the_same_keys() -> None:
     """Both calls return the jobs of the user, who was first; no error is raised. The worker starts later: a job that
     has ended leaves its key to the call."""
     async with shop() as (it, stage), it.app:

@@ -126,7 +126,7 @@ class Stalled(Faulty):
 
 @shows("a stalled worker whose job another one took over can store no step and no outcome")
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_who_wakes_up_after_his_lease_was_taken_is_refused(
+async def test_a_worker_that_stalled_past_its_lease_is_refused(
     inner: Storage, clock: HandClock, kind: str, ends: Signal
 ) -> None:
     """The first worker stalls in its step; another one runs the job; then the first continues, with another value."""
@@ -217,7 +217,7 @@ async def test_a_step_that_was_not_stored_runs_again_and_one_that_was_does_not(
 
 
 @pytest.mark.parametrize("why", ["timeout", "stop"])
-async def test_what_a_step_found_is_not_lost_with_a_run_that_is_cut_short(inner: Storage, why: str) -> None:
+async def test_the_value_of_a_step_survives_the_cancellation_of_its_run(inner: Storage, why: str) -> None:
     """The storage is unavailable when the step ends, and the run is cancelled before it returns."""
     gate = asyncio.Event()
     away = [False]
@@ -255,7 +255,7 @@ async def test_what_a_step_found_is_not_lost_with_a_run_that_is_cut_short(inner:
     assert ran["step"] == 1
 
 
-async def test_a_mark_is_held_by_the_row_and_not_by_who_asks_late(
+async def test_a_mark_is_held_by_the_row_and_not_by_a_late_caller(
     inner: Storage, clock: HandClock, ends: Signal
 ) -> None:
     """A worker without its lease asks for the mark its job may still win: the error comes here, not afterwards."""

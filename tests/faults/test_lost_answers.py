@@ -273,7 +273,7 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
             if claimed.version == 1:
                 await inner.settle([Outcome(id="x", version=1, state=State.READY)])
         assert claimed.version == newer.record.version
-        lost = LostReporter(inner, it.app._core.emitter, "w")
+        lost = LostReporter(inner, it.app._core.emitter, "w", lambda: None)
         await Heartbeat(slots, inner, lost, ["default"], 30.0).once()
     assert newer.job_run.why is None
 
@@ -327,9 +327,7 @@ async def test_an_outcome_that_cannot_be_settled_keeps_its_lease(inner: Storage)
 
 
 @pytest.mark.parametrize("verb", ["watch", "prune"])
-async def test_a_loop_beside_that_fails_recovers_at_once(
-    scene: Make, verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_side_loop_that_fails_recovers_at_once(scene: Make, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not wait for its next regular turn, half a minute later."""
     monkeypatch.setattr("treadle.core.defaults.PRUNE_EVERY", 0.001)
     it = scene(before(verb, 1, 2))

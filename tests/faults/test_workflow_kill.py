@@ -74,7 +74,7 @@ class Fleet:
 
 @shows("a workflow ends once while its workers are killed")
 @pytest.mark.timeout(600)
-async def test_a_workflow_ends_once_a_round_whoever_is_killed(kind: type[Stage], tmp_path: Path) -> None:
+async def test_a_workflow_ends_once_a_round_while_workers_are_killed(kind: type[Stage], tmp_path: Path) -> None:
     await ends_once(kind, tmp_path, workflows=24, kills=2)
 
 

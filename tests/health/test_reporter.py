@@ -146,7 +146,7 @@ async def test_the_watchdog_gets_nothing_from_a_stuck_process(monkeypatch: pytes
 
 
 @linux_only
-def test_what_the_environment_says_is_checked(tmp_path: Path) -> None:
+def test_variables_of_the_service_manager_are_checked(tmp_path: Path) -> None:
     path = str(tmp_path / "n")
     other = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "20000000", "WATCHDOG_PID": "1"}
     assert Notifier.take(other).watchdog is None  # meant for another process

@@ -118,7 +118,7 @@ def test_a_factory_is_called_once_and_late(jobs: App) -> None:
     assert len(made) == 1
 
 
-def test_what_is_no_application_is_refused() -> None:
+def test_an_object_that_is_no_flask_application_is_refused() -> None:
     with pytest.raises(BadOption, match="expected a Flask application"):
         app_context("shop")  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="it returned 5"):

@@ -75,7 +75,7 @@ async def test_the_first_request_is_answered(
     assert (await call(web, "/in/healthz")).status == 200
 
 
-async def test_beside_django(app: App) -> None:
+async def test_a_mounted_site_next_to_django(app: App) -> None:
     host = django_host(app)
     assert (await call(host, "/ops/jobs/readyz")).text == "ok"
     assert (await call(host, "/ops/jobs/v1/jobs")).status == 200

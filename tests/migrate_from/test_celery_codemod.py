@@ -195,7 +195,7 @@ def test_other_options_keep_the_task(make: Make, given: str) -> None:
         ("a, b=1", None),
     ],
 )
-def test_what_differs_for_every_task(make: Make, params: str, checked: str | None) -> None:
+def test_differences_of_every_task_are_reported(make: Make, params: str, checked: str | None) -> None:
     notes = reasons(make(f"@c.task\ndef order({params}):\n    pass\n"), "differs")
     assert "@c.task: ran alone in its process; it now runs in a thread" in notes
     words = f"the annotations of {checked} are checked when a job is made: other types raise BadArgument"
@@ -333,7 +333,7 @@ def test_arguments_and_the_time_zone_of_a_schedule(make: Make) -> None:
 
 
 @pytest.mark.parametrize("line", ["raise Ignore()", "print(celery.current_task.name)", "print(c.current_task.name)"])
-def test_what_only_a_worker_of_celery_gives_keeps_the_task(make: Make, line: str) -> None:
+def test_a_task_that_needs_a_worker_of_celery_stays(make: Make, line: str) -> None:
     found = make(f"import celery\nfrom celery.exceptions import Ignore\n\n\n@c.task\ndef send(to):\n    {line}\n")
     assert found.stayed == ["shop.base.send"]
 

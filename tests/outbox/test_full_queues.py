@@ -93,7 +93,7 @@ async def test_a_full_queue(
     assert (await app.outbox.stats()).rows == 0
 
 
-async def test_what_needs_no_room_is_delivered(app: App, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_that_need_no_room_are_delivered(app: App, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held key, a job that supersedes another, a job that waits for another, and a row that was delivered before."""
     held = await app.enqueue(mail(app, "held", key="held"))
     await app.enqueue(mail(app, "old", key="newest"))

@@ -302,7 +302,7 @@ async def test_started_where_no_handler_is(app: App) -> None:
         assert await run.result(timeout=30) == {"n": 2}
 
 
-def test_what_cannot_be_a_pipeline(tmp_path: Any) -> None:
+def test_an_invalid_pipeline_is_refused(tmp_path: Any) -> None:
     app = App("memory://")
     wrong: list[tuple[Any, str]] = [
         ([], "at least one"),

@@ -134,7 +134,7 @@ def test_noon_is_noon_on_every_day_of_the_year() -> None:
         assert len({wall.date() for wall in walls}) == 365
 
 
-def test_the_moments_only_rise_whatever_the_line() -> None:
+def test_the_times_of_every_cron_line_only_rise() -> None:
     for line in ("0,30 1,2,3 * * *", "*/7 1-3 * * *", "*/10 * * * * *", "59 23 L * *"):
         for tz in (PARIS, "Australia/Lord_Howe"):
             for start in ("2026-03-28T20:00+00:00", "2026-10-24T20:00+00:00", "2026-04-04T10:00+00:00"):

@@ -89,5 +89,5 @@ while handling order 7"""
         (None, ""),
     ],
 )
-def test_what_another_runner_stored(text: str | None, line: str) -> None:
+def test_the_error_line_of_another_runner_is_found(text: str | None, line: str) -> None:
     assert error_line(text) == line

@@ -51,7 +51,7 @@ def test_defer_is_later_and_uncounted() -> None:
     assert said(ValueError(), verdict=Defer(5)).attempt == 0
 
 
-def test_a_deferral_without_delay_leaves_the_head_of_the_line() -> None:
+def test_a_deferral_without_delay_leaves_the_head_of_the_queue() -> None:
     assert said(Defer()).delay > 0
 
 
@@ -82,7 +82,7 @@ def test_an_abort_from_something_shows_what() -> None:
     assert text.endswith("no such customer")
 
 
-def test_what_the_task_says_itself_outweighs_the_classifier() -> None:
+def test_an_exception_of_the_task_outweighs_the_classifier() -> None:
     assert said(Abort("end"), verdict=RetryNow()).state is State.FAILED
     assert said(Defer(9), verdict=Abort()).delay == 9
 
@@ -115,7 +115,7 @@ def test_retry_now_counts_and_does_not_wait() -> None:
 
 @shows("a job that would retry or defer past its deadline expires")
 @pytest.mark.parametrize("error", [ValueError("x"), Defer(10)])
-def test_what_would_come_after_the_deadline_expires(error: Exception) -> None:
+def test_a_retry_after_the_deadline_expires_the_job(error: Exception) -> None:
     out = said(error, record=row(deadline_at=1005.0))
     assert (out.state, out.reason) == (State.FAILED, "expired")
     assert said(error, record=row(deadline_at=1011.0)).state is State.READY

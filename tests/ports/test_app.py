@@ -102,7 +102,7 @@ async def test_accept_shards_a_fleet_by_task() -> None:
     assert ran == {"app1": 4}
 
 
-async def test_what_waits_is_woken_across_apps_without_polling() -> None:
+async def test_a_waiter_in_another_app_is_woken_without_polling() -> None:
     ran: Counter[str] = Counter()
     one, other = fleet(memory_backend(), 2, ran)
     async with one, Worker(other, poll=3600):
@@ -189,7 +189,7 @@ async def test_a_message_twice_or_for_nobody_changes_nothing(queued: Signal) -> 
 
 
 @shows("a job of a task that no worker runs stays queued and counts no attempt")
-async def test_a_task_nobody_runs_stays_in_line_uncounted_and_in_sight() -> None:
+async def test_the_job_of_a_task_without_workers_stays_queued_and_counts_no_attempt() -> None:
     backend, ran = memory_backend(), Counter[str]()
     [app] = fleet(backend, 1, ran)
     async with app:

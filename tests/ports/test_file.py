@@ -131,7 +131,7 @@ async def test_a_corrupt_file_is_refused_at_each_call_and_left_as_it_is(tmp_path
     await queue.close()
 
 
-async def test_told_to_it_sets_a_corrupt_file_aside_and_says_so(tmp_path: Path) -> None:
+async def test_with_the_option_aside_a_corrupt_file_is_renamed_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "q"
     write(Path(f"{path}.0000000001"), b"not a queue\nat all\n")
     write(Path(f"{path}.0000000002"), b"")
@@ -214,7 +214,7 @@ async def test_two_processes_cannot_have_it_at_once(tmp_path: Path) -> None:
 
 
 @shows("a file queue removes finished messages from the disk in small writes")
-async def test_what_is_done_with_leaves_the_disk_in_steps(tmp_path: Path) -> None:
+async def test_finished_messages_leave_the_disk_in_small_writes(tmp_path: Path) -> None:
     """However many messages passed, and even if an old one stays: the files stay small, and every write is small."""
 
     class Counting(Disk):

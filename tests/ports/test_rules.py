@@ -19,7 +19,7 @@ GOLDEN = {  # RULES -> the rows that these calls make
 }
 
 
-async def test_what_a_verb_does_to_the_rows_has_a_number() -> None:
+async def test_the_effect_of_the_verbs_has_a_version_number() -> None:
     rows = hashlib.sha256()
     for seed in range(20):
         clock = HandClock(1_000_000.0)

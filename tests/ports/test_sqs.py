@@ -49,7 +49,7 @@ def make_queue() -> Any:
     return lambda clock: new_queue()
 
 
-async def test_what_is_set_aside_goes_to_the_other_queue_with_its_reason() -> None:
+async def test_a_dead_letter_goes_to_the_other_queue_with_its_reason() -> None:
     queue = new_queue()
     await queue.push("half a me")
     [pulled] = await queue.pop(1, 30)
@@ -71,7 +71,7 @@ async def test_what_is_set_aside_goes_to_the_other_queue_with_its_reason() -> No
         ({"url": "http://x/q", "dead": "http://x/d", "wait": 21}, "0 to 20"),
     ],
 )
-def test_what_cannot_be_a_queue_of_ours_is_refused(given: dict[str, Any], problem: str) -> None:
+def test_an_unsuitable_queue_is_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(BadOption, match=problem):
         sqs_queue(**given)
 

@@ -95,7 +95,7 @@ async def test_a_sqlite3_connection(app: App, path: Path) -> None:
 
 
 @shows("a job that was enqueued after a savepoint vanishes with a roll-back to it")
-async def test_what_a_savepoint_undoes_has_not_been(app: App, path: Path) -> None:
+async def test_a_job_rolled_back_to_a_savepoint_is_not_stored(app: App, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN")
         await app.enqueue(spec(app, "a"), within=db)
@@ -138,7 +138,7 @@ async def test_flows_are_stored_whole(app: App, path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [sqlite3.Row, lambda _, row: {"a": row}])
-async def test_a_connection_made_to_its_users_taste(app: App, path: Path, rows: Any) -> None:
+async def test_a_connection_with_its_own_row_and_text_factories(app: App, path: Path, rows: Any) -> None:
     with closing(sqlite3.connect(path, isolation_level=None, timeout=0.7)) as db:
         db.row_factory, db.text_factory = rows, bytes
         db.execute("BEGIN")

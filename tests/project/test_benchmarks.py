@@ -147,7 +147,7 @@ def results(tmp_path: Path) -> Results:
     return found
 
 
-def test_what_was_measured_is_found_again_and_failures_are_tried_again(results: Results) -> None:
+def test_kept_figures_are_found_again_and_failures_are_repeated(results: Results) -> None:
     again = Results(results.path)
     assert again.median("treadle@redis", goals.DRAIN) == 42_000.0
     assert again.has("treadle@redis", "core", 2)
@@ -272,7 +272,7 @@ def test_marks_are_counted_without_reading_them_all(tmp_path: Path, count: int) 
 
 
 @pytest.mark.skipif(not procs.known(), reason="there is no /proc here")
-def test_what_a_process_uses_is_seen_from_outside() -> None:
+def test_the_cpu_of_a_process_is_read_from_outside() -> None:
     begun, spent = procs.cpu([os.getpid()]), time.process_time()
     while time.process_time() < spent + 0.2:
         pass

@@ -36,6 +36,8 @@ def test_no_sentence_breaks_a_rule() -> None:
         ("internals", "A video stands in line.", "'stands in'", "the field's term"),
         ("docstrings", "Without it jobs would be lost.", "'Without it'", "what it does"),
         ("comments", "Not repeated, for it may be late.", "', for it may'", "'because'"),
+        ("names", "what is asked is stored", "'What'", "the actor as the subject"),
+        ("names", "a heartbeat tends", "'tends'", "advance due rows"),
     ],
 )
 def test_a_finding_says_where_what_was_found_and_what_to_write(kind: str, text: str, words: str, write: str) -> None:
@@ -62,6 +64,7 @@ def test_a_file_is_read_by_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         'raise ValueError("an error with a `name`")\n'
         'log.warning("a line of the log")\n'
         '# prose: ok, a quotation\nquoted = "who stands in line"\n'
+        "async def test_law02_a_lane_has_turns(): ...\n"
     )
     page = tmp_path / "docs" / "page.md"
     page.parent.mkdir()
@@ -71,6 +74,7 @@ def test_a_file_is_read_by_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("comments", "module.py:2", "a comment over two lines"),
         ("errors", "module.py:4", "an error with a `name`"),
         ("logs", "module.py:5", "a line of the log"),
+        ("names", "module.py:8", "a lane has turns"),
         ("guides", "docs/page.md:3", "One sentence."),
         ("guides", "docs/page.md:3", "Another one."),
         ("guides", "docs/page.md:9", "a cell"),

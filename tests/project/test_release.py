@@ -104,7 +104,7 @@ def unchanged(clone: Path) -> None:
         (git, "next", "true", "expected a version such as 0.2.0"),
     ],
 )
-def test_what_it_refuses_leaves_nothing_behind(
+def test_a_refused_release_leaves_nothing_behind(
     small: Path, prepare: Callable[..., object], version: str, check: str, said: str
 ) -> None:
     if prepare is not git:

@@ -176,7 +176,7 @@ def test_no_test_sleeps_or_polls() -> None:
         ("await app.sleep(60)", ""),
     ],
 )
-def test_what_is_found(body: str, wrong: str) -> None:
+def test_sleeps_and_polls_are_found(body: str, wrong: str) -> None:
     source = "import asyncio, time\nfrom asyncio import sleep as nap\nfrom tests.waiting import turn\n"
     source += f"class Shop:\n async def sell(self):\n    {body}\n"
     assert [(where, what) for where, _, what in findings(source)] == ([("Shop.sell", wrong)] if wrong else [])

@@ -29,7 +29,7 @@ def test_each_alert_says_how_bad_it_is_and_which_section_helps() -> None:
         assert section in sections, rule["alert"]
 
 
-def test_what_happened_once_is_visible_for_longer_than_its_alert_waits() -> None:
+def test_a_single_failure_is_visible_for_longer_than_its_alert_waits() -> None:
     """`rate(...[10m])` of one failure is above 0 for less than 10 minutes: an alert `for: 10m` would never fire."""
     minutes = {"m": 1, "h": 60}
     for rule in alerts():

@@ -443,7 +443,7 @@ IN_FASTAPI = r"the parameter 'a' has Depends\(\.\.\.\) of fastapi, .* write `a: 
         (annotated, r"wrong: the annotation of .* 'a' contains depends\(.*of_run\), expected it as the default"),
     ],
 )
-def test_what_cannot_work(function: Callable[..., Any], words: str) -> None:
+def test_an_impossible_dependency_is_refused_by_name(function: Callable[..., Any], words: str) -> None:
     app = App("memory://")
     with pytest.raises(BadDependency, match=words):
         app.task(name="wrong")(function)

@@ -150,7 +150,7 @@ async def test_a_worker_that_dies_while_it_ticks_loses_no_tick(app: App, storage
 
 @shows("`catch_up=` makes one job, all jobs or no job for the missed times")
 @pytest.mark.parametrize(("catch_up", "many"), [("one", 1), ("all", 10), ("skip", 0)])
-async def test_what_was_missed(app: App, clock: HandClock, catch_up: str, many: int) -> None:
+async def test_catch_up_makes_one_job_all_jobs_or_none(app: App, clock: HandClock, catch_up: str, many: int) -> None:
     @app.every(3600, catch_up=catch_up)  # type: ignore[arg-type]
     @app.task(name="beat")
     async def beat() -> None: ...
@@ -396,7 +396,9 @@ async def test_a_schedule_that_code_took_over_from_a_person(app: App, spy: Spy, 
     await next_code.close()
 
 
-async def test_what_code_no_longer_declares_rests_until_it_is_deleted(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_a_schedule_that_code_no_longer_declares_is_kept_without_ticks(
+    app: App, spy: Spy, clock: HandClock
+) -> None:
     @app.every(60)
     @app.task(name="gone")
     async def gone() -> None: ...

@@ -331,7 +331,7 @@ def test_a_spec_is_no_data_whatever_is_annotated(hint: Any, wrap: bool) -> None:
 
 
 @pytest.mark.parametrize(("hint", "value", "problem"), REFUSED, ids=label)
-def test_what_does_not_fit_raises_where_the_call_is_made(hint: Any, value: object, problem: str) -> None:
+def test_a_wrong_argument_raises_where_the_call_is_made(hint: Any, value: object, problem: str) -> None:
     with pytest.raises(BadArgument) as caught:
         one(hint).encode_call((value,), {})
     assert problem in str(caught.value)

@@ -126,7 +126,7 @@ async def test_a_storage_reads_a_bounded_answer(answer: Send) -> None:
 
 
 @pytest.mark.parametrize("answer", [endless, boastful])
-async def test_what_brings_no_rows_is_short(answer: Send) -> None:
+async def test_an_answer_without_rows_is_bounded(answer: Send) -> None:
     with hostile(answer) as url, pytest.raises(AnswerTooLarge, match="at most 16,777,216 bytes"):
         await App(url).open()
 
@@ -221,7 +221,7 @@ async def test_a_webhook_reads_a_bounded_answer(answer: Send) -> None:
 
 
 @pytest.mark.parametrize("answer", [endless, dribbling, many_headers, endless_refusal])
-def test_what_posts_delayed_jobs_reads_a_bounded_answer(answer: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_of_delayed_jobs_reads_a_bounded_answer(answer: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.cli.submit.ANSWER", 0.5)
     with hostile(answer) as url, pytest.raises(Stop, match=r"at most 1,048,576 bytes|does not answer"):
         Endpoint(url, None).ask("GET", "/jobs/a")

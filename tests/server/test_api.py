@@ -115,7 +115,7 @@ async def test_abort_and_defer(call: Client) -> None:
     assert (seen["state"], seen["attempt"]) == ("ready", 0)
 
 
-async def test_what_was_abandoned_too_often_is_ended_instead_of_handed_out(call: Client, clock: HandClock) -> None:
+async def test_a_job_that_is_abandoned_too_often_is_ended_instead_of_claimed(call: Client, clock: HandClock) -> None:
     _, job = await call("POST", "/v1/jobs", {"task": "poison"})
     for number in range(3):
         assert await claim(call, worker=f"r{number}#1", lease=10, max_lost=3)
@@ -267,7 +267,7 @@ async def test_an_id_of_ones_own_is_created_once(call: Client) -> None:
         ("PATCH", "/v1/jobs", None, None, 405, "wrong_method"),
     ],
 )
-async def test_what_is_refused_is_refused_in_one_shape_and_stores_nothing(
+async def test_every_refusal_has_one_form_and_stores_nothing(
     session: aiohttp.ClientSession, method: str, path: str, raw: bytes | None, kind: str | None, status: int, error: str
 ) -> None:
     call = Client(memory_url(None, Settings(max_body=2_000)), session)

@@ -92,7 +92,7 @@ async def waits(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession)
         {"token": "admin", "queue": OTHER, "tasks": {"another": [1, None]}},
     ],
 )
-async def test_who_asks_for_other_jobs_takes_no_wake(waits: Waits, more: dict[str, Any]) -> None:
+async def test_a_claim_of_other_jobs_takes_no_notification(waits: Waits, more: dict[str, Any]) -> None:
     """Each hint wakes one of the claims that wait for the same jobs. It was lost if that claim wanted none of the
     jobs."""
     token, queue = more.pop("token"), more.pop("queue")
@@ -110,7 +110,7 @@ async def test_who_asks_for_other_jobs_takes_no_wake(waits: Waits, more: dict[st
     await asyncio.gather(*others, return_exceptions=True)
 
 
-async def test_one_of_those_who_ask_for_the_same_is_woken(waits: Waits) -> None:
+async def test_one_of_the_claims_for_the_same_jobs_is_woken(waits: Waits) -> None:
     """However many of the tasks they have room for; the next job wakes the next one."""
     asked = [asyncio.ensure_future(waits.claim("admin", f"w{n}#1", OTHER, tasks={"t": [n + 1, None]})) for n in (0, 1)]
     await waits.seated(2)

@@ -110,7 +110,7 @@ async def test_a_job_that_waited_for_jobs_of_another_queue_is_ended_by_the_serve
         assert await run_all(app, await app.jobs.handle("down")) == [42]
 
 
-async def test_what_it_may_not_do_is_said_when_it_starts(url: str) -> None:
+async def test_a_worker_reports_missing_rights_when_it_starts(url: str) -> None:
     async with App(url, token="mine") as app:
         with pytest.raises(BadOption, match=r"the token is bound to mine, but this worker claims from other"):
             await Worker(app, ["mine", "other"]).start()
@@ -173,7 +173,7 @@ async def test_a_mark_of_another_queue_does_not_show_to_a_bound_worker(url: str,
         assert KeyHeld.__name__ in (row.error or "")
 
 
-async def test_a_forged_signal_is_refused_by_the_job_and_by_who_gives_it(behind: App) -> None:
+async def test_a_forged_signal_is_refused_by_the_job_and_by_its_sender(behind: App) -> None:
     """The row of a signal counts only if it is in the job's queue and workflow."""
 
     @behind.task(queue="secret", retry=Retry(attempts=1))
@@ -223,7 +223,7 @@ async def test_doctor_checks_what_the_token_may_see_and_says_what_it_may_not(
     assert found[1]["text"].startswith("bound to mine: ")
 
 
-async def test_it_learns_why_a_job_in_line_is_not_running(url: str) -> None:
+async def test_a_bound_token_reads_why_a_queued_job_is_not_running(url: str) -> None:
     async with App(url, token="mine") as app:
 
         @app.task(queue="mine")

@@ -159,7 +159,7 @@ async def test_called_again_it_finds_what_its_children_came_to(call: Client) -> 
         {"succeed": 1, "fail": "both"},
     ],
 )
-async def test_what_contradicts_itself_is_refused(call: Client, said: Any) -> None:
+async def test_a_contradictory_report_is_refused(call: Client, said: Any) -> None:
     await call("POST", "/v1/jobs", {"task": "parent"})
     [row] = await claim(call, 1)
     report = {"id": row["job"]["id"], "version": row["version"], **said}

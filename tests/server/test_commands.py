@@ -131,7 +131,7 @@ def test_the_help_says_who_is_exempt(capsys: pytest.CaptureFixture[str]) -> None
     ],
     ids=["as it is", "a host", "tokens"],
 )
-def test_a_protocol_says_to_whom_it_is_open(tmp_path: Path, words: tuple[str, ...], greeting: str) -> None:
+def test_a_protocol_reports_its_allowed_clients(tmp_path: Path, words: tuple[str, ...], greeting: str) -> None:
     with Command("token", "web", cwd=tmp_path) as made:
         assert made.ended() == 0
     given = ("server", "--protocol", "delayed", "--url", "memory://", "--port", "0", *words)

@@ -507,7 +507,9 @@ async def test_nothing_crosses(sites: Sites, name: str) -> None:
         "POST /v1/queues/{name}/pause",
     ],
 )
-async def test_what_belongs_to_every_queue_is_refused(session: aiohttp.ClientSession, call: str) -> None:
+async def test_an_operation_on_every_queue_is_refused_to_a_bound_token(
+    session: aiohttp.ClientSession, call: str
+) -> None:
     client = Client(memory_url(None, Settings(tokens=TOKENS)), session)
     for path, body in TABLE[call]:
         status, answer = await client(call.partition(" ")[0], path, body, "all")
@@ -548,7 +550,7 @@ async def test_within_its_queue_a_bound_token_does_what_its_scopes_say(sites: Si
     assert (status, job["state"]) == (201, "waiting")
 
 
-async def test_who_may_not_look_sees_nothing_of_the_job_that_answers(sites: Sites) -> None:
+async def test_a_token_without_the_scope_read_sees_nothing_of_the_stored_job(sites: Sites) -> None:
     """The token has the scope enqueue alone."""
     job = {"task": "t", "queue": MINE, "key": "k", "id": "m", "args": [SECRET]}
     await sites.native("POST", "/v1/jobs", job, "admin")

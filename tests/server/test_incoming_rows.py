@@ -246,7 +246,7 @@ FORGED: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("job", FORGED)
-async def test_what_is_no_row_of_treadles_own_is_refused_with_every_scope(
+async def test_a_forged_row_of_treadles_own_is_refused_with_every_scope(
     session: aiohttp.ClientSession, job: dict[str, Any]
 ) -> None:
     call = Caller(memory_url(None, tokens(*SCOPES)), session)
@@ -290,7 +290,7 @@ async def test_the_native_api_sends_jobs_of_users_only(session: aiohttp.ClientSe
     assert (await call("/v1/jobs", {"task": "t", "queue": "treadle"}))[0] == 422
 
 
-async def test_a_schedule_is_changed_by_those_who_operate(session: aiohttp.ClientSession) -> None:
+async def test_a_schedule_is_changed_by_operators_only(session: aiohttp.ClientSession) -> None:
     """A worker ticks a schedule, and may not define, end or pause it."""
     app = App(storage=MemoryStorage())
     here = host().run
@@ -323,7 +323,7 @@ async def test_a_schedule_is_changed_by_those_who_operate(session: aiohttp.Clien
     assert said["settled"][0]["status"] == "applied"
 
 
-async def test_a_signal_is_given_by_those_who_operate(session: aiohttp.ClientSession) -> None:
+async def test_a_signal_is_given_by_operators_only(session: aiohttp.ClientSession) -> None:
     """A worker's token may not settle the row of a signal, whose id it can derive."""
     settings = tokens(*SCOPES)
     worker = Token(name="w", digest=digest("w"), scopes=("work", "enqueue", "read"))

@@ -96,7 +96,7 @@ async def test_the_children_that_a_foreign_runner_reports_pass_the_middleware(si
     assert [site.headers(child)["tenant"] for child in site.row(id).after] == ["42", "42"]
 
 
-async def test_what_the_middleware_raises_fails_the_run_of_a_foreign_runner(site: Site) -> None:
+async def test_an_exception_of_middleware_fails_the_run_of_a_foreign_runner(site: Site) -> None:
     id, settled = await report(site, {"id": "", "task": "forbidden"})
     assert settled["status"] == "applied"
     row = site.row(id)

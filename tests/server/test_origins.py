@@ -177,7 +177,7 @@ async def test_its_own_pages_may_call_it(site: Site) -> None:
         assert (await site(WAYS["jobs"], **headers)).status == 201, headers
 
 
-async def test_what_a_proxy_says_of_the_host_is_not_believed(site: Site) -> None:
+async def test_headers_of_a_proxy_about_the_host_are_ignored(site: Site) -> None:
     """Every client that reaches the port may send that header."""
     for name in ("x_forwarded_host", "x_host", "x_original_host", "forwarded"):
         answer = await site(WAYS["jobs"], host="evil.example", **{name: "localhost"})

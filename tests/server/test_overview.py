@@ -243,7 +243,7 @@ def test_rates_are_those_of_the_last_full_minute() -> None:
     assert activity.rates(("unknown",)).run_p50 is None
 
 
-def test_what_was_added_since_the_last_look_counts_in_the_periods_since_then() -> None:
+def test_rows_added_since_the_last_look_count_in_the_periods_since_then() -> None:
     recent, at = Recent(), MINUTE
     assert recent.since(at) == at - 360.0
     recent.add(row(at, mail=5), at + 10)  # 6 ended: succeeded and failed

@@ -239,7 +239,7 @@ async def test_a_fault_of_ours_is_logged_and_the_stream_goes_on(
     assert caplog.records[0].exc_info is not None
 
 
-async def test_a_stopping_server_says_bye(stage: Stage) -> None:
+async def test_a_stopping_server_ends_its_streams_with_an_event(stage: Stage) -> None:
     async with stage.reader() as read:
         await read()
         stage.waiting.stop()

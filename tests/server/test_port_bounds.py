@@ -104,7 +104,7 @@ async def test_a_whole_head_that_is_too_large_is_refused_and_one_that_is_not_is_
     ],
     ids=["silence", "half a line", "a blank line", "half a head", "half a body", "half a chunk"],
 )
-async def test_what_stays_half_is_ended(pieces: tuple[bytes, ...], status: int) -> None:
+async def test_an_incomplete_request_is_ended(pieces: tuple[bytes, ...], status: int) -> None:
     async with served(Bounds(head_time=SHORT, body_time=SHORT)) as serving:
         answer = await asyncio.to_thread(said, serving.url, *pieces)
         assert (answer.status, answer.body["error"]) == (status, "too_slow")
@@ -292,7 +292,7 @@ async def test_very_many_requests_on_one_connection_at_once_are_refused() -> Non
         b"GET /healthz HTTP/1.1\nHost : localhost\n\n",
     ],
 )
-async def test_what_is_not_http_is_refused_in_our_own_words(raw: bytes) -> None:
+async def test_bytes_that_are_not_http_get_an_error_of_the_api(raw: bytes) -> None:
     async with served() as serving:
         answer = await asyncio.to_thread(said, serving.url, raw)
         assert 400 <= answer.status < 500

@@ -158,7 +158,7 @@ def test_texts_are_searched_for_keys(line: str) -> None:
     assert Redaction().text("nothing to hide: 1 = 1") == "nothing to hide: 1 = 1"
 
 
-def test_what_follows_a_hidden_value_stays() -> None:
+def test_the_text_after_a_hidden_value_stays() -> None:
     for text, shown in (
         ('{"password": "a", "to": "b"}', '{"password": ***, "to": "b"}'),
         ('{"cookie": null, "to": "b"}', '{"cookie": ***, "to": "b"}'),

@@ -158,7 +158,7 @@ async def test_a_reading_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -
     await reader._reading
 
 
-def test_what_more_workers_do_not_help_is_no_load() -> None:
+def test_jobs_that_more_workers_do_not_help_are_no_load() -> None:
     glance = Glance(
         at=0.0,
         queues=(

@@ -52,7 +52,7 @@ class Full(MemoryStorage):
 @pytest.mark.parametrize(
     ("path", "body"), [("/v1/jobs", {"task": "t"}), ("/jobs/create", {"binary_addr": "a"})], ids=["native", "queuey"]
 )
-async def test_what_cannot_be_stored_is_503_and_goes_well_once_there_is_room(
+async def test_a_request_without_room_in_the_storage_gets_503_and_succeeds_later(
     session: aiohttp.ClientSession, path: str, body: object
 ) -> None:
     storage = Full()
@@ -74,7 +74,7 @@ async def test_a_storage_that_is_away_is_503_and_the_process_is_well(session: ai
     assert [(await call("GET", "/v1/jobs"))[0] for _ in range(2)] == [503, 200]
 
 
-async def test_whoever_has_no_token_learns_that_the_storage_is_away_and_not_where_it_is(
+async def test_readyz_without_a_token_does_not_name_the_storage(
     session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = Faulty(MemoryStorage(), [before("get", 1)])
@@ -115,7 +115,7 @@ async def test_tls_by_file(tmp_path: Path) -> None:
             assert (answer.status, await answer.text()) == (200, "ok")
 
 
-async def test_a_server_that_stops_answers_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_stops_answers_waiting_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     app = App("memory://")
     site = make_site(app, Settings())
     loop = asyncio.get_running_loop()

@@ -71,7 +71,7 @@ def test_a_slip_gives_no_right(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_a_written_token_is_read_again() -> None:
     made = Token(name="web", digest=digest("s"), scopes=("read", "work"), queues=("a", 'b"c'), expires=1_900_000_000.0)
     assert read(as_toml(made) + as_toml(Token(name="other", digest=digest("t"), scopes=()))) == (
         made,
@@ -105,7 +105,7 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(command, list(words), standalone_mode=False)
 
 
-def test_what_each_token_may_do_is_listed_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rights_of_each_token_are_listed_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "tokens.toml")
     for words in (
         ("web", "--scope", "enqueue", "--scope", "read", "--queue", "mail"),

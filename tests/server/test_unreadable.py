@@ -398,7 +398,7 @@ def handlers() -> Iterator[tuple[str, list[ast.expr], list[ast.expr]]]:
 
 
 @pytest.mark.slow
-def test_who_catches_what_a_decoder_raises_catches_all_of_it() -> None:
+def test_handlers_of_decoding_errors_catch_all_of_them() -> None:
     """JSON that is nested too deep raises RecursionError, half a character UnicodeEncodeError: `errors.UNREADABLE`."""
     narrow = []
     for place, named, every in handlers():

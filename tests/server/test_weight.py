@@ -67,7 +67,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("sent", BODIES.values(), ids=BODIES)
-async def test_what_would_be_very_many_objects_is_refused_unread(sent: tuple[str, bytes]) -> None:
+async def test_a_body_of_very_many_objects_is_refused_unread(sent: tuple[str, bytes]) -> None:
     answer = await asyncio.to_thread(post, memory_url(None), *sent)
     assert (answer.status, answer.body["error"]) in ((413, "too_many_values"), (413, "too_large"))
 
@@ -90,7 +90,7 @@ async def test_lists_have_an_end(path: str, body: bytes) -> None:
     assert "length" in answer.body["message"]
 
 
-async def test_what_stands_in_a_text_is_no_value() -> None:
+async def test_the_content_of_a_text_counts_as_no_values() -> None:
     """The rows of a worker contain their arguments as text."""
     url = memory_url(None)
     body = b'{"jobs":[{"id":"a","task":"t","payload":' + TEXT + b"}]}"

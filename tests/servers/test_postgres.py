@@ -43,7 +43,7 @@ def test_it_goes_when_its_process_is_killed() -> None:
         psycopg.connect(url)
 
 
-def test_none_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_is_reported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_PG_BIN", "/nowhere")
     with pytest.raises(RuntimeError, match="/nowhere"):
         binaries()

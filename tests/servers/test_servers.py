@@ -49,7 +49,7 @@ def test_it_goes_when_its_process_is_killed() -> None:
         redis.Redis(port=int(port), retry=Retry(NoBackoff(), 0)).ping()
 
 
-def test_none_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_is_reported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_VALKEY_BIN", "/nowhere")
     binary.cache_clear()
     try:

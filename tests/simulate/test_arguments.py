@@ -93,7 +93,7 @@ def test_a_scenario_that_is_no_coroutine_function_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "shop:app", lambda: None])
-def test_what_is_no_app_is_refused(wrong: Any) -> None:
+def test_an_object_that_is_no_app_is_refused(wrong: Any) -> None:
     with pytest.raises(BadOption, match="expected an App, or a function that makes one for each seed; found"):
         simulate(wrong, scenario, seeds=1)
 

@@ -115,7 +115,7 @@ def test_a_promise_that_is_not_kept(rule: str, entries: list[Entry], rows: list[
     assert rules(entries, rows) == [rule]
 
 
-def test_what_a_fault_may_cause_is_no_violation() -> None:
+def test_the_effect_of_a_fault_is_no_violation() -> None:
     lost = [at(0, "asked"), at(0.1, "stored"), at(1, "began", version=1), at(2, "crashed", "")]
     again = [at(12, "began", actor="v", version=2), at(13, "ended", actor="v", version=2, how="returned", text="1")]
     assert rules([*lost, *again], [replace(row(), version=3)]) == []

@@ -28,7 +28,7 @@ def of_large_runs(sim: Simulation) -> None:
 
 
 @pytest.mark.parametrize("shrink", [True, False])
-def test_what_an_invariant_raises_is_told_with_its_seed(shrink: bool) -> None:
+def test_an_exception_of_an_invariant_is_reported_with_its_seed(shrink: bool) -> None:
     with pytest.raises(SimulationFailed) as caught:
         simulate(app, scenario, invariants=[of_large_runs], faults=[], shrink=shrink)
     text, case = str(caught.value), caught.value.found.case

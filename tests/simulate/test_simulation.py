@@ -107,7 +107,7 @@ def test_one_seed_fails_as_it_did_among_many() -> None:
     assert again.value.found == caught.value.found
 
 
-def test_what_a_scenario_raises_is_told_with_its_seed() -> None:
+def test_an_exception_of_a_scenario_is_reported_with_its_seed() -> None:
     async def wrong(sim: Simulation) -> None:
         await sim.again(lambda: pay.enqueue(1))
         raise LookupError("of its own")

@@ -124,7 +124,7 @@ class Unheard(Spy):
         return super().post(lambda claim_id, row: None)
 
 
-async def test_what_was_said_and_not_heard_is_found_by_asking(storage: Storage, waits: Waits) -> None:
+async def test_a_job_without_its_notification_is_found_by_a_claim(storage: Storage, waits: Waits) -> None:
     async with App(storage=Unheard(storage)) as app:
 
         @app.task
@@ -155,7 +155,9 @@ async def test_a_worker_that_stops_withdraws_its_ask(app: App, storage: Storage,
         assert await app.jobs.cancel(job)
 
 
-async def test_what_comes_while_a_worker_stops_is_run_or_left(app: App, storage: Storage, waits: Waits) -> None:
+async def test_a_job_enqueued_while_a_worker_stops_runs_or_stays_queued(
+    app: App, storage: Storage, waits: Waits
+) -> None:
     ran: list[str] = []
 
     @app.task

@@ -165,7 +165,7 @@ async def until_it_moves(task: Any) -> int:
 
 
 @pytest.mark.filterwarnings("ignore::treadle.OldRows")  # it reads them on purpose
-async def test_who_still_runs_is_told_that_he_has_lost_it(tmp_path: Path) -> None:
+async def test_a_worker_is_notified_that_it_lost_a_moved_job(tmp_path: Path) -> None:
     """After the wait is over. The job runs again in its new storage when its lease has expired."""
     went, lost = asyncio.Event(), asyncio.Event()
     old_url, new_url = url_of("sqlite", tmp_path), url_of("sqlite", tmp_path)
@@ -199,7 +199,7 @@ async def test_who_still_runs_is_told_that_he_has_lost_it(tmp_path: Path) -> Non
         assert (await old.jobs.get(job.id)).state is State.RUNNING
 
 
-async def test_what_cannot_be_moved(tmp_path: Path) -> None:
+async def test_an_impossible_move_is_refused(tmp_path: Path) -> None:
     async with places("memory", "sqlite", tmp_path) as (source, target):
         old, new = OpenStorage(source, "old"), OpenStorage(target, "new")
         await source.enqueue([NewJob(id="a", task="t")])

@@ -98,7 +98,7 @@ def test_a_fleet_of_them_agrees_with_memory() -> None:
     agrees_with_memory(make)
 
 
-async def test_a_store_that_forgets_the_end_of_the_log_parts_nobody() -> None:
+async def test_processes_agree_after_a_store_has_lost_the_end_of_the_log() -> None:
     """As after a fail-over: the lost entries are lost for all processes, and each that had read them reports it
     once."""
     clock = HandClock()
@@ -124,7 +124,7 @@ async def test_a_store_that_forgets_the_end_of_the_log_parts_nobody() -> None:
         await storage.close()
 
 
-async def test_who_only_reads_begins_anew_too() -> None:
+async def test_a_process_that_only_reads_starts_from_the_new_base() -> None:
     clock = HandClock()
     queue, _, store = memory_backend(clock)
     one, other = (ComposedStorage(Ports(queue, memory_pubsub(), store), now=clock) for _ in range(2))
@@ -220,7 +220,7 @@ async def test_a_base_without_its_parts_is_said_instead_of_waited_for() -> None:
         await other.open()
 
 
-async def test_who_slept_through_two_bases_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_missed_two_bases_starts_from_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The place it would win was deleted: nobody reads there any more."""
     clock, rebased = HandClock(), Signal().after(monkeypatch, ComposedStorage, "_rebase")
     queue, _, store = memory_backend(clock)

@@ -86,7 +86,7 @@ def typed() -> list[Any]:
     return [each for each in enqueue.params if each.name in NAMES]
 
 
-def test_what_is_left_out_is_an_option() -> None:
+def test_names_left_out_are_options() -> None:
     assert NOT_IN_CLI < JSON
     assert PYTHON_ONLY < NAMES
 

@@ -164,7 +164,7 @@ def test_an_option_that_does_not_exist_is_named() -> None:
 
 
 @pytest.mark.parametrize("once", [{"id": "x"}, {"after": ["a"]}, {"run_at": datetime.fromtimestamp(NOW, UTC)}])
-def test_what_belongs_to_one_job_is_no_constant(once: dict[str, Any]) -> None:
+def test_options_of_one_job_are_no_constants(once: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="belongs to one job"):
         make(**once)
 
@@ -254,7 +254,7 @@ def test_when_as_a_constant_holds_for_the_after_of_a_job() -> None:
         (at_least(2, of="done"), (2, None)),
     ],
 )
-def test_what_when_means(when: Any, threshold: tuple[int, int | None]) -> None:
+def test_when_sets_the_thresholds(when: Any, threshold: tuple[int, int | None]) -> None:
     job = new(after=["a", "b", "c"], when=when)
     assert (job.required, job.failures_allowed) == threshold
 

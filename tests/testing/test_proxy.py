@@ -144,7 +144,7 @@ async def test_two_answers_that_are_lost_together(echo: Echo, reads: Signal) -> 
         await asyncio.gather(*(cut.happened() for cut in cuts))
 
 
-async def test_what_is_looked_for_may_come_in_two_pieces(echo: Echo, reads: Signal) -> None:
+async def test_the_searched_bytes_may_arrive_in_two_pieces(echo: Echo, reads: Signal) -> None:
     client = await echo.link()
     cut = echo.proxy.lose_request(b"needle")
     client.writer.write(b"hay nee")
@@ -183,7 +183,7 @@ async def test_refused_and_taken_again(echo: Echo) -> None:
     assert await (await echo.link()).ask("c") == "C"
 
 
-async def test_a_black_hole_keeps_what_it_swallows(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_black_hole_keeps_its_bytes(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Signal().around(monkeypatch, Proxy, "flowing")
     client = await echo.link()
     assert await client.ask("a") == "A"

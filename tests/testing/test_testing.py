@@ -60,7 +60,7 @@ def testing(request: pytest.FixtureRequest, app: App, tmp_path: Path) -> Iterato
 # --- drain
 
 
-async def test_drain_runs_what_can_run_in_line_order_and_counts(app: App) -> None:
+async def test_drain_runs_claimable_jobs_in_queue_order_and_counts_them(app: App) -> None:
     seen: list[int] = []
 
     @app.task
@@ -186,7 +186,7 @@ class Locking(Spy):
 
 
 @pytest.mark.parametrize("concurrency", [1, 40])
-async def test_drain_does_not_take_a_line_for_empty_that_a_heartbeat_has_locked(concurrency: int) -> None:
+async def test_drain_does_not_take_a_locked_queue_for_empty(concurrency: int) -> None:
     app = App(storage=Locking(MemoryStorage(HandClock())), random=lambda: 0.0)
 
     @app.task(name="one")
@@ -197,7 +197,7 @@ async def test_drain_does_not_take_a_line_for_empty_that_a_heartbeat_has_locked(
         assert await drain(app, concurrency=concurrency) == 1
 
 
-async def test_drain_gives_up_on_endless_jobs_and_leaves_the_next_in_line(app: App) -> None:
+async def test_drain_gives_up_on_endless_jobs_and_leaves_the_next_one_queued(app: App) -> None:
     @app.task
     async def again(n: int) -> None:
         await again.enqueue(n + 1)
@@ -506,7 +506,7 @@ async def test_an_enqueued_call_is_found_by_arguments_and_options(app: App, test
         t.assert_not_enqueued(app.stub("far.away"), 2, b=2)
 
 
-async def test_what_was_not_enqueued_is_told_with_what_was(app: App, testing: InTest) -> None:
+async def test_a_failed_assertion_lists_the_enqueued_jobs(app: App, testing: InTest) -> None:
     send = mailer(app)
 
     async with testing() as t:
@@ -607,7 +607,7 @@ async def test_a_codec_that_changes_values_is_found_out(app: App, testing: InTes
     await app.close()
 
 
-def test_what_annotations_change_is_the_same() -> None:
+def test_values_that_annotations_convert_are_equal() -> None:
     nan = float("nan")
     assert same((1, [2, (nan,)]), [1, (2, [nan])])
     assert same({"a": (1,)}, {"a": [1]})

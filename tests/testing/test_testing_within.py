@@ -135,7 +135,7 @@ async def test_other_sessions_of_sqlalchemy(app: App, send: Send, engine: sqlalc
         assert names(t) == ["scoped", "connection", "async"]
 
 
-async def test_what_a_held_key_raises_is_raised_where_it_is_enqueued(app: App, send: Send, case: Case) -> None:
+async def test_the_error_of_a_held_key_is_raised_where_the_job_is_enqueued(app: App, send: Send, case: Case) -> None:
     """The error is not delayed to the commit; a key of the same transaction counts."""
     once = send.options(key=Key("k", conflict="raise"))
     async with case.testing() as t:
@@ -295,7 +295,7 @@ def test_the_connection_of_the_thread_is_the_connection(
         assert names(t) == ["ada"]
 
 
-def test_what_was_rolled_back_holds_no_key(
+def test_a_job_that_was_rolled_back_holds_no_key(
     app: App, send: Send, alias: str, testing: Callable[[], SyncTesting]
 ) -> None:
     once = send.options(key=Key("k", conflict="raise"))

@@ -88,7 +88,7 @@ async def test_a_flood_of_output_is_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no module", module("no_start")], ids=["junk", "no start"])
-async def test_what_is_no_module_is_said(tmp_path: Path, content: bytes) -> None:
+async def test_a_file_that_is_no_module_is_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.wasm").write_bytes(content)
     (tmp_path / "in").write_bytes(b"")
     report = await run_module(tmp_path / "m.wasm", tmp_path / "in", tmp_path, Bounds())

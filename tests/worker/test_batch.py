@@ -82,7 +82,7 @@ async def test_a_full_call_goes_at_once(app: App) -> None:
 
 
 @shows("later jobs join the batch that is being gathered")
-async def test_what_comes_later_joins_those_who_wait(app: App, told: Told) -> None:
+async def test_later_jobs_join_the_batch(app: App, told: Told) -> None:
     it = Calls(app, size=3, max_wait=LONG)
     async with work(app):
         jobs = []
@@ -94,7 +94,7 @@ async def test_what_comes_later_joins_those_who_wait(app: App, told: Told) -> No
 
 
 @shows("a batch is called after `max_wait` with the jobs that have come")
-async def test_after_its_wait_it_goes_with_those_who_came(app: App) -> None:
+async def test_a_batch_is_called_after_its_wait_with_the_jobs_that_came(app: App) -> None:
     it = Calls(app, size=50, max_wait=0.01)
     async with work(app):
         [job] = await it.sent(app, 21)
@@ -405,7 +405,7 @@ async def test_all_timed_out_the_call_is_cancelled(app: App) -> None:
 
 
 @shows("a worker that stops releases the jobs that it was gathering")
-async def test_stopping_hands_back_who_waits(app: App, told: Told) -> None:
+async def test_a_worker_that_stops_releases_the_gathered_jobs(app: App, told: Told) -> None:
     it = Calls(app, size=3, max_wait=LONG)
     worker = work(app)
     await worker.start()
@@ -519,7 +519,7 @@ async def test_inline_and_under_testing(app: App) -> None:
         ({"priority": "high"}, "priority"),
     ],
 )
-def test_what_a_batch_cannot_be(options: dict[str, Any], says: str) -> None:
+def test_wrong_options_of_a_batch_are_refused(options: dict[str, Any], says: str) -> None:
     def t(items: list[int]) -> list[int]:
         return items
 
@@ -527,7 +527,7 @@ def test_what_a_batch_cannot_be(options: dict[str, Any], says: str) -> None:
         App("memory://").batch(**options)(t)
 
 
-def test_what_cannot_be_a_batch() -> None:
+def test_functions_that_cannot_be_a_batch_are_refused() -> None:
     app = App("memory://")
 
     def two(a: list[int], b: int) -> list[int]:

@@ -144,7 +144,7 @@ async def test_a_file_that_was_replaced_gets_them_from_the_next_process(
             assert [use.key for use in await again.limits.list()] == ["one"]
 
 
-async def test_what_an_operator_removes_stays_removed(app: App) -> None:
+async def test_a_rule_that_an_operator_removes_stays_removed(app: App) -> None:
     """Only an emptied storage gets the declared rules again before the next worker starts."""
     app.limits.declare(Limit("one", slots=1))
     await app._core.prepare()

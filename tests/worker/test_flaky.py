@@ -148,7 +148,7 @@ class Crossing(Spy):
         return answer
 
 
-async def test_what_is_being_settled_does_not_come_to_another_claim_of_the_same_worker() -> None:
+async def test_a_job_that_is_being_settled_is_not_in_another_claim_of_its_worker() -> None:
     """The claim would find the job gone when it is settled, and report it as lost although the worker has it."""
     crossing = Crossing(MemoryStorage())
     async with App(storage=crossing, random=lambda: 0.0) as app:

@@ -91,7 +91,7 @@ async def test_one_new_job_is_asked_for_twice(app: App, spy: Spy) -> None:
         assert spy.calls["claim"] - before <= 2 * 20 + 6
 
 
-async def test_what_is_heard_of_while_a_claim_is_under_way_is_claimed_at_once(storage: Storage) -> None:
+async def test_a_notification_during_a_claim_causes_another_claim_at_once(storage: Storage) -> None:
     """That claim finds nothing, and its answer may take long."""
     holding = Holding(storage)
     async with App(storage=holding) as app:
@@ -126,7 +126,7 @@ async def test_a_worker_of_few_slots_makes_one_trip_at_a_time_where_they_are_dea
         assert dear.most == trips
 
 
-async def test_what_is_heard_of_while_the_only_claim_is_under_way_is_claimed_after_it(storage: Storage) -> None:
+async def test_a_notification_during_the_only_claim_causes_a_claim_after_it(storage: Storage) -> None:
     """If no other dispatcher may claim, that claim still finds nothing, and then there is no reason to wait."""
     holding = Holding(storage)
     async with App(storage=holding) as app:
@@ -146,7 +146,7 @@ async def test_what_is_heard_of_while_the_only_claim_is_under_way_is_claimed_aft
             assert await job.result(timeout=30) == 1
 
 
-async def test_what_ends_while_a_claim_is_under_way_is_settled_at_once(storage: Storage) -> None:
+async def test_a_job_that_ends_during_a_claim_is_settled_at_once(storage: Storage) -> None:
     holding = Holding(storage)
     async with App(storage=holding) as app:
         began, go = asyncio.Event(), asyncio.Event()

@@ -59,7 +59,7 @@ async def test_a_follower_takes_over_after_five_seconds_of_silence(app: App, clo
     assert await leading(app.storage) == "two"
 
 
-async def test_who_follows_gives_a_leader_time_to_start(app: App, clock: HandClock) -> None:
+async def test_a_follower_gives_a_leader_time_to_start(app: App, clock: HandClock) -> None:
     early, late = Candidate(app.storage, "early", "follower"), Candidate(app.storage, "late", "leader")
     assert await looked(early) == [False]
     clock.advance(4.9)
@@ -67,7 +67,7 @@ async def test_who_follows_gives_a_leader_time_to_start(app: App, clock: HandClo
     assert await leading(app.storage) == "late"
 
 
-async def test_followers_alone_tend_too(app: App, clock: HandClock) -> None:
+async def test_followers_alone_tick_too(app: App, clock: HandClock) -> None:
     one, two = Candidate(app.storage, "one", "follower"), Candidate(app.storage, "two", "follower")
     assert await looked(one, two) == [False, False]
     clock.advance(5.01)
@@ -103,7 +103,7 @@ async def test_a_stall_nobody_noticed_ends_nothing(app: App, clock: HandClock) -
     assert await looked(one) == [True]
 
 
-async def test_who_leaves_keeps_nobody_waiting_for_its_lease(app: App, clock: HandClock) -> None:
+async def test_a_leader_that_leaves_ends_its_lease(app: App, clock: HandClock) -> None:
     one, two = Candidate(app.storage, "one", "auto"), Candidate(app.storage, "two", "follower")
     three = Candidate(app.storage, "three", "auto")
     assert await looked(one, two, three) == [True, False, False]
@@ -117,7 +117,7 @@ async def test_who_leaves_keeps_nobody_waiting_for_its_lease(app: App, clock: Ha
     assert await looked(two) == [True]
 
 
-async def test_two_leaders_both_tend_and_one_of_them_is_the_one(app: App, clock: HandClock) -> None:
+async def test_two_leaders_both_do_the_duties_and_one_of_them_holds_the_lease(app: App, clock: HandClock) -> None:
     one, two = Candidate(app.storage, "one", "leader"), Candidate(app.storage, "two", "leader")
     assert await looked(one, two, one) == [True, True, True]
     assert await leading(app.storage) == "one"
@@ -136,7 +136,7 @@ async def test_no_operator_ends_the_lead_for_good(app: App, clock: HandClock, st
     assert await looked(two, one) == [False, True]  # a follower leaves five seconds for other candidates
 
 
-async def test_a_pause_of_every_queue_keeps_no_fleet_from_being_tended(app: App, clock: HandClock) -> None:
+async def test_a_pause_of_every_queue_stops_no_leader(app: App, clock: HandClock) -> None:
     with pytest.warns(UnknownName):
         await app.queues.pause("treadle")
     follower = Candidate(app.storage, "two", "follower")
@@ -148,7 +148,7 @@ async def test_a_pause_of_every_queue_keeps_no_fleet_from_being_tended(app: App,
     assert await leading(app.storage) == "one"
 
 
-async def test_what_the_leader_does_not_know_followers_tend(app: App) -> None:
+async def test_followers_tick_schedules_that_the_leader_does_not_know(app: App) -> None:
     one = Candidate(app.storage, "one", "leader", LeaderDuties(("treadle.schedule:a",), ("a",)))
     two = Candidate(app.storage, "two", "follower", LeaderDuties(("treadle.schedule:a", "treadle.schedule:b")))
     assert not two.ticks("treadle.schedule:b")  # no leader is known yet

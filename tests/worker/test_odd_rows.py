@@ -32,7 +32,7 @@ ELSEWHERE = NewJob(id="elsewhere", task="treadle.schedule", queue="default", del
 ODD = (FOREIGN, PROMISE, GARBAGE, FAST, REST, NO_REST, ELSEWHERE)
 
 
-async def test_a_worker_goes_on_beside_them(app: App, storage: Storage, told: Told) -> None:
+async def test_a_worker_continues_despite_odd_rows(app: App, storage: Storage, told: Told) -> None:
     """Rests of limits that no call could have requested fail with the reason; an interval of a nanosecond makes no
     tick."""
 

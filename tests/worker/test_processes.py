@@ -197,7 +197,7 @@ async def test_progress_reaches_the_parents_context(pool: ProcessPool, tmp_path:
 # --- failures
 
 
-async def test_what_it_raises_comes_back_as_text_with_the_traceback(pool: ProcessPool) -> None:
+async def test_an_exception_of_a_process_comes_back_as_text_with_the_traceback(pool: ProcessPool) -> None:
     with pytest.raises(RemoteFailure) as caught:
         await run(pool, work.boom)
     error = caught.value
@@ -283,7 +283,7 @@ async def test_a_cancelled_run_is_over_when_the_process_is_dead(pool: ProcessPoo
 
 
 @needs_proc
-async def test_what_it_started_goes_with_it(pool: ProcessPool, tmp_path: Path) -> None:
+async def test_processes_that_a_task_started_are_killed_with_it(pool: ProcessPool, tmp_path: Path) -> None:
     running = asyncio.create_task(run(pool, work.spawns, str(tmp_path / "pids")))
     _, other = map(int, (await appears(tmp_path / "pids")).split())
     running.cancel()
@@ -312,7 +312,9 @@ async def test_closing_kills_what_runs(tmp_path: Path) -> None:
         await run(pool, work.double, 1)
 
 
-async def test_what_cannot_be_found_is_an_error_of_that_job(pool: ProcessPool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_function_that_cannot_be_found_is_an_error_of_that_job(
+    pool: ProcessPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = task_of(work.double)
     monkeypatch.setattr(work.double, "__module__", "no_such_module")
     with pytest.raises(RemoteFailure, match="No module named 'no_such_module'"):

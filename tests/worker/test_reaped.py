@@ -50,7 +50,7 @@ async def test_a_job_that_came_back_otherwise_had_no_dead_worker(app: App, told:
     assert len(told.of("reaped")) == 1
 
 
-async def test_everybody_hears_of_it_before_another_worker_has_the_job(
+async def test_the_event_precedes_the_next_claim_of_the_job(
     app: App, spy: Spy, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treadle.core.defaults.RESULT_POLL", 0.02)  # claims of others send no hint

@@ -81,7 +81,7 @@ async def test_it_claims_only_what_it_has_slots_for(app: App) -> None:
         assert await asyncio.gather(*(job.result(timeout=30) for job in jobs)) == [0, 1, 2, 3, 4]
 
 
-async def test_what_was_asked_before_it_started_runs_in_order(app: App) -> None:
+async def test_jobs_enqueued_before_the_worker_started_run_in_order(app: App) -> None:
     ran: list[int] = []
 
     @app.task
@@ -95,7 +95,7 @@ async def test_what_was_asked_before_it_started_runs_in_order(app: App) -> None:
 
 
 @shows("a worker leaves the job of an unknown task in its queue")
-async def test_a_task_nobody_knows_is_left_in_line(app: App, told: Told) -> None:
+async def test_the_job_of_an_unknown_task_stays_queued(app: App, told: Told) -> None:
     @app.task
     async def t() -> None: ...
 
@@ -208,7 +208,7 @@ async def test_stop_tells_waits_cancels_and_hands_back_uncounted(app: App, told:
     )
 
 
-async def test_what_ends_within_the_grace_counts(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_ends_within_the_grace_counts(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     told_in_time, stopped = asyncio.Event(), Signal().after(monkeypatch, JobRun, "stop")
 
     @app.task
@@ -243,7 +243,7 @@ async def test_a_thread_is_told_and_its_result_is_taken(app: App) -> None:
     assert await job.result(timeout=0) == "stopped early"
 
 
-async def test_a_thread_that_raises_because_it_was_told_is_handed_back(app: App) -> None:
+async def test_a_thread_that_raises_after_its_notification_is_released(app: App) -> None:
     began = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -968,7 +968,7 @@ async def test_a_free_slot_is_polled_for_while_the_others_are_busy(
         gate.go.set()
 
 
-async def test_what_was_claimed_and_not_started_when_it_stops_is_handed_back_unrun(app: App) -> None:
+async def test_a_claimed_job_that_has_not_started_is_released_when_the_worker_stops(app: App) -> None:
     """Many jobs of one claim are started a few at a time, and a stop may come in between."""
     begun, first, go = 0, asyncio.Event(), asyncio.Event()
 

@@ -116,7 +116,7 @@ async def test_a_value_of_its_own_is_there_as_soon_as_the_run_is_over(app: App, 
         assert await (await app.jobs.handle(job)).workflow.result(timeout=30) == 7
 
 
-async def test_who_waits_for_a_value_of_its_own_is_woken(
+async def test_a_waiter_for_the_value_of_a_parent_is_woken(
     app: App, site: Site, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is woken by the hint: the next poll is an hour away."""
@@ -168,7 +168,7 @@ async def test_then_may_wait_for_the_run_alone(app: App, site: Site) -> None:
 
 @shows('a job after `scope="job"` does not run when the job before it fails, unless `when=` allows it')
 @pytest.mark.parametrize("condition", [None, all_done()])
-async def test_who_waits_for_the_run_alone_hears_of_its_failure(app: App, site: Site, condition: Any) -> None:
+async def test_a_job_after_the_run_alone_depends_on_its_failure(app: App, site: Site, condition: Any) -> None:
     async with work(app):
         job = await flow(site.bad.job()).then(site.nothing.job(), scope="job", when=condition).enqueue()
         if condition is None:
@@ -317,7 +317,7 @@ async def test_ten_contributions_at_once_are_exactly_ten(app: App) -> None:
 
 
 @shows("the first `Conclude` is the value of its workflow")
-async def test_whoever_concludes_first_settles_the_value_of_the_whole(app: App, site: Site) -> None:
+async def test_the_first_conclude_is_the_value_of_the_workflow(app: App, site: Site) -> None:
     @app.task
     async def certain() -> Conclude[int]:
         return Conclude(42)
@@ -555,7 +555,7 @@ async def test_cancelling_a_workflow_cancels_all_of_it(app: App, site: Site, tol
 
 
 @shows("a job that a task makes and does not return is not stored")
-async def test_what_a_task_makes_and_does_not_return_is_not_sent(app: App, site: Site) -> None:
+async def test_a_job_that_a_task_makes_and_does_not_return_is_not_stored(app: App, site: Site) -> None:
     @app.task(name="parent")
     async def parent() -> str:
         flow([site.number.job(1), site.number.job(2)])
@@ -571,7 +571,7 @@ async def test_what_a_task_makes_and_does_not_return_is_not_sent(app: App, site:
 
 
 @shows("a job that a run enqueues directly does not belong to the workflow of the run")
-async def test_what_a_run_enqueues_beside_its_answer_is_independent_of_it(app: App, site: Site) -> None:
+async def test_a_job_that_a_run_enqueues_directly_is_independent_of_it(app: App, site: Site) -> None:
     """It starts while its run continues, survives the run's failure, and is no part of its workflow."""
     beside: list[Job[int]] = []
 

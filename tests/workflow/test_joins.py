@@ -91,7 +91,7 @@ async def test_a_workflow_ends_once_whatever_the_storage_does(seed: int) -> None
     assert set(ends.values()) == {1}
 
 
-async def test_who_dies_over_an_ending_is_followed_by_another() -> None:
+async def test_an_ending_interrupted_by_a_crash_is_finished_by_another_worker() -> None:
     clock = HandClock()
     async with App(storage=MemoryStorage(clock), clock=clock) as app:
 

@@ -35,17 +35,20 @@ CHANGED: Final = "changed meanwhile"
 
 
 class Acts:
-    """Implements the changes of `app.jobs` to rows that were found."""
+    """Implements the changes of `app.jobs` to rows that were found. `note`: see `noting`."""
 
-    def __init__(self, client: Client, storage: Callable[[], Awaitable[Storage]], reach: tuple[str, ...] = ()) -> None:
-        self._client, self._storage, self._reach = client, storage, reach
-        self._note: Note = _ignore
+    def __init__(
+        self,
+        client: Client,
+        storage: Callable[[], Awaitable[Storage]],
+        reach: tuple[str, ...] = (),
+        note: Note = lambda row, reason: None,
+    ) -> None:
+        self._client, self._storage, self._reach, self._note = client, storage, reach, note
 
     def noting(self, note: Note) -> Acts:
         """The same acts, which call `note` with every job that they change or pass over."""
-        found = Acts(self._client, self._storage, self._reach)
-        found._note = note
-        return found
+        return Acts(self._client, self._storage, self._reach, note)
 
     async def settle(self, rows: Sequence[Record], chosen: Chosen, raising: bool = False) -> list[Record]:
         """Settle these rows with the outcome that `chosen` returns -> the settled rows, as they were before.
@@ -166,10 +169,6 @@ class Acts:
 
     async def _rows(self, ids: Sequence[str]) -> list[Record]:
         return [row for row in await rows_of(self._client.get, ids) if within(self._reach, row.job.queue)]
-
-
-def _ignore(row: Record, reason: str | None) -> None:
-    """The note of acts that nobody counts."""
 
 
 def _failed_of(row: Record, rows: dict[str, Record]) -> list[Record]:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from treadle.core import defaults
+from treadle.core.claim_ids import worker_name
 from treadle.core.clock import Clock
 from treadle.core.events import Event, reaped
 from treadle.core.model import EXPIRED, Record, State
@@ -132,7 +133,7 @@ def _events(row: Record, before: Record) -> list[Event]:
 
 def _event(row: Record, before: Record | None) -> Event:
     job = row.job
-    worker = (row.worker or "").rpartition("#")[0] if row.state is State.RUNNING else ""
+    worker = worker_name(row.worker or "") if row.state is State.RUNNING else ""
     return Event(
         name=_name(row, before),
         id=job.id,

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from treadle.admin import stored_values
 from treadle.core import ids
+from treadle.core.claim_ids import worker_name
 from treadle.core.model import Record
 from treadle.core.query_model import Page, Query
 from treadle.core.similar_names import near
@@ -114,7 +115,7 @@ def _text(value: object) -> str:
 
 def is_run_by(row: Record, worker: str) -> bool:
     """Whether the worker with this name claimed the row last; a row has the name and the number of the claim."""
-    return row.worker is not None and worker in (row.worker, row.worker.rpartition("#")[0])
+    return row.worker is not None and worker in (row.worker, worker_name(row.worker))
 
 
 async def find(storage: Storage, query: Query, search: Search | None, worker: str | None = None) -> Page:

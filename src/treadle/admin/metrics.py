@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -33,18 +32,18 @@ class MetricsReader(Awaited, call="app.metrics", sync="app.sync.metrics.{name}(.
     """
 
     def __init__(
-        self, storage: Callable[[], Awaitable[Storage]], now: Callable[[], float], moved: Moved, names: Names
+        self,
+        storage: Callable[[], Awaitable[Storage]],
+        now: Callable[[], float],
+        moved: Moved,
+        names: Names,
+        queues: tuple[str, ...] | None = None,
     ) -> None:
-        self._storage, self._now, self._moved, self._names = storage, now, moved, names
-        self._queues: tuple[str, ...] | None = None
+        self._storage, self._now, self._moved, self._names, self._queues = storage, now, moved, names, queues
 
     def within(self, queues: tuple[str, ...]) -> MetricsReader:
         """A view for a caller whose rights cover these queues only; (): all queues."""
-        if not queues:
-            return self
-        found = copy.copy(self)
-        found._queues = queues
-        return found
+        return MetricsReader(self._storage, self._now, self._moved, self._names, queues) if queues else self
 
     async def read(
         self,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
@@ -75,16 +74,13 @@ class WorkflowPage(Struct, frozen=True, kw_only=True):
 class Workflows(Awaited, call="app.workflows", sync="app.sync.workflows.{name}(...)"):
     """The workflows of a storage."""
 
-    def __init__(self, storage: Callable[[], Awaitable[Storage]], moved: Moved) -> None:
-        self._storage, self._moved = storage, moved
-        self._reach: tuple[str, ...] = ()
+    def __init__(self, storage: Callable[[], Awaitable[Storage]], moved: Moved, reach: tuple[str, ...] = ()) -> None:
+        self._storage, self._moved, self._reach = storage, moved, reach
 
     def within(self, queues: tuple[str, ...]) -> Workflows:
         """A view for a caller whose rights cover these queues only; (): all queues. Jobs of other queues are left out,
         and a workflow whose root is in another queue is unknown."""
-        found = copy.copy(self)
-        found._reach = queues
-        return found
+        return Workflows(self._storage, self._moved, queues)
 
     async def list(
         self,

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.concurrency import forks
+from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.core.model import Outcome, Pairs, Record
 from treadle.durable.steps import Durable, DurableBackend
@@ -24,7 +25,7 @@ from treadle.errors import NestedTransaction
 from treadle.execution.transaction import Open
 from treadle.policy import attempts
 from treadle.policy.run_log import RunLog
-from treadle.resources import Life, Threads
+from treadle.resources import Life
 from treadle.storage.contract import Storage
 
 Results = Callable[[Sequence[str]], Awaitable[list[Any]]]

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 from msgspec.structs import replace
 
 from treadle.concurrency import forks
+from treadle.concurrency.threads import Threads
 from treadle.core import defaults, interrupts
 from treadle.core.job import Continuation, Sender, inheriting
 from treadle.core.model import EXPIRED, Outcome, Record, State
@@ -20,7 +21,7 @@ from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, Sto
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
-from treadle.execution.threads import Threads, in_thread
+from treadle.execution.threads import in_thread
 from treadle.policy import judge
 from treadle.policy.attempts import RELEASED
 from treadle.policy.retry import Abort, Defer, Retry, RetryAfter, RetryNow

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+
+from treadle.concurrency.threads import Threads
 
 log = logging.getLogger("treadle")
-
-
-class Threads(Protocol):
-    """Calls plain functions in threads. The future's result is (value, None) or (None, exception)."""
-
-    def run(self, call: Callable[[], Any]) -> asyncio.Future[tuple[Any, BaseException | None]]: ...
 
 
 async def in_thread(

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.claim_ids import worker_name
 from treadle.core.model import EXPIRED, LOST, LOST_BY, Outcome, Pairs, Record, State
 from treadle.core.ranges import Natural
 from treadle.errors import UNREADABLE
@@ -149,12 +150,11 @@ def _last(row: Record) -> Attempt | None:
     """The run that the last claim of a job began; None: it never ran, or it lost its worker too often to run again."""
     if row.started_at is None or (row.state is State.FAILED and row.reason == LOST):
         return None
-    worker = (row.worker or "").rpartition("#")[0] or None
     found = Attempt(
         number=row.attempt + 1,
         reopening=row.reopenings,
         started_at=row.started_at,
-        worker=worker,
+        worker=worker_name(row.worker),
     )
     if row.state is State.RUNNING:
         return found
@@ -169,7 +169,7 @@ def _last(row: Record) -> Attempt | None:
             reason=row.reason,
         )
     if row.reason is not None and row.reason.startswith(LOST_BY):
-        return replace(found, outcome="lost", worker=row.reason.removeprefix(LOST_BY) or worker)
+        return replace(found, outcome="lost", worker=row.reason.removeprefix(LOST_BY) or found.worker)
     return replace(found, outcome="deferred", ended_at=row.updated_at, reason=row.reason)
 
 

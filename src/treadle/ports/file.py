@@ -9,11 +9,11 @@ import logging
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from treadle.concurrency import forks
-from treadle.concurrency.group_commit import GroupCommit, Request
 from treadle.core import clock as clocks
+from treadle.ports.changes import Change, Changes
 from treadle.ports.contract import CorruptQueue, Pulled
 from treadle.ports.disk import Disk, Files
 from treadle.ports.journal import SEGMENT, Journal
@@ -22,17 +22,25 @@ from treadle.ports.memory import Dead
 
 log = logging.getLogger("treadle")
 
-T = TypeVar("T")
 Entries = list[Item | int]
-Change = Callable[[Held, float], tuple[Any, Entries]]
 
 
-class _Change(Request):
-    __slots__ = ("change",)
+class Content:
+    """The messages in memory, and the entries of the journal that a group of changes adds."""
 
-    def __init__(self, change: Change) -> None:
-        super().__init__()
-        self.change = change
+    __slots__ = ("entries", "held")
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+        self.entries: Entries = []
+
+    def store(self, item: Item) -> None:
+        self.held.put(item)
+        self.entries.append(item)
+
+    def drop(self, number: int) -> None:
+        self.held.drop(number)
+        self.entries.append(number)
 
 
 class FileQueue:
@@ -58,105 +66,93 @@ class FileQueue:
         self._lock: int | None = None
         self._name = ""
         # Calls that arrive during a write share the next write: one sync for many.
-        self._groups = GroupCommit[_Change](str(self._path), self._step, left=self._reload)
+        self._changes = Changes[Content](str(self._path), self._step, left=self._reload)
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
         for text in (body, dedupe_key or ""):
             text.encode()  # an unwritable text must fail here, not together with the whole group
 
-        def change(held: Held, now: float) -> tuple[None, Entries]:
-            if held.has_key(dedupe_key):
-                return None, []
-            item = Item(held.next_number(), body, now + delay if delay > 0 else 0.0, dedupe_key)
-            held.put(item)
-            return None, [item]
+        def change(content: Content, now: float) -> None:
+            if not content.held.has_key(dedupe_key):
+                at = now + delay if delay > 0 else 0.0
+                content.store(Item(content.held.next_number(), body, at, dedupe_key))
 
-        await self._do(change)
+        await self._changes.do(change)
 
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
-        def change(held: Held, now: float) -> tuple[list[Pulled], Entries]:
-            taken = held.take(limit, lease, now, self._name)
-            return [Pulled(item.body, handle_of(item), item.attempt) for item in taken], [*taken]
+        def change(content: Content, now: float) -> list[Pulled]:
+            taken = content.held.take(limit, lease, now, self._name)
+            content.entries += taken
+            return [Pulled(item.body, handle_of(item), item.attempt) for item in taken]
 
-        pulled: list[Pulled] = await self._do(change)
-        return pulled
+        return await self._changes.do(change)
 
     async def extend(self, handle: str, lease: float) -> bool:
-        def change(item: Item, held: Held, now: float) -> Entries:
+        def change(item: Item, content: Content, now: float) -> None:
             item.until = now + lease
-            held.put(item)
-            return []  # leases end with the process, so they are not written
+            content.held.put(item)  # leases end with the process, so they are not written
 
         return await self._of(handle, change)
 
     async def ack(self, handle: str) -> bool:
-        def change(item: Item, held: Held, now: float) -> Entries:
-            held.drop(item.number)
-            return [item.number]
+        def change(item: Item, content: Content, now: float) -> None:
+            content.drop(item.number)
 
         return await self._of(handle, change)
 
     async def release(self, handle: str, delay: float = 0.0) -> bool:
-        def change(item: Item, held: Held, now: float) -> Entries:
+        def change(item: Item, content: Content, now: float) -> None:
             item.token, item.attempt = None, item.attempt - 1
             item.at = now + delay if delay > 0 else 0.0
-            held.put(item)
-            return [item]
+            content.store(item)
 
         return await self._of(handle, change)
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
-        def change(item: Item, held: Held, now: float) -> Entries:
+        def change(item: Item, content: Content, now: float) -> None:
             item.dead, item.token = reason.encode(errors="replace").decode(), None
-            held.put(item)
-            return [item]
+            content.store(item)
 
         return await self._of(handle, change)
 
     async def size(self) -> int:
-        return await self._do(lambda held, now: (len(held), []))
+        return await self._changes.do(lambda content, now: len(content.held))
 
     async def dead(self) -> list[Dead]:
         """The dead-lettered messages with their reasons."""
-        found: list[Dead] = await self._do(
-            lambda held, now: ([Dead(item.body, item.dead or "") for item in held.dead.values()], [])
+        return await self._changes.do(
+            lambda content, now: [Dead(item.body, item.dead or "") for item in content.held.dead.values()]
         )
-        return found
 
     async def close(self) -> None:
         """Close the queue, so that another process can open it. The next call opens it again."""
-        await self._groups.idle()
+        await self._changes.idle()
         self._let_go()
 
     # --- one group at a time, and the disk in a thread
 
-    async def _of(self, handle: str, change: Callable[[Item, Held, float], Entries]) -> bool:
-        def checked(held: Held, now: float) -> tuple[bool, Entries]:
-            item = held.of(handle)
-            return item is not None, [] if item is None else change(item, held, now)
+    async def _of(self, handle: str, change: Callable[[Item, Content, float], None]) -> bool:
+        def checked(content: Content, now: float) -> bool:
+            item = content.held.of(handle)
+            if item is not None:
+                change(item, content, now)
+            return item is not None
 
-        return await self._do(checked)
+        return await self._changes.do(checked)
 
-    async def _do(self, change: Callable[[Held, float], tuple[T, Entries]]) -> T:
-        answer: T = await self._groups.ask(_Change(change))
-        return answer
-
-    async def _step(self, group: list[_Change]) -> None:
+    async def _step(self, group: list[Change[Content]]) -> None:
         if self._held is None:
-            self._held = await self._groups.in_thread(self._load)
-        held, now, entries, answers = self._held, self._now(), list[Item | int](), []
-        for each in group:
-            answer, written = each.change(held, now)
-            answers.append(answer)
-            entries += written
-        if entries:
-            await self._store(entries, held)
+            self._held = await self._changes.in_thread(self._load)
+        content, now = Content(self._held), self._now()
+        answers = [each.apply(content, now) for each in group]
+        if content.entries:
+            await self._store(content.entries, content.held)
         for each, answer in zip(group, answers, strict=True):
             each.reply(answer)
 
     async def _store(self, entries: Entries, held: Held) -> None:
         try:
-            await self._groups.in_thread(lambda: self._write(entries, held))
+            await self._changes.in_thread(lambda: self._write(entries, held))
         except Exception as error:
             # The disk may have less than memory, so memory is dropped and read again.
             self._let_go()
@@ -196,7 +192,7 @@ class FileQueue:
     def forked(self) -> None:
         """In a child the queue is closed; the parent has it open."""
         self._let_go()
-        self._groups.forget()
+        self._changes.forget()
 
     def _reload(self) -> None:
         """Let the next step read the files again, because an event loop was closed during a write."""

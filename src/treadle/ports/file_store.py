@@ -8,16 +8,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from treadle.concurrency import forks
-from treadle.concurrency.group_commit import GroupCommit, Request
 from treadle.core import clock as clocks
 from treadle.core.private_files import make_file
 from treadle.errors import StorageUnavailable
-
-T = TypeVar("T")
-Change = Callable[[sqlite3.Connection, float], Any]
+from treadle.ports.changes import Change, Changes
 
 WAIT: Final = 10.0  # s to wait for another process that writes
 TABLE: Final = "CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY, value TEXT NOT NULL, ends REAL) WITHOUT ROWID"
@@ -29,14 +26,6 @@ ADD: Final = "INSERT INTO kv VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
 DELETE: Final = "DELETE FROM kv WHERE key = ?"
 
 
-class _Change(Request):
-    __slots__ = ("change",)
-
-    def __init__(self, change: Change) -> None:
-        super().__init__()
-        self.change = change
-
-
 class FileStore:
     """Keys in one file; see `file_store`."""
 
@@ -44,19 +33,19 @@ class FileStore:
         self._path, self._now = Path(file), clock
         self._db: sqlite3.Connection | None = None
         self._made: sqlite3.Connection | None = None  # the same connection, set before it is prepared
-        self._groups = GroupCommit[_Change](str(self._path), self._step)
+        self._changes = Changes[sqlite3.Connection](str(self._path), self._step)
 
     async def get(self, key: str) -> str | None:
-        return await self._do(lambda db, now: _read(db, key))
+        return await self._changes.do(lambda db, now: _read(db, key))
 
     async def set(self, key: str, value: str, ttl: float | None = None) -> None:
-        await self._do(lambda db, now: db.execute(SET, (key, value, _end(now, ttl))))
+        await self._changes.do(lambda db, now: db.execute(SET, (key, value, _end(now, ttl))))
 
     async def delete(self, key: str) -> None:
-        await self._do(lambda db, now: db.execute(DELETE, (key,)))
+        await self._changes.do(lambda db, now: db.execute(DELETE, (key,)))
 
     async def set_if_absent(self, key: str, value: str, ttl: float | None = None) -> bool:
-        return await self._do(lambda db, now: db.execute(ADD, (key, value, _end(now, ttl))).rowcount == 1)
+        return await self._changes.do(lambda db, now: db.execute(ADD, (key, value, _end(now, ttl))).rowcount == 1)
 
     async def increment(self, key: str, by: int = 1, ttl: float | None = None) -> int:
         def change(db: sqlite3.Connection, now: float) -> int:
@@ -64,25 +53,21 @@ class FileStore:
             db.execute(SET, (key, str(total), _end(now, ttl)))
             return total
 
-        return await self._do(change)
+        return await self._changes.do(change)
 
     async def now(self) -> float:
         return self._now()
 
     async def close(self) -> None:
         """Close the file. The next call opens it again."""
-        await self._groups.idle()
+        await self._changes.idle()
         self._let_go()
 
     # --- one transaction at a time, in a thread
 
-    async def _do(self, change: Callable[[sqlite3.Connection, float], T]) -> T:
-        answer: T = await self._groups.ask(_Change(change))
-        return answer
-
-    async def _step(self, group: list[_Change]) -> None:
+    async def _step(self, group: list[Change[sqlite3.Connection]]) -> None:
         try:
-            answers = await self._groups.in_thread(lambda: self._commit([each.change for each in group]))
+            answers = await self._changes.in_thread(lambda: self._commit([each.apply for each in group]))
         except StorageUnavailable:
             raise
         except Exception as error:
@@ -95,7 +80,7 @@ class FileStore:
             for each, answer in zip(group, answers, strict=True):
                 each.reply(answer)
 
-    def _commit(self, changes: list[Change]) -> list[Any]:
+    def _commit(self, changes: list[Callable[[sqlite3.Connection, float], Any]]) -> list[Any]:
         try:
             db = self._opened()
             db.execute("BEGIN IMMEDIATE")
@@ -134,7 +119,7 @@ class FileStore:
         if self._made is not None:
             forks.leave(self._made)
         self._db = self._made = None
-        self._groups.forget()
+        self._changes.forget()
 
     def _let_go(self) -> None:
         self._db = None

@@ -7,7 +7,7 @@ from treadle.resources.life import LEAVING, Life
 from treadle.resources.lifespan import Lifespan
 from treadle.resources.plan import Overrides
 from treadle.resources.state import state_of
-from treadle.resources.threads import NewThreads, Threads
+from treadle.resources.threads import NewThreads
 
 __all__ = [
     "LEAVING",
@@ -17,7 +17,6 @@ __all__ = [
     "Lifespan",
     "NewThreads",
     "Overrides",
-    "Threads",
     "bound",
     "depends",
     "injector_of",

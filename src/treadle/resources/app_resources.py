@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from treadle.concurrency.spawn import started
+from treadle.concurrency.threads import Threads
 from treadle.errors import BadOption
 from treadle.resources.dependency import name_of
 from treadle.resources.injector import Injector
 from treadle.resources.life import Life
 from treadle.resources.lifespan import Lifespan
 from treadle.resources.plan import Overrides
-from treadle.resources.threads import Threads
 
 
 class AppResources:

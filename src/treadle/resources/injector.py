@@ -14,6 +14,7 @@ from concurrent import futures
 from typing import Any, Protocol
 
 from treadle.concurrency import forks
+from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.core.injected import injected_names
 from treadle.errors import BadDependency
@@ -22,7 +23,7 @@ from treadle.resources.generators import begin, begin_here, end, end_here
 from treadle.resources.hosted import Hosted
 from treadle.resources.life import Life
 from treadle.resources.plan import Overrides, Planner, Provided, in_order
-from treadle.resources.threads import Threads, in_thread
+from treadle.resources.threads import in_thread
 
 log = logging.getLogger("treadle")
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from treadle.concurrency.spawn import started
+from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.errors import BadDependency, DependencyFailed, ResourceFailed
 from treadle.resources.dependency import Dependency
@@ -23,7 +24,7 @@ from treadle.resources.hosted import CANCELLED, Hosted
 from treadle.resources.lifespan import Lifespan
 from treadle.resources.plan import Overrides, Planner, Provided
 from treadle.resources.state import NONE
-from treadle.resources.threads import NewThreads, Threads, in_thread
+from treadle.resources.threads import NewThreads, in_thread
 
 log = logging.getLogger("treadle")
 

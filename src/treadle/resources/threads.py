@@ -8,15 +8,9 @@ import functools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
-Answer = tuple[Any, BaseException | None]
-
-
-class Threads(Protocol):
-    """Calls plain functions in threads. The future's result is (value, None) or (None, exception)."""
-
-    def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]: ...
+from treadle.concurrency.threads import Answer, Threads
 
 
 class NewThreads:

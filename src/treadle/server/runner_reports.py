@@ -11,6 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle.core import ids
+from treadle.core.claim_ids import worker_name
 from treadle.core.events import was_lost
 from treadle.core.job import inheriting
 from treadle.core.model import NewJob, Outcome, Record
@@ -76,8 +77,7 @@ def judged(report: RunReport, row: Record, retry: Retry, max_lost: int, now: flo
     else:
         error = Reported(report.fail or "it failed")
     failed = judge.failed(record, rules, error, None, now, fraction, report.checkpoints, report.note)
-    worker = (record.worker or "").rpartition("#")[0]
-    return attempts.noted(record, failed, worker or None, now, lost)
+    return attempts.noted(record, failed, worker_name(record.worker), now, lost)
 
 
 def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[Outcome]:

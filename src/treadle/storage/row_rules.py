@@ -12,6 +12,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from treadle.core import defaults
+from treadle.core.claim_ids import worker_name
 from treadle.core.model import ACT, LOST_BY, OURS, NewJob, Outcome, Record, State
 from treadle.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUpstream
 
@@ -62,9 +63,9 @@ def in_order(held: Iterable[Record], queues: Sequence[tuple[str, int]]) -> list[
 
 def claim_slot(claim_id: str) -> tuple[str, int]:
     """The worker of a claim id, and where the jobs of the id are remembered: by its number, or by a hash without."""
-    name, _, number = claim_id.rpartition("#")
+    number = claim_id.rpartition("#")[2]
     slot = int(number) % CLAIM_IDS if number.isdecimal() else crc32(claim_id.encode()) >> 1
-    return name or claim_id, slot
+    return worker_name(claim_id), slot
 
 
 def new_record(job: NewJob, now: float) -> Record:
@@ -198,9 +199,7 @@ def refuse_circle(out: Outcome, answers: Mapping[str, str], circle: Collection[s
 
 def lost(row: Record, now: float) -> Record:
     """The row of a running job whose lease expired, counted as lost and not queued yet."""
-    claim_id = row.worker or ""
-    reason = LOST_BY + (claim_id.rpartition("#")[0] or claim_id)
-    return replace(row, lost=row.lost + 1, reason=reason, updated_at=now)
+    return replace(row, lost=row.lost + 1, reason=LOST_BY + worker_name(row.worker or ""), updated_at=now)
 
 
 def keeps_key(row: Record, now: float) -> bool:

@@ -83,7 +83,7 @@ async def kept(shelf: Shelf) -> list[str]:
 @shows("a blob reads back as it was written, and a second write of it stores nothing")
 @pytest.mark.parametrize("size", [0, 1, 2_500_000])
 @checked
-async def test_blobs_what_is_put_is_what_is_read(shelf: Shelf, blobs: Blobs, size: int) -> None:
+async def test_blobs_a_blob_reads_back_as_it_was_written(shelf: Shelf, blobs: Blobs, size: int) -> None:
     content = os.urandom(size)
     address, is_new = await blobs.put(pieces(content[:1000], b"", content[1000:]))
     assert (address, is_new) == (hashlib.sha256(content).hexdigest(), True)
@@ -94,7 +94,7 @@ async def test_blobs_what_is_put_is_what_is_read(shelf: Shelf, blobs: Blobs, siz
 
 
 @checked
-async def test_blobs_what_is_not_there_is_said(shelf: Shelf, blobs: Blobs) -> None:
+async def test_blobs_a_missing_blob_is_an_error(shelf: Shelf, blobs: Blobs) -> None:
     assert await blobs.size("0" * 64) is None
     with pytest.raises(NoBlob):
         await read(blobs, "0" * 64)
@@ -125,7 +125,7 @@ async def test_blobs_a_spoiled_one_is_replaced_when_it_is_put_again(shelf: Shelf
 
 @shows("a write that fails or exceeds the size limit leaves no file")
 @checked
-async def test_blobs_what_fails_on_the_way_leaves_nothing(shelf: Shelf, blobs: Blobs) -> None:
+async def test_blobs_a_write_that_fails_leaves_nothing(shelf: Shelf, blobs: Blobs) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"begun"
         raise RuntimeError("gone")
@@ -139,7 +139,7 @@ async def test_blobs_what_fails_on_the_way_leaves_nothing(shelf: Shelf, blobs: B
 
 
 @checked
-async def test_blobs_of_many_who_put_the_same_each_has_stored_it(shelf: Shelf, blobs: Blobs) -> None:
+async def test_blobs_each_of_many_concurrent_writes_of_a_blob_succeeds(shelf: Shelf, blobs: Blobs) -> None:
     other = shelf.make(LIMIT)
     try:
         found = await asyncio.gather(*[each.put(pieces(b"same")) for each in (blobs, other) * 5])

@@ -14,13 +14,14 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from treadle.concurrency.threads import Answer
 from treadle.core.must_await import plain_block
 from treadle.errors import BadOption
 from treadle.resources import Overrides
 from treadle.testing.app import BLOCK, Testing
 from treadle.testing.assertions import Call, What
 from treadle.testing.clock import HandClock
-from treadle.worker.executors.threads import Answer, Item, answer
+from treadle.worker.executors.threads import Item, answer
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore

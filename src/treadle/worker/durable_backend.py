@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, TypeVar
 
+from treadle.concurrency.threads import Threads
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record
 from treadle.durable.steps import DurableRun
 from treadle.errors import NotRunning, StorageError
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
 from treadle.execution.middleware import around_step, overrides
-from treadle.execution.threads import Threads, in_thread
+from treadle.execution.threads import in_thread
 from treadle.producer.batching import Batcher
 from treadle.serialization.call_codec import Codec
 from treadle.storage.capabilities import whole

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.core.claim_ids import worker_name
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.errors import UNREADABLE, BadOption, StorageError
 from treadle.storage.contract import Storage
@@ -191,6 +192,4 @@ class LeaderElection:
 
 def leader_of(row: Record | None) -> str | None:
     """The name of the leader, from the row; None: there is no leader."""
-    if row is None or row.state is not State.RUNNING or row.worker is None:
-        return None
-    return row.worker.rpartition("#")[0]
+    return None if row is None or row.state is not State.RUNNING else worker_name(row.worker)

@@ -21,15 +21,17 @@ log = logging.getLogger("treadle")
 
 
 class LostReporter:
-    """Reads the row of a lost job in a separate asyncio task, only if a listener or the log wants the event."""
+    """Reads the row of a lost job in a separate asyncio task, only if a listener or the log wants the event.
 
-    def __init__(self, storage: Storage, emitter: Emitter, worker: str) -> None:
-        self._storage, self._emitter, self._worker = storage, emitter, worker
+    doubt  called for each lost job: the storage may have been emptied
+    """
+
+    def __init__(self, storage: Storage, emitter: Emitter, worker: str, doubt: Callable[[], None]) -> None:
+        self._storage, self._emitter, self._worker, self._doubt = storage, emitter, worker, doubt
         self._reports: set[asyncio.Task[None]] = set()
-        self.doubted: Callable[[], None] = lambda: None  # called for each job: the storage may be empty
 
     def tell(self, run: RunningJob) -> None:
-        self.doubted()
+        self._doubt()
         if self._emitter.wants("lost") or job_log.wanted("lost", run.record.job.task):
             self.spawn(self._report(run))
 

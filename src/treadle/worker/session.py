@@ -92,7 +92,7 @@ class WorkerSession:
         self.batches = Batches(self.state, pools.threads, overrides(app.layers, "call"), patient, self.on_wait)
         if self.state.capacity is not None:
             self.state.capacity.follow(self.batches)
-        self.lost = LostReporter(storage, app.emitter, config.name)
+        self.lost = LostReporter(storage, app.emitter, config.name, outage.over.set)
         self.misfits = MisfitRelease(self.state.name, app.tasks, storage, app.misfit_wait)
         self.heartbeat = self._make_heartbeat()
         self.election = LeaderElection(
@@ -175,7 +175,6 @@ class WorkerSession:
     async def restore_declared(self) -> None:
         """Store the declared limits and schedules again if the storage has lost them. Checks after an outage, after a
         job of this worker was lost, and every `defaults.DECLARED_EVERY` s."""
-        self.lost.doubted = self.outage.over.set
         while True:
             self.outage.over.clear()
             with suppress(TimeoutError):

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from tests.cli.top.screen import Shown, shown
-from treadle import Retry
+from treadle import Limit, Retry
 from treadle.cli.top import job_pages, scopes
 from treadle.core.model import State
 from treadle.testing import drain
@@ -85,6 +85,41 @@ async def test_a_limit_is_resumed_and_paused_after_a_question(opened: Open) -> N
         await it.sees("Resume the limit queue?")
         await it.press("y")
         await it.sees("✓ limit queue is not paused any more")
+
+
+@shows("`treadle top` sets how many jobs of a queue may wait, after a question, and records the act")
+async def test_a_queue_is_bounded_after_a_question(opened: Open) -> None:
+    async with opened() as it:
+        await it.treadle.limits.set(Limit("queue:mail", slots=4))
+        await it.press("j", "b")
+        await it.sees("Bound of queue mail")
+        await it.sees("When full, a call that enqueues more is refused.")
+        await it.press("x", "enter")
+        await it.sees("expected 1 to 1,000,000,000, or nothing for any number")
+        await it.press("backspace", "7", "down", "enter")
+        await it.sees("Bound queue mail to 7 waiting jobs?")
+        await it.sees("6 jobs wait now. When it is full,")
+        await it.press("y")
+        await it.sees("✓ queue mail may have 7 waiting jobs")
+        [use] = [use for use in await it.treadle.limits.list() if use.key == "queue:mail"]
+        assert use.rule == Limit("queue:mail", slots=4, max_waiting=7, when_full="drop_oldest")
+        [entry] = (await it.treadle.audit.list()).entries
+        assert (entry.act, entry.target, entry.source) == ("limit.set", "queue:mail", "cli")
+        assert entry.filter == "max_waiting=7, when_full=drop_oldest"
+        await it.sees("6/7")
+        await it.press("b")
+        await it.sees("When full, a call that enqueues more cancels the jobs")
+        await it.press("escape")
+        await it.closed()
+        await it.press("b", "backspace", "enter")
+        await it.sees("Remove the bound of queue mail?")
+        await it.press("y")
+        await it.sees("✓ queue mail may have any number of waiting jobs")
+        assert [use.rule for use in await it.treadle.limits.list() if use.key == "queue:mail"] == [
+            Limit("queue:mail", slots=4)
+        ]
+        await it.press("2", "b")
+        await it.sees("choose one in the panel of queues (1)")
 
 
 async def test_a_page_finds_the_jobs_of_an_old_group(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:

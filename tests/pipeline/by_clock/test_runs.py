@@ -144,7 +144,7 @@ async def test_the_shapes_of_a_community_share_their_queues(app: App, clock: Han
 
 
 @shows("an urgent run passes the runs of another pipeline on a shared queue")
-async def test_who_waits_in_person_goes_before_a_whole_guild_on_a_shared_queue(app: App) -> None:
+async def test_an_urgent_run_passes_many_runs_on_a_shared_queue(app: App) -> None:
     said: list[tuple[str, Any]] = []
     all_ = community(app, said)
     await app.queues.pause("access-check:discord")

@@ -68,7 +68,7 @@ def role() -> str:
 # --- doctor
 
 
-def test_what_is_well(url: str) -> None:
+def test_a_healthy_server_passes(url: str) -> None:
     """The tests' own server is not durable, which is a failure; every other check passes."""
     run("migrate", "--url", url)
     code, found = doctor(url)
@@ -80,7 +80,7 @@ def test_what_is_well(url: str) -> None:
     assert "connections in use" in found["connections"][1]
 
 
-def test_it_is_said_for_people_too(url: str) -> None:
+def test_the_checks_are_printed_for_people_too(url: str) -> None:
     said = run("doctor", "--url", url).stdout
     assert "fail  durability   fsync is off" in said
     assert "-> set fsync = on" in said
@@ -98,7 +98,7 @@ def test_it_is_said_for_people_too(url: str) -> None:
         ),
     ],
 )
-def test_what_somebody_has_done(url: str, done: str, name: str, says: str) -> None:
+def test_manual_changes_are_reported(url: str, done: str, name: str, says: str) -> None:
     run("migrate", "--url", url)
     try:
         execute(url, *done.split("; "))
@@ -147,7 +147,7 @@ def test_a_role_that_lacks_the_table_of_a_later_version(url: str, role: str) -> 
     assert found["rights"] == ("fail", "this role may not read and write metrics")
 
 
-def test_what_the_url_asks_for(url: str) -> None:
+def test_settings_in_the_url_are_checked(url: str) -> None:
     """With prepare=off the session sets nothing, so the defaults from the URL apply."""
     other = f"options={quote('-c default_transaction_isolation=serializable -c synchronous_commit=off')}"
     assert "isolation" not in doctor(f"{url}?{other}")[1]
@@ -156,7 +156,7 @@ def test_what_the_url_asks_for(url: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["away", "no such database", "newer", "somebody else's"])
-def test_what_cannot_be_opened(url: str, how: str) -> None:
+def test_a_storage_that_cannot_be_opened_is_a_failure(url: str, how: str) -> None:
     where = {
         "away": f"postgresql://postgres@127.0.0.1:{free_port()}/postgres",
         "no such database": f"{url}_not",
@@ -228,7 +228,7 @@ def test_a_server_as_it_should_be() -> None:
         ({"tables": (Table("job", 8_192, 1_000_000, 900_000, False, True),)}, "tables", "ok", "8"),
     ],
 )
-def test_what_a_server_may_say(changes: dict[str, Any], name: str, verdict: str, says: str) -> None:
+def test_each_state_of_a_server_has_a_verdict(changes: dict[str, Any], name: str, verdict: str, says: str) -> None:
     """Also states that no server of these tests has; every warning says what to do."""
     found = {check.name: check for check in words.judged(replace(WELL, **changes))}
     assert (found[name].verdict, says in found[name].text) == (verdict, True)

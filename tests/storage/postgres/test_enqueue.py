@@ -98,7 +98,7 @@ async def test_only_the_ended_are_known(storage: PostgresStorage) -> None:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_an_id_that_somebody_is_just_storing(storage: PostgresStorage, stored: bool) -> None:
+async def test_an_id_in_a_concurrent_enqueue(storage: PostgresStorage, stored: bool) -> None:
     """The second call waits until the first one has ended, and then stores its job or returns the other one."""
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
         await storage.within(other).enqueue([job("b", task="first")])

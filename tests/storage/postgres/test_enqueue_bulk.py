@@ -48,7 +48,7 @@ async def test_very_many_unique_jobs_in_one_call(storage: PostgresStorage) -> No
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_many_unique_jobs_that_somebody_is_just_storing(storage: PostgresStorage, stored: bool) -> None:
+async def test_many_unique_jobs_in_a_concurrent_enqueue(storage: PostgresStorage, stored: bool) -> None:
     """None of the keys is known when the call begins. It waits until the other call has ended, and then returns its
     jobs."""
     many = 200  # more than the number that is inserted without ON CONFLICT

@@ -99,7 +99,7 @@ async def test_a_claim_that_waited_in_vain_is_made_again(storage: PostgresStorag
     assert ids(await asking) == ["a", "b", "c"]
 
 
-async def test_a_rate_that_opens_while_a_claim_waits_lets_in_who_was_blocked_first() -> None:
+async def test_a_rate_that_opens_while_a_claim_waits_admits_the_job_blocked_first() -> None:
     """By the server's clock: the claim advanced due rows before it waited."""
     with a_schema() as schema:
         storage = PostgresStorage(url_of(schema))

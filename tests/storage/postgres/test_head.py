@@ -50,7 +50,7 @@ async def ids(storage: PostgresStorage, limit: int = 1, **more: Any) -> list[str
     return [row.job.id for row in await claim(storage, limit, **more)]
 
 
-async def test_the_line_goes_on_behind_the_floor(storage: PostgresStorage) -> None:
+async def test_claims_continue_behind_the_floor(storage: PostgresStorage) -> None:
     """In queue order, several jobs to one claim, also jobs that were stored in one call and share a position."""
     await storage.enqueue([job(id) for id in "abcdefg"])
     assert [await ids(storage), await ids(storage, 3), await ids(storage, 2), await ids(storage, 5)] == [
@@ -75,7 +75,9 @@ async def test_a_higher_priority_is_next_at_once(storage: PostgresStorage) -> No
     ]
 
 
-async def test_who_comes_back_to_a_turn_before_it(storage: PostgresStorage, looks: HandClock) -> None:
+async def test_a_job_that_returns_to_a_position_before_the_floor_is_found(
+    storage: PostgresStorage, looks: HandClock
+) -> None:
     """It is found when the whole queue is read: after a while, or if there are too few jobs behind the floor."""
     for id in "abcdefgh":
         await storage.enqueue([job(id)])
@@ -92,7 +94,7 @@ async def test_who_comes_back_to_a_turn_before_it(storage: PostgresStorage, look
     assert await ids(storage, 9) == ["d", "g", "h"]
 
 
-async def test_each_line_has_its_own(storage: PostgresStorage) -> None:
+async def test_each_queue_and_set_of_tasks_has_its_own_floor(storage: PostgresStorage) -> None:
     """Each queue, and each set of tasks that a claim names, has its own floor."""
     await storage.enqueue([job(f"a{n}", task="one") for n in range(3)] + [job(f"b{n}", task="two") for n in range(3)])
     await storage.enqueue([job(f"c{n}", queue="other") for n in range(3)])
@@ -105,7 +107,7 @@ async def test_each_line_has_its_own(storage: PostgresStorage) -> None:
     assert await ids(storage, 9, queues=both) == ["c1", "a2", "c2", "b2"]
 
 
-async def test_who_is_passed_over_is_not_forgotten(storage: PostgresStorage) -> None:
+async def test_a_job_that_a_claim_skipped_is_found_later(storage: PostgresStorage) -> None:
     """Passed over by a claim of certain jobs, or by one without room for some tasks."""
     for id in "abcd":
         await storage.enqueue([job(id, task="one" if id in "ac" else "two")])
@@ -115,7 +117,7 @@ async def test_who_is_passed_over_is_not_forgotten(storage: PostgresStorage) -> 
     assert await ids(storage, tasks={"one": (None, None), "two": (None, None)}) == ["c"]
 
 
-async def test_what_is_due_is_looked_for_with_all_of_the_line(storage: PostgresStorage, looks: HandClock) -> None:
+async def test_due_rows_are_found_by_a_read_of_the_whole_queue(storage: PostgresStorage, looks: HandClock) -> None:
     clock = HandClock()
     storage._clock = clock
     await storage.enqueue([job(id) for id in "abcde"])

@@ -54,7 +54,7 @@ async def soon(storage: PostgresStorage, *rows: Record) -> list[Settled]:
         return await storage.settle([done(row) for row in rows])
 
 
-async def test_who_is_waited_for_in_an_open_transaction(
+async def test_an_upstream_in_an_open_transaction(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any]
 ) -> None:
     """It keeps its lease, and can end after they have committed; until then only its outcome is refused."""
@@ -77,7 +77,7 @@ async def test_who_is_waited_for_in_an_open_transaction(
     assert list(await claimed(storage, 2)) == ["join"]
 
 
-async def test_who_is_waited_for_in_a_transaction_that_is_undone(
+async def test_an_upstream_in_a_transaction_that_is_rolled_back(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any]
 ) -> None:
     await storage.enqueue([job("a")])
@@ -104,7 +104,7 @@ async def test_an_id_that_is_waited_for_before_it_is_known(
     assert list(await claimed(storage, 2)) == ["join"]
 
 
-async def test_rows_held_by_somebody(
+async def test_rows_locked_by_another_transaction(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str
 ) -> None:
     """They are not claimed and not lost, and can be settled when they are free; other jobs continue."""
@@ -188,7 +188,7 @@ async def test_a_step_waits_for_a_locked_row(
     assert charged == ["card"]
 
 
-async def test_a_join_held_by_somebody(
+async def test_a_join_locked_by_another_transaction(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str
 ) -> None:
     """An ending that cannot be counted down is refused; the other outcomes of the call are stored."""
@@ -204,7 +204,7 @@ async def test_a_join_held_by_somebody(
     assert list(await claimed(storage, 2)) == ["join"]
 
 
-async def test_a_limit_counted_by_somebody(
+async def test_a_limit_locked_by_another_transaction(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str
 ) -> None:
     """Jobs with this limit wait; other queues continue."""
@@ -231,7 +231,7 @@ async def test_a_key_taken_in_an_open_transaction(
     assert [row.job.id for row in await other] == ["first"]
 
 
-async def test_dead_rows_are_swept_by_the_number_of_those_who_left_the_line(
+async def test_dead_rows_are_vacuumed_by_the_number_of_jobs_that_left_the_queue(
     storage: PostgresStorage, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They left it by a claim, or because a limit blocked them."""

@@ -71,7 +71,7 @@ async def test_a_rate_is_charged_for_a_whole_page_at_once(storage: PostgresStora
     assert ids(await claimed(storage, 4)) == ["5", "6", "7"]
 
 
-async def test_who_keeps_a_slot_over_a_retry_takes_no_second_one(storage: PostgresStorage) -> None:
+async def test_a_job_that_keeps_its_slot_over_a_retry_takes_no_second_one(storage: PostgresStorage) -> None:
     await storage.set_limits([Limit("k", slots=1, hold="ended")])
     await storage.enqueue([job("a", limits=(("k", 1),)), job("b", limits=(("k", 1),))])
     [a] = await claimed(storage, 1)

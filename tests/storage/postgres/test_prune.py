@@ -47,7 +47,7 @@ async def test_all_that_expire_in_one_moment_go(storage: PostgresStorage, clock:
     assert [await storage.prune(2) for _ in range(5)] == [2, 2, 2, 1, 0]
 
 
-async def test_what_was_in_the_way_goes_in_the_last_call(storage: PostgresStorage, clock: HandClock) -> None:
+async def test_a_row_that_was_locked_is_deleted_in_the_last_call(storage: PostgresStorage, clock: HandClock) -> None:
     """A row was locked when a call passed it."""
     await end(storage, clock, *"abcdefg")
     clock.advance(100.0)
@@ -58,7 +58,7 @@ async def test_what_was_in_the_way_goes_in_the_last_call(storage: PostgresStorag
     assert [await storage.prune(3), await left(storage, "abcdefg")] == [3, ""]
 
 
-async def test_what_was_in_the_way_waits_for_no_last_call(
+async def test_a_row_that_was_locked_is_deleted_before_a_last_call(
     storage: PostgresStorage, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More and more rows expire, so every call deletes a full step."""
@@ -74,7 +74,9 @@ async def test_what_was_in_the_way_waits_for_no_last_call(
     assert len(await left(storage, ids)) == 5
 
 
-async def test_what_expires_earlier_than_where_it_stopped(storage: PostgresStorage, clock: HandClock) -> None:
+async def test_rows_that_expire_before_the_last_position_are_deleted(
+    storage: PostgresStorage, clock: HandClock
+) -> None:
     """The server's clock was set back meanwhile."""
     await end(storage, clock, *"abc")
     clock.advance(100.0)

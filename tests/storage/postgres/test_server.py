@@ -449,7 +449,7 @@ def test_a_bad_url(url: str, said: str) -> None:
         connect(url)
 
 
-def test_what_libpq_knows_is_passed_on() -> None:
+def test_options_of_libpq_are_passed_on() -> None:
     storage = connect("postgres://me:pw@one,two/db?sslmode=verify-full&sslrootcert=/ca.pem&schema=x&keepalives_idle=7")
     assert isinstance(storage, PostgresStorage)
     told = storage._address.conninfo

@@ -92,7 +92,9 @@ def test_replicas() -> None:
         ({"redis_version": "7.0.0", "role": "master"}, {"min-replicas-to-write": "2"}, "replicas"),
     ],
 )
-def test_what_a_server_may_say(info: dict[str, str], settings: dict[str, str] | None, wrong: str) -> None:
+def test_each_state_of_a_server_has_a_verdict(
+    info: dict[str, str], settings: dict[str, str] | None, wrong: str
+) -> None:
     """States that no server of these tests has."""
     found = {check.name: check.verdict for check in judged(RedisHealth(info, settings))}
     assert found[wrong] in ("warn", "fail")

@@ -26,7 +26,7 @@ def asks(storage: RedisStorage) -> Callable[[], Awaitable[int]]:
     return standing
 
 
-async def test_a_worker_whose_connection_broke_hears_of_it(app: App, storage: RedisStorage, waits: Waits) -> None:
+async def test_a_worker_claims_again_after_its_connection_broke(app: App, storage: RedisStorage, waits: Waits) -> None:
     """Messages may be lost while it is disconnected, so it claims again as soon as it listens again."""
 
     @app.task
@@ -78,7 +78,7 @@ async def test_asks_leave_nothing_behind(app: App, storage: RedisStorage, waits:
             assert await storage._pool.command("PTTL", key) > 0
 
 
-async def test_a_line_that_a_hand_has_emptied(storage: RedisStorage) -> None:
+async def test_a_queue_that_a_hand_off_has_emptied(storage: RedisStorage) -> None:
     """A new job is queued there as always; the next claim that finds the queue empty removes it."""
     post = storage.post(lambda claim_id, row: None)
     assert post is not None

@@ -81,7 +81,7 @@ async def test_many_that_end_together() -> None:
     await redis.close()
 
 
-async def test_what_a_pack_names_and_others_need_stays() -> None:
+async def test_rows_of_a_pack_that_other_jobs_need_stay() -> None:
     """They stay as long as another job needs them. After one prune has checked such a row, it is stored alone."""
     clock = HandClock()
     redis = RedisStorage(valkey.url(), ns=next(_names), now=clock)

@@ -324,7 +324,7 @@ def test_the_room_of_a_task_is_kept_over_all_shards() -> None:
     played(law)
 
 
-def test_what_ended_and_what_comes_next_share_their_trips() -> None:
+def test_endings_and_claims_share_their_requests() -> None:
     """Each shard gets two requests: one with its endings and a claim in its queue, one with its share of the limit."""
 
     async def law(town: Town) -> None:

@@ -97,7 +97,7 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
     assert integrity(path) == "ok"
 
 
-async def test_full_is_told_apart(tmp_path: Path) -> None:
+async def test_a_full_disk_has_its_own_error(tmp_path: Path) -> None:
     """SQLITE_FULL is StorageFull, and the other calls of the group are made one by one."""
     async with opened(tmp_path / "jobs.db") as storage:
         await storage.enqueue(jobs(1))
@@ -112,7 +112,7 @@ async def test_full_is_told_apart(tmp_path: Path) -> None:
         assert await storage.enqueue([job("large0", payload="x" * 300_000)])
 
 
-async def test_one_callers_mistake_is_his_alone(tmp_path: Path) -> None:
+async def test_the_mistake_of_one_call_fails_no_other(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as storage:
         await storage.enqueue([job("holder", key="k")])
         answers = await asyncio.gather(

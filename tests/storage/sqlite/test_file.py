@@ -103,7 +103,7 @@ async def test_not_a_database_and_short(tmp_path: Path) -> None:
     assert path.read_text() == "milk"
 
 
-async def test_opening_it_again_leaves_those_who_have_it_open_here_their_locks(tmp_path: Path) -> None:
+async def test_a_second_opening_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
     """Otherwise another process that closes it would take itself for the last one, and delete the log that they write
     to."""
     path = tmp_path / "jobs.db"

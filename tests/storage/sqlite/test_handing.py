@@ -99,7 +99,7 @@ async def test_nothing_is_handed_to_a_process_that_was_killed(storage: SqliteSto
         assert await state(storage, "b") is State.READY
 
 
-async def test_what_a_killed_sender_has_not_said_is_found(storage: SqliteStorage, path: Path, waits: Waits) -> None:
+async def test_a_job_of_a_killed_sender_is_found(storage: SqliteStorage, path: Path, waits: Waits) -> None:
     """It was killed between its commit and the datagram."""
     async with App(storage=storage) as app:
 
@@ -120,7 +120,7 @@ async def test_what_a_killed_sender_has_not_said_is_found(storage: SqliteStorage
             assert (row.lost, row.attempt) == (0, 1)
 
 
-async def test_who_asks_in_vain_writes_nothing_to_the_disk(storage: SqliteStorage, path: Path) -> None:
+async def test_a_claim_that_finds_nothing_writes_nothing_to_the_disk(storage: SqliteStorage, path: Path) -> None:
     address, _ = posted(storage)
     before = size(f"{path}-wal"), sql(path, "PRAGMA data_version")
     for _ in range(5):
@@ -151,7 +151,9 @@ async def test_a_note_cut_short_says_nothing(storage: SqliteStorage, spoilt: byt
     assert len(storage._file.asks.all()) == 1
 
 
-async def test_what_was_not_stored_is_not_handed(storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_was_not_stored_is_not_handed_off(
+    storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commit failed: the open claim is gone too, and the worker finds the job by a hint."""
     address, got = posted(storage)
     await in_vain(storage, "w#1", address)
@@ -183,7 +185,9 @@ async def test_nothing_is_handed_where_nobody_can_be_told(storage: SqliteStorage
         assert await state(storage, "a") is State.READY
 
 
-async def test_who_leaves_takes_his_ask_along(storage: SqliteStorage, asks: Callable[[], Awaitable[int]]) -> None:
+async def test_a_worker_that_leaves_withdraws_its_open_claim(
+    storage: SqliteStorage, asks: Callable[[], Awaitable[int]]
+) -> None:
     post = storage.post(lambda claim_id, row: None)
     assert post is not None
     await in_vain(storage, "w#1", post.address)
@@ -206,7 +210,7 @@ async def test_asks_that_are_over_go(storage: SqliteStorage, asks: Callable[[], 
     assert await asks() == 11
 
 
-async def test_a_job_that_was_in_line_before_is_handed_first(storage: SqliteStorage) -> None:
+async def test_a_job_that_was_queued_before_is_handed_off_first(storage: SqliteStorage) -> None:
     """A process that waits for a hint is notified that the queue has a new job."""
     address, got = posted(storage)
     await in_vain(storage, "w#1", address)

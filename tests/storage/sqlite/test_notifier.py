@@ -116,7 +116,7 @@ async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:
         assert names(storage._notifier._folder) == []
 
 
-async def test_what_is_stored_is_answered_though_nobody_can_be_told(tmp_path: Path) -> None:
+async def test_an_enqueue_succeeds_although_no_process_can_be_notified(tmp_path: Path) -> None:
     """The folder cannot be read: it belongs to another user, or was deleted between two checks."""
     async with opened(tmp_path / "jobs.db") as storage:
         os.close(os.open(storage._notifier._folder, os.O_CREAT))  # it exists, and cannot be listed

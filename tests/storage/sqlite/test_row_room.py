@@ -27,7 +27,7 @@ async def test_a_row_with_room_is_as_long_at_its_end_as_at_its_beginning(tmp_pat
         assert not sql(path, "SELECT 1 FROM job WHERE length(room) = 0")
 
 
-async def test_what_outgrows_its_room_is_stored_all_the_same(tmp_path: Path) -> None:
+async def test_a_row_that_outgrows_its_room_is_stored(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         await storage.enqueue(jobs(3))

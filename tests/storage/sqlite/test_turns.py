@@ -65,7 +65,7 @@ async def test_many_callers_share_a_transaction(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_who_comes_alone_after_a_crowd_is_done_at_once_again(tmp_path: Path) -> None:
+async def test_a_single_call_after_many_runs_at_once_again(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db", "normal") as storage:
         await asyncio.gather(*(storage.enqueue([job(f"c{number}")]) for number in range(20)))
         for number in range(single_caller.CROWD + 1):
@@ -146,7 +146,7 @@ def test_the_loop_ends_before_the_rest_began(tmp_path: Path) -> None:
 # --- a coroutine that begins at once
 
 
-async def test_what_needs_no_wait_needs_no_task() -> None:
+async def test_a_coroutine_that_does_not_wait_needs_no_task() -> None:
     async def steps() -> None:
         return None
 
@@ -169,7 +169,7 @@ async def test_the_rest_goes_on_in_a_task() -> None:
     assert heard == ["said", "turned"]
 
 
-async def test_cancelled_before_its_first_turn_it_hears_of_it() -> None:
+async def test_a_task_cancelled_before_its_first_turn_is_notified() -> None:
     heard = list[str]()
 
     async def steps() -> None:

@@ -21,6 +21,7 @@ from treadle.admin.estimate.crew import NOTHING, Extra, VirtualWorker, crew_of
 from treadle.admin.estimate.durations import Durations, RunTimes
 from treadle.admin.estimate.loading import chunk_of, refusing
 from treadle.admin.estimate.snapshot import Snapshot
+from treadle.core.claim_ids import worker_name
 from treadle.core.limit_model import LimitChange, LimitUse, Resume
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.errors import QueueFull
@@ -89,7 +90,7 @@ class VirtualFleet:
             if row.state is not State.RUNNING and row.job.task in self._heavy:
                 self._of_heavy[row.job.task].add(row.job.id)
             if row.state is State.RUNNING and row.due_at is None:
-                worker = crew.get((row.worker or "").rpartition("#")[0])
+                worker = crew.get(worker_name(row.worker or ""))
                 if worker is not None:
                     worker.begins(row.job.task)
                 self._runs(row, worker, self._copy.now - (row.started_at or self._copy.now))

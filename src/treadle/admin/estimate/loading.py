@@ -8,6 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from treadle.admin.estimate.snapshot import Snapshot
+from treadle.core.claim_ids import worker_name
 from treadle.core.limit_model import Limit, LimitFacts, LimitUse
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.row_rules import costs
@@ -31,7 +32,7 @@ def chunk_of(copy: Snapshot, crew: Collection[str], at_once: str = "") -> Chunk:
 
 def _row(row: Record, now: float, crew: Collection[str], at_once: str) -> Record:
     """A running job of a live worker keeps its lease; that of a dead one is claimed again when the lease is over."""
-    if row.state is State.RUNNING and (row.worker or "").rpartition("#")[0] in crew:
+    if row.state is State.RUNNING and worker_name(row.worker) in crew:
         return replace(row, due_at=None)
     if row.job.id == at_once and row.state is State.READY and row.queue_position is None and row.blocked_on is None:
         return replace(row, due_at=now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from treadle.core.claim_ids import worker_name
 from treadle.core.clock import moment_text
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.limit_model import Limit
@@ -37,7 +38,7 @@ def named(row: Record) -> str:
 
 def worker_of(row: Record) -> str:
     """The name of the worker that holds a job, or held it last."""
-    return (row.worker or "?").rpartition("#")[0] or row.worker or "?"
+    return worker_name(row.worker) or "?"
 
 
 # --- commands

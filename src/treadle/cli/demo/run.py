@@ -16,6 +16,7 @@ from treadle.cli.demo import tasks
 from treadle.cli.fleet import Fleet
 from treadle.cli.output import FAILED, Stop, note, plural
 from treadle.cli.progress import Bar
+from treadle.core.claim_ids import worker_name
 from treadle.core.clock import monotonic
 
 LEASE = 2.0  # s; short, so that lost jobs run again while the user watches
@@ -137,7 +138,7 @@ class Demo:
             with contextlib.suppress(ChildProcessError):  # it has already ended
                 await asyncio.to_thread(os.waitpid, pid, os.WUNTRACED)
             rows = (await self.app.jobs.list(queue=self.queue, state="running", limit=1_000)).records
-            held = tuple(row.id for row in rows if (row.worker or "").partition("#")[0] == name)
+            held = tuple(row.id for row in rows if worker_name(row.worker) == name)
             if not held:
                 os.kill(pid, signal.SIGCONT)
                 continue

@@ -18,7 +18,8 @@ from treadle.admin.operations import Operation, TooManyOperations
 from treadle.admin.selection import Selection
 from treadle.cli.audited import audited
 from treadle.cli.output import lasts, plural
-from treadle.core.limit_model import LimitUse
+from treadle.cli.top.bounds import WHEN_FULL, bounded, waiting
+from treadle.core.limit_model import LimitUse, WhenFull
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
 from treadle.core.queue_rules import ALL, OF
@@ -96,6 +97,25 @@ class Acts:
             async with audited(self._app, f"queue.{verb}", name):
                 await (self._app.queues.pause(name) if verb == "pause" else self._app.queues.resume(name))
         return f"queue {name} is {'paused' if verb == 'pause' else 'not paused any more'}"
+
+    def bound(self, queue: QueueOverview, most: int | None, when_full: WhenFull) -> Act:
+        """Set how many jobs of a queue may wait to be started; None: any number."""
+        name = in_line(queue.name)
+        if most is None:
+            question, detail, yes = f"Remove the bound of queue {name}?", "Any number of its jobs may wait.", "Remove"
+        else:
+            question, yes = f"Bound queue {name} to {plural(most, 'waiting job')}?", "Set"
+            detail = f"{waiting(queue)} now. When it is full, {WHEN_FULL[when_full]}. Stored jobs stay."
+        return Act(question, detail, yes, lambda: self._bound(queue.name, most, when_full))
+
+    async def _bound(self, queue: str, most: int | None, when_full: WhenFull) -> str:
+        limits = self._app.limits
+        rule = bounded(await limits.list(use=False), queue, most, when_full)
+        words = None if rule.empty else f"max_waiting={most}, when_full={rule.when_full}"
+        with heard():
+            async with audited(self._app, "limit.delete" if rule.empty else "limit.set", rule.name, words):
+                await limits.set(rule)
+        return f"queue {queue} may have {'any number of waiting jobs' if most is None else plural(most, 'waiting job')}"
 
     # --- limits
 

@@ -35,9 +35,10 @@ class Dashboard(Page):
         Binding("tab", "next_panel(1)", "Next panel", show=False),
         Binding("shift+tab", "next_panel(-1)", "Previous panel", show=False),
         Binding("p", "pause", "Pause or resume"),
+        Binding("b", "bound", "Bound of the queue"),
         Binding("r", "retry", "Retry"),
     ]
-    hints = (("enter", "jobs"), ("p", "pause"), ("r", "retry"), ("1-4", "panels"))
+    hints = (("enter", "jobs"), ("p", "pause"), ("r", "retry"), ("b", "bound"), ("1-4", "panels"))
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,6 +170,14 @@ class Dashboard(Page):
         if self._panel == "limits":
             return next((acts.pause_limit(each) for each in snapshot.overview.limits if each.key == row.key), None)
         return None
+
+    def action_bound(self) -> None:
+        row, snapshot = self.panel("queues").current, self.reader.snapshot
+        found = row and snapshot and next((each for each in snapshot.overview.queues if each.name == row.key), None)
+        if self._panel != "queues" or not found:
+            self.say("b sets how many jobs of a queue may wait: choose one in the panel of queues (1)")
+        else:
+            self.top.ask_bound(found)
 
     def action_retry(self) -> None:
         row, snapshot = self.panel("failures").current, self.reader.snapshot

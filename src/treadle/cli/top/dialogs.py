@@ -1,4 +1,4 @@
-"""The question before an act, and the page with all keys."""
+"""The questions before an act, and the page with all keys."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Static
+from textual.widgets import Button, Input, Static
 
 from treadle.cli.top.acts import Act
+from treadle.cli.top.bounds import WHEN_FULL, number
 from treadle.cli.top.style import is_small
+from treadle.core.limit_model import WhenFull
+from treadle.core.redaction import in_line
+from treadle.server.overview import QueueOverview
 
 KEYS: Final = (
     ("Anywhere", (("?", "these keys"), ("/", "show only rows that contain a text"), ("q", "quit, or back"))),
@@ -26,6 +30,7 @@ KEYS: Final = (
             ("g G", "the first row, the last row"),
             ("enter", "the jobs behind a row"),
             ("p", "pause or resume the queue or the limit"),
+            ("b", "set how many jobs of the queue may wait"),
             ("r", "retry the failed jobs of the group"),
             ("space", "stop looking, or look again"),
             ("t", "dark or light"),
@@ -77,6 +82,58 @@ class Ask(ModalScreen[bool]):
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)
+
+
+class EnterBound(ModalScreen[tuple[int | None, WhenFull] | None]):
+    """Asks how many jobs of a queue may wait, and what happens when it is full. None: the person left it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Back"),
+        Binding("up", "other(-1)", show=False),
+        Binding("down", "other(1)", show=False),
+    ]
+
+    def __init__(self, queue: QueueOverview) -> None:
+        super().__init__()
+        self._queue = queue
+        self._when_full: WhenFull = queue.when_full or "refuse"
+
+    def compose(self) -> ComposeResult:
+        most = self._queue.max_waiting
+        with Vertical(id="dialog"):
+            yield Static(
+                Content.styled(f"Bound of queue {in_line(self._queue.name)}", "bold $foreground"), id="question"
+            )
+            yield Static("How many jobs may wait to be started? Nothing: any number.")
+            yield Input("" if most is None else str(most), id="most", max_length=20)
+            yield Static(id="when-full")
+            yield Static(id="wrong")
+            yield Static(Content.styled("enter continues, up and down choose, esc leaves", "$text-muted"))
+
+    def on_mount(self) -> None:
+        self.query_one("#most").focus()
+        self._show()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(is_small(event.size.width, event.size.height), "-small")
+
+    def _show(self, wrong: str = "") -> None:
+        self.query_one("#when-full", Static).update(Content(f"When full, {WHEN_FULL[self._when_full]}."))
+        self.query_one("#wrong", Static).update(Content.styled(wrong, "$text-error"))
+
+    def action_other(self, by: int) -> None:
+        words = list(WHEN_FULL)
+        self._when_full = words[(words.index(self._when_full) + by) % len(words)]
+        self._show()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        try:
+            self.dismiss((number(event.value), self._when_full))
+        except ValueError as error:
+            self._show(str(error))
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
 
 
 class Help(ModalScreen[None]):

@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 
 from treadle.cli.top.acts import Act, Acts
 from treadle.cli.top.dashboard import Dashboard
-from treadle.cli.top.dialogs import Ask, Help
+from treadle.cli.top.dialogs import Ask, EnterBound, Help
 from treadle.cli.top.grid import Tone
 from treadle.cli.top.job_pages import JobPage, JobsPage
 from treadle.cli.top.page import Page
@@ -24,6 +24,7 @@ from treadle.cli.top.reader import Reader
 from treadle.cli.top.scopes import Scope
 from treadle.cli.top.style import CSS, DARK, LIGHT
 from treadle.errors import TreadleError
+from treadle.server.overview import QueueOverview
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -142,6 +143,15 @@ class TopApp(Screens[None]):
     def ask(self, act: Act | Awaitable[Act]) -> None:
         """Ask, act if the answer is yes, and say what was done."""
         self.run_worker(self._ask(act))
+
+    def ask_bound(self, queue: QueueOverview) -> None:
+        """Ask for the bound of a queue, then as `ask`."""
+        self.run_worker(self._ask_bound(queue))
+
+    async def _ask_bound(self, queue: QueueOverview) -> None:
+        given = await self.push_screen_wait(EnterBound(queue))
+        if given is not None:
+            await self._ask(self.acts.bound(queue, *given))
 
     async def _ask(self, act: Act | Awaitable[Act]) -> None:
         try:

@@ -89,14 +89,17 @@ Listing:focus { border: round $accent; border-title-color: $text-accent; border-
 #job:focus { background: $background; }
 .-small #job { padding: 0 1; }
 
-Ask, Help { align: center middle; background: $background 60%; }
+Ask, EnterBound, Help { align: center middle; background: $background 60%; }
 #dialog { width: 64; max-width: 96%; height: auto; max-height: 90%; padding: 1 2; background: $panel;
     border: round $accent; }
 #dialog VerticalScroll { height: auto; max-height: 8; margin: 1 0; }
+#most { height: 1; border: none; padding: 0 1; margin: 1 0; background: $boost; }
+#wrong { height: auto; }
 #answers { height: 1; align-horizontal: right; }
 #answers Button { margin: 0 0 0 2; min-width: 10; background: $boost; color: $foreground; }
 #answers Button:focus { background: $accent; color: $background; text-style: bold; }
-Ask.-small #dialog { padding: 0 1; }
+Ask.-small #dialog, EnterBound.-small #dialog { padding: 0 1; }
+EnterBound.-small #most { margin: 0; }
 Ask.-small #dialog VerticalScroll { max-height: 5; margin: 0; }
 #help { width: 62; max-width: 96%; height: auto; max-height: 94%; padding: 1 2; background: $panel;
     border: round $accent; }

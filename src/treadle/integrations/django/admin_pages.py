@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from treadle.admin import stored_values
 from treadle.app_core import AppCore
+from treadle.core.claim_ids import worker_name
 from treadle.core.ids import VALID
 from treadle.core.model import Record, State
 from treadle.core.redaction import visible, without_secrets
@@ -192,7 +193,7 @@ async def job_page(core: AppCore, id: str, payloads: bool) -> JobPage:
         ("Deadline", moment(row.deadline_at)),
         ("Attempts", row.attempt),
         ("Lost workers", row.lost or None),
-        ("Worker", (row.worker or "").rpartition("#")[0] or None),
+        ("Worker", worker_name(row.worker)),
         ("Key", job.key),
         ("Labels", ", ".join(job.labels) or None),
         ("Limits", ", ".join(name for name, _ in job.limits) or None),

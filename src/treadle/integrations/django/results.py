@@ -14,6 +14,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.utils.timezone import make_naive
 
+from treadle.core.claim_ids import worker_name
 from treadle.core.model import Record, State
 from treadle.errors import error_line, traceback_of
 from treadle.integrations.django.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
@@ -129,7 +130,7 @@ def workers_of(row: Record, state: State) -> list[str]:
     the list begins with repetitions of the oldest of them."""
     count = row.attempt + (state is State.RUNNING)
     counted = [each.worker or "" for each in attempts.of(row) if each.outcome not in UNCOUNTED]
-    known = [each for each in counted if each] or [(row.worker or "unknown").rpartition("#")[0] or "unknown"]
+    known = [each for each in counted if each] or [worker_name(row.worker) or "unknown"]
     return [known[0]] * (count - len(known)) + known[-count:] if count else []
 
 

@@ -19,7 +19,7 @@ from treadle.integrations.django import results
 from treadle.integrations.django.bridge import sender_of, threads
 from treadle.integrations.django.compat import LOGGER, TaskResultDoesNotExist, task_finished
 from treadle.integrations.django.known_tasks import Raised, Store
-from treadle.worker.executors.threads import Threads
+from treadle.worker.executors.threads import DaemonThreads
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -34,7 +34,7 @@ class Endings:
 
     def __init__(self, app: App, store: Store) -> None:
         self._app, self._store = app, store
-        self._thread: Threads | None = None
+        self._thread: DaemonThreads | None = None
 
     def listen(self) -> None:
         self._app.on(*FINAL)(self._ended)
@@ -49,7 +49,7 @@ class Endings:
         if row is None:  # its retention is 0, and the arguments and the result are gone
             return
         if self._thread is None:
-            self._thread = Threads(1, "treadle-django-signals")
+            self._thread = DaemonThreads(1, "treadle-django-signals")
         _, failed = await self._thread.run(lambda: self._send(row, error))
         if failed is not None:
             log.error("task_finished of %s %s could not be sent", event.task, event.id, exc_info=failed)

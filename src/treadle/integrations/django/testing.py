@@ -28,6 +28,8 @@ from django.db import connections, transaction
 from django.db.models.signals import post_migrate
 from msgspec.structs import replace
 
+from treadle.concurrency.threads import Answer
+from treadle.core.claim_ids import worker_name
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
 from treadle.errors import UnknownUpstream
 from treadle.execution import middleware
@@ -44,7 +46,7 @@ from treadle.integrations.django.reading import in_outbox, read
 from treadle.integrations.django.signals import send_finished
 from treadle.policy import judge
 from treadle.storage.user_session import at_once
-from treadle.worker.executors.threads import Answer, outcome
+from treadle.worker.executors.threads import outcome
 from treadle.worker.job_events import name_of
 
 WORKER = "test#1"
@@ -198,7 +200,7 @@ def _run(job: Enqueued, row: Record) -> BaseException | None:
     core = store.app._core
     task = core.tasks[row.job.task]
     claimed = replace(row, state=State.RUNNING, worker=WORKER, started_at=core.now(), due_at=None)
-    run = JobRun(claimed, WORKER.partition("#")[0], lambda: None, core.results)
+    run = JobRun(claimed, worker_name(WORKER), lambda: None, core.results)
     troubles: dict[JobRun, BaseException | None] = {}
     runner = Runner(core, Here(), NoBatches(), troubles)
     rules = judge.rules_for(claimed, task.retry, task.timeout, task.max_lost)

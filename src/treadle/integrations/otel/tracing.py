@@ -15,6 +15,7 @@ from opentelemetry.context import Context as TraceContext
 from opentelemetry.trace import SpanKind, Tracer
 
 from treadle.core import clock
+from treadle.core.claim_ids import worker_name
 from treadle.core.model import Record
 from treadle.errors import BadOption
 from treadle.execution.context import Context
@@ -314,7 +315,7 @@ class Tracing(Middleware):
 
     def _of_runner(self, tracer: Tracer, record: Record, outcome: RunOutcome, error: str | None) -> None:
         parent, links = self._places.of(record, None)
-        about = names.of_run(record, (record.worker or "").rpartition("#")[0], self._server())
+        about = names.of_run(record, worker_name(record.worker or ""), self._server())
         end = clock.wall()
         start = spans.nanoseconds(end - outcome.seconds)
         name = f"run {record.job.task}"

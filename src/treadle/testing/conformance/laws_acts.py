@@ -73,7 +73,7 @@ async def test_law10_two_acts_on_one_job_are_told_apart(storage: Storage, kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_law10_of_many_who_act_at_once_one_is_told_so(storage: Storage, connect: Connect, kind: str) -> None:
+async def test_law10_one_of_many_concurrent_acts_is_applied(storage: Storage, connect: Connect, kind: str) -> None:
     """Also when the calls are concurrent."""
     a = await acted_on(storage, kind)
     calls = [each.settle([act(a, kind, str(n))]) for n, each in enumerate(await peers(storage, connect))]

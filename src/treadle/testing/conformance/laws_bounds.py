@@ -98,7 +98,7 @@ async def test_law16_jobs_of_every_form_need_room(storage: Storage, clock: HandC
     await agree(storage, clock)
 
 
-async def test_law16_what_needs_no_room(storage: Storage, clock: HandClock) -> None:
+async def test_law16_jobs_that_need_no_room(storage: Storage, clock: HandClock) -> None:
     """Known ids, held keys, jobs that wait for others, promises, and jobs whose function is done."""
     await bound(storage, 2)
     await storage.enqueue([job("a", key="k"), job("b")])

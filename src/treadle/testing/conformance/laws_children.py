@@ -84,7 +84,9 @@ async def test_law07_failed_children_end_the_wait(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("function_done", [True, False])
-async def test_law07_one_that_was_claimed_is_never_doomed(storage: Storage, function_done: bool) -> None:
+async def test_law07_a_job_that_was_claimed_is_never_cancelled_by_a_failure(
+    storage: Storage, function_done: bool
+) -> None:
     """When the required endings can no longer come, it is queued, and the engine decides."""
     await storage.enqueue([*jobs("a"), job("p", task=""), job("q", task="")])
     await settle(

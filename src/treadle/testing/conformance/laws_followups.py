@@ -39,7 +39,7 @@ from treadle.testing.shows import shows
 
 
 @shows("a run that waits for a promise is queued when the promise is settled or expires")
-async def test_law05_the_end_of_a_promise_brings_back_who_waits_in_its_run(storage: Storage, clock: HandClock) -> None:
+async def test_law05_the_end_of_a_promise_queues_the_run_that_waits_for_it(storage: Storage, clock: HandClock) -> None:
     """Both when it is settled and when it expires."""
     await storage.enqueue([job("a"), job("b", queue="other")])
     for id, queue in (("a", "default"), ("b", "other")):
@@ -219,7 +219,7 @@ async def test_law06_a_holder_that_waits_for_the_parent_is_not_waited_for(storag
     assert [each.job.id for each in await claim(storage, 1, "a")] == ["a"]
 
 
-async def test_law06_all_answered_by_rows_that_wait_for_it_it_is_in_line_at_once(storage: Storage) -> None:
+async def test_law06_a_parent_whose_children_wait_for_it_is_queued_at_once(storage: Storage) -> None:
     """The parent has nothing to wait for."""
     await storage.enqueue([job("a", key="k")])
     await settle(

@@ -58,7 +58,7 @@ async def test_law02_behind_a_batch_task_without_room(storage: Storage, clock: H
 
 
 @pytest.mark.parametrize("way", ["handed back", "lost", "lane", "clock", "aging", "moment", "unblocked"])
-async def test_law02_what_comes_before_other_tasks_is_found(storage: Storage, clock: HandClock, way: str) -> None:
+async def test_law02_a_job_that_joins_before_other_tasks_is_found(storage: Storage, clock: HandClock, way: str) -> None:
     """A claim has skipped all jobs of another task. A job that then joins in front of them is claimed in its order."""
     await storage.enqueue([job("first", task="mine")])
     if way == "lane":
@@ -110,7 +110,9 @@ async def test_law02_each_worker_looks_past_what_it_does_not_run(storage: Storag
     assert await claim_ids(storage, 9) == []
 
 
-async def test_law02_what_a_worker_holds_hides_nothing_from_others(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_job_that_its_former_holder_skips_hides_nothing_from_others(
+    storage: Storage, clock: HandClock
+) -> None:
     """A lost job is queued behind many others. Its former holder skips it, and any other worker can claim it."""
     await foreign(storage)
     clock.advance(1)

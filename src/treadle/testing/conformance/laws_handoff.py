@@ -79,7 +79,7 @@ class Mail:
         return self
 
 
-async def test_more_a_job_is_handed_to_who_waits(storage: Storage) -> None:
+async def test_more_a_job_is_handed_off_to_a_waiting_worker(storage: Storage) -> None:
     """The job belongs to the worker as after a claim: under its claim id, not queued any more, with its lease."""
     mail = await Mail(storage).listening()
     claim_id = await mail.in_vain(mail.ask(lease=30))
@@ -91,7 +91,7 @@ async def test_more_a_job_is_handed_to_who_waits(storage: Storage) -> None:
     await settle(storage, done(found))
 
 
-async def test_more_what_was_handed_is_answered_to_the_same_claim_id(storage: Storage) -> None:
+async def test_more_a_handed_off_job_is_returned_to_the_same_claim_id(storage: Storage) -> None:
     """A worker that missed the notification repeats its claim, as after any lost answer."""
     mail = await Mail(storage).listening()
     asked = mail.ask()
@@ -101,7 +101,7 @@ async def test_more_what_was_handed_is_answered_to_the_same_claim_id(storage: St
     assert ids((await storage.claim(asked)).records) == ["a"]
 
 
-async def test_more_what_was_handed_and_not_heard_of_comes_back(storage: Storage, clock: HandClock) -> None:
+async def test_more_a_handed_off_job_without_notification_is_queued_again(storage: Storage, clock: HandClock) -> None:
     """A worker that dies before it receives the job loses a lease, not the job."""
     mail = await Mail(storage).listening()
     await mail.in_vain(mail.ask(lease=30))
@@ -120,7 +120,7 @@ async def test_more_an_ask_is_for_one_job(storage: Storage) -> None:
     assert await claim_ids(storage, 2) == ["b"]
 
 
-async def test_more_who_repeats_an_enqueue_hands_nothing_over_twice(storage: Storage) -> None:
+async def test_more_a_repeated_enqueue_hands_nothing_off_twice(storage: Storage) -> None:
     mail = await Mail(storage).listening()
     await mail.in_vain(mail.ask())
     await storage.enqueue([job("a")])
@@ -167,14 +167,16 @@ async def test_more_a_withdrawal_answers_what_was_handed(storage: Storage) -> No
     ],
     ids=["another queue", "another task", "still run"],
 )
-async def test_more_nobody_is_handed_what_he_did_not_ask_for(storage: Storage, asked: Callable[[Mail], Claim]) -> None:
+async def test_more_a_worker_gets_no_job_that_it_does_not_claim(
+    storage: Storage, asked: Callable[[Mail], Claim]
+) -> None:
     mail = await Mail(storage).listening()
     await mail.in_vain(asked(mail))
     await storage.enqueue([job("a")])
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_more_who_does_not_want_it_keeps_nobody_from_it(storage: Storage) -> None:
+async def test_more_a_job_that_one_waiting_worker_does_not_want_stays_open_to_others(storage: Storage) -> None:
     """At most one of several waiting workers gets the job. If none does, each of them can claim it."""
     one, other = await Mail(storage).listening(), await Mail(storage).listening()
     asked = one.ask()
@@ -209,7 +211,7 @@ async def test_more_slots_count_what_is_handed(storage: Storage) -> None:
     assert await claim_ids(storage) == ["b"]
 
 
-async def test_more_who_comes_first_is_handed_first(storage: Storage, clock: HandClock) -> None:
+async def test_more_the_first_due_job_is_handed_off_first(storage: Storage, clock: HandClock) -> None:
     """A delayed job that has become due comes before a job that is enqueued later."""
     mail = await Mail(storage).listening()
     asked = mail.ask()
@@ -232,7 +234,7 @@ async def test_more_jobs_in_lanes_are_handed_and_let_go(storage: Storage) -> Non
     assert await claim_ids(storage) == []
 
 
-async def test_more_workers_who_wait_and_claim_share_every_job(connect: Connect) -> None:
+async def test_more_workers_that_wait_and_claim_get_each_job_once(connect: Connect) -> None:
     """Each job is claimed once, by a hand-off or by a claim."""
     one, two, sender = await connect(), await connect(), await connect()
     mails = [await Mail(storage).listening() for storage in (one, two)]

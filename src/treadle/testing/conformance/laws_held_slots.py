@@ -74,7 +74,9 @@ async def test_law08_a_held_slot_still_pays_the_rate(storage: Storage, clock: Ha
     assert await claim_ids(storage, 9) == ["a"]
 
 
-async def test_law08_who_keeps_its_slot_comes_back_before_who_needs_one(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_job_that_keeps_its_slot_returns_before_one_that_needs_it(
+    storage: Storage, clock: HandClock
+) -> None:
     """Blocked by the rate, it is not held back by an earlier job that waits for the slot it keeps."""
     await storage.set_limits([Limit("order", slots=1, rate=1, per=30, hold="ended")])
     await storage.enqueue(jobs("a b", limits=(("order", 1),)))
@@ -138,7 +140,7 @@ async def unreached(storage: Storage, limits: tuple[tuple[str, int], ...], **opt
     ],
     ids=["slots", "held until the ending", "partition", "two limits", "cost"],
 )
-async def test_law08_no_job_waits_for_one_back_in_line_behind_it(
+async def test_law08_no_job_waits_for_an_unblocked_one_behind_it(
     storage: Storage, rules: list[Limit], limits: tuple[tuple[str, int], ...]
 ) -> None:
     """A returned job of low priority keeps no free slot from a job in front of it."""
@@ -148,7 +150,7 @@ async def test_law08_no_job_waits_for_one_back_in_line_behind_it(
     assert await claim_ids(storage) == ["high"]
 
 
-async def test_law08_one_back_in_line_keeps_its_room_from_those_behind_it(storage: Storage) -> None:
+async def test_law08_an_unblocked_job_keeps_its_room_from_those_behind_it(storage: Storage) -> None:
     """Of two jobs blocked for its slot, the one in front of the returned job is admitted, the one behind it is not."""
     await storage.set_limits([Limit("one", slots=1)])
     mid = await unreached(storage, (("one", 1),))
@@ -164,7 +166,7 @@ async def test_law08_one_back_in_line_keeps_its_room_from_those_behind_it(storag
     assert await claim_ids(storage, 9) == ["low"]
 
 
-async def test_law08_several_slots_and_several_back_in_line(storage: Storage) -> None:
+async def test_law08_several_slots_and_several_unblocked_jobs(storage: Storage) -> None:
     """As many return as there are slots, in order, whichever returned jobs are queued behind them."""
     two = (("two", 1),)
     await storage.set_limits([Limit("two", slots=2)])
@@ -199,7 +201,7 @@ async def test_law08_a_costly_job_does_not_wait_for_a_cheap_one_behind_it(storag
 
 
 @pytest.mark.parametrize("how", ["window", "bucket"])
-async def test_law08_nor_for_a_start_that_one_behind_it_may_make(
+async def test_law08_no_job_waits_for_the_start_of_an_unblocked_one_behind_it(
     storage: Storage, clock: HandClock, how: Literal["window", "bucket"]
 ) -> None:
     """The same for a rate."""
@@ -217,7 +219,7 @@ async def test_law08_nor_for_a_start_that_one_behind_it_may_make(
     assert await claim_ids(storage) == ["high"]
 
 
-async def test_law08_nor_for_one_that_has_kept_its_slot(storage: Storage, clock: HandClock) -> None:
+async def test_law08_no_job_waits_for_one_behind_it_that_has_kept_its_slot(storage: Storage, clock: HandClock) -> None:
     """A job that keeps its slot between tries has returned to start, behind the jobs in front of it."""
     order = (("order", 1),)
     await storage.set_limits([Limit("order", slots=2, rate=1, per=10, hold="ended")])

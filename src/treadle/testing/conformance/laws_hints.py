@@ -108,7 +108,7 @@ async def test_law11_a_freed_slot_is_heard(storage: Storage, speaks: bool) -> No
     assert await heard(storage, ("queue:next",), lambda: storage.settle([done(a)])) == {"queue:next"}
 
 
-async def test_law11_a_job_handed_back_is_heard(storage: Storage, speaks: bool) -> None:
+async def test_law11_a_released_job_is_published(storage: Storage, speaks: bool) -> None:
     """It wakes an idle worker."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))

@@ -38,7 +38,7 @@ from treadle.testing.shows import shows
 # --- replace
 
 
-async def test_law01_replacing_one_in_line(storage: Storage) -> None:
+async def test_law01_replacing_a_queued_job(storage: Storage) -> None:
     """A holder that was never claimed is cancelled as superseded; the new job takes the key."""
     await storage.enqueue([job("a", key="k"), job("down", after=("a",))])
     [b] = await storage.enqueue([job("b", key="k", key_conflict="replace")])
@@ -49,7 +49,7 @@ async def test_law01_replacing_one_in_line(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == ["b"]
 
 
-async def test_law01_replacing_one_that_is_not_in_line(storage: Storage, clock: HandClock) -> None:
+async def test_law01_replacing_a_job_that_is_not_queued(storage: Storage, clock: HandClock) -> None:
     """Delayed, waiting, blocked by a limit, handed back, lost: all are replaced."""
     await storage.set_limits([Limit("shut", slots=0)])
     await storage.enqueue([job("p", task=""), job("delayed", key="1", delay=9), job("blocked", key="2", after=("p",))])

@@ -35,7 +35,7 @@ async def test_law02_an_empty_lane_joins_at_the_head(storage: Storage, clock: Ha
     assert await claim_ids(storage, 2) == ["m0", "s0"]
 
 
-async def test_law02_an_empty_line_is_joined_at_its_moment(storage: Storage, clock: HandClock) -> None:
+async def test_law02_an_empty_queue_is_joined_at_the_current_time(storage: Storage, clock: HandClock) -> None:
     """In an empty queue the position is the current time, as for any job."""
     await storage.enqueue([job("a", lane="x")])
     await settle(storage, done(await claim_one(storage)))
@@ -45,7 +45,7 @@ async def test_law02_an_empty_line_is_joined_at_its_moment(storage: Storage, clo
 
 
 @shows("a lane with half the stride gets twice the turns")
-async def test_law02_weights_share_the_line(storage: Storage) -> None:
+async def test_law02_lanes_share_the_queue_by_weight(storage: Storage) -> None:
     """A lane with half the stride gets twice the turns."""
     await storage.enqueue([job(f"a{n:02}", lane="a", stride=0.5) for n in range(20)])
     await storage.enqueue([job(f"b{n:02}", lane="b", stride=1.0) for n in range(20)])
@@ -70,7 +70,7 @@ async def test_law02_jobs_without_a_lane_stand_by_their_moment(storage: Storage,
     assert await claim_ids(storage, 9) == ["a0", "free", "a1", "a2"]
 
 
-async def test_law02_a_lane_remembers_those_in_line_only(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_lane_counts_its_queued_jobs_only(storage: Storage, clock: HandClock) -> None:
     """Once its jobs are claimed, a lane is empty, and its next job joins at the head again."""
     await storage.enqueue(jobs("a0 a1", lane="a"))
     await storage.enqueue([job("m0", lane="m")])
@@ -102,7 +102,7 @@ async def test_law02_a_delayed_job_takes_its_lanes_turn_when_due(storage: Storag
     assert await claim_ids(storage, 9) == ["a0", "a1", "later"]
 
 
-async def test_law02_what_came_due_first_is_in_line_first(storage: Storage, clock: HandClock) -> None:
+async def test_law02_the_job_that_became_due_first_is_queued_first(storage: Storage, clock: HandClock) -> None:
     """One call advances a lost lease and a delayed job of a lane: the lane joins at the head of the queue as it was
     when its job became due."""
     await storage.enqueue([job("lost"), job("later", lane="a", delay=20)])
@@ -113,7 +113,7 @@ async def test_law02_what_came_due_first_is_in_line_first(storage: Storage, cloc
     assert (lost.lost, later.queue_position) == (1, lost.queue_position)
 
 
-async def test_law02_who_was_waiting_stands_before_what_the_ending_brings(storage: Storage, clock: HandClock) -> None:
+async def test_law02_unblocked_jobs_are_queued_before_followup_jobs(storage: Storage, clock: HandClock) -> None:
     """An ending queues the jobs that waited for it before it stores its follow-up jobs. In a lane this order shows."""
     await storage.enqueue([job("up"), job("down", lane="a", after=("up",))])
     clock.advance(5)

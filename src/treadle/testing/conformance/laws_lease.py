@@ -113,7 +113,7 @@ async def test_law04_a_late_heartbeat_takes_the_job_up_again(storage: Storage, c
     await settle(storage, done(a))
 
 
-async def test_law04_a_heartbeat_comes_before_the_tending(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_heartbeat_renews_before_due_rows_are_advanced(storage: Storage, clock: HandClock) -> None:
     """The holder's heartbeat renews an expired lease that no call has advanced yet; the job does not count as lost."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage, lease=10)
@@ -122,7 +122,7 @@ async def test_law04_a_heartbeat_comes_before_the_tending(storage: Storage, cloc
     assert ((await row(storage, "a")).lost, await state(storage, "a")) == (0, RUNNING)
 
 
-async def test_law04_a_heartbeat_tends(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_heartbeat_advances_due_rows(storage: Storage, clock: HandClock) -> None:
     """Any worker's heartbeat advances due rows: jobs that others lost are queued again."""
     await storage.enqueue(jobs("a"))
     await claim_one(storage, lease=10)
@@ -210,7 +210,7 @@ async def test_law04_handed_back_from_outside(storage: Storage) -> None:
 # --- deadlines
 
 
-async def test_law04_a_deadline_in_line(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_deadline_of_a_queued_job(storage: Storage, clock: HandClock) -> None:
     """A job that is not running at its deadline fails as expired, exactly then and not before."""
     await storage.enqueue([job("a", deadline=10)])
     clock.advance(9.5)
@@ -272,7 +272,7 @@ async def test_law04_a_deadline_of_a_job_that_comes_back(storage: Storage, clock
     assert await claim_ids(storage) == []
 
 
-async def test_law04_a_deadline_standing_aside(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_deadline_of_a_blocked_job(storage: Storage, clock: HandClock) -> None:
     """A job blocked by a limit expires too, and is not queued when the limit opens."""
     await storage.set_limits([Limit("shut", slots=0)])
     await storage.enqueue([job("a", limits=(("shut", 1),), deadline=10)])
@@ -317,7 +317,7 @@ async def test_law04_a_deadline_is_the_next_moment(storage: Storage) -> None:
     assert (await claimed(storage)).next_in == pytest.approx(12)
 
 
-async def test_law04_an_expiry_dooms_who_waits(storage: Storage, clock: HandClock) -> None:
+async def test_law04_an_expiry_cancels_the_jobs_that_wait(storage: Storage, clock: HandClock) -> None:
     """In the same step, even if no worker serves either queue."""
     await storage.enqueue([job("a", deadline=10, queue="x"), job("b", after=("a",), queue="y")])
     clock.advance(10)

@@ -135,7 +135,7 @@ async def test_more_metrics_out_of_range_are_refused(storage: Storage, odd: Any,
     assert await everything(storage) == [measured(0, "good")]
 
 
-async def test_more_metrics_and_jobs_do_not_meet(storage: Storage) -> None:
+async def test_more_metrics_are_separate_from_jobs(storage: Storage) -> None:
     """They show in no page and no count, and pruning leaves them."""
     await storage.store_metrics([measured(0), measured(60)])
     await storage.enqueue(jobs("a"))

@@ -41,7 +41,7 @@ from treadle.testing.conformance.moving_kit import carry, everything, mark, mova
 from treadle.testing.conformance.run import Another
 
 
-async def test_more_what_is_carried_is_the_same(storage: Storage, clock: HandClock, another: Another) -> None:
+async def test_more_a_moved_row_is_the_same(storage: Storage, clock: HandClock, another: Another) -> None:
     """Each row and the data stored along with it, also after a second move."""
     movable(storage)
     await zoo(storage, clock)
@@ -63,7 +63,7 @@ async def test_more_what_is_carried_is_the_same(storage: Storage, clock: HandClo
     assert [(await each.stats()).limits for each in (target, third)] == [(await storage.stats()).limits] * 2
 
 
-async def test_more_what_is_carried_goes_on_the_same(storage: Storage, clock: HandClock, another: Another) -> None:
+async def test_more_a_moved_storage_continues_the_same(storage: Storage, clock: HandClock, another: Another) -> None:
     """From here on both get the same calls and return the same."""
     movable(storage)
     await zoo(storage, clock)
@@ -129,7 +129,7 @@ async def test_more_a_load_may_be_repeated(storage: Storage, clock: HandClock, a
     assert digest(await everything(target)) == digest(await everything(storage))
 
 
-async def test_more_whom_a_rate_lets_in_meanwhile_is_the_same(
+async def test_more_jobs_that_a_rate_admits_during_a_move_are_the_same(
     storage: Storage, clock: HandClock, another: Another
 ) -> None:
     """A target that opens queues the blocked jobs that now have room; the digests of both are still equal."""
@@ -144,7 +144,7 @@ async def test_more_whom_a_rate_lets_in_meanwhile_is_the_same(
     assert digest(await everything(target)) == digest(await everything(storage))
 
 
-async def test_more_who_runs_is_ready_again_when_his_lease_is_over(
+async def test_more_a_moved_running_job_is_queued_when_its_lease_has_expired(
     storage: Storage, clock: HandClock, another: Another
 ) -> None:
     """In its old order, and not counted as lost. Until then no worker can claim it, and its holder cannot settle it."""

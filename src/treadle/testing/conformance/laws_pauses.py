@@ -176,7 +176,7 @@ async def test_law08_the_moment_the_pace_of_a_queue_allows_is_told(storage: Stor
 # --- jobs that ran
 
 
-async def test_law07_what_ran_passes_every_limit(storage: Storage) -> None:
+async def test_law07_a_job_whose_function_is_done_passes_every_limit(storage: Storage) -> None:
     """Slots, rates, pauses: a job whose function is done only has to end and does not wait for room."""
     rules = [Limit("slots", slots=0), Limit("rate", rate=0), Limit("queue:default", slots=0)]
     await storage.set_limits(rules)
@@ -186,7 +186,7 @@ async def test_law07_what_ran_passes_every_limit(storage: Storage) -> None:
     await settle(storage, done(a))
 
 
-async def test_law07_what_ran_uses_nothing(storage: Storage) -> None:
+async def test_law07_a_job_whose_function_is_done_uses_no_limit(storage: Storage) -> None:
     """A job whose function is done takes no slot and counts against no rate."""
     await storage.set_limits([Limit("one", slots=1), Limit("api", rate=1, per=60)])
     both = (("one", 1), ("api", 1))
@@ -197,7 +197,7 @@ async def test_law07_what_ran_uses_nothing(storage: Storage) -> None:
     assert [each.used for each in [await use(storage, "one")] if each] == [1]
 
 
-async def test_law08_what_ran_takes_the_slot_it_keeps(storage: Storage) -> None:
+async def test_law08_a_job_whose_function_is_done_takes_the_slot_it_keeps(storage: Storage) -> None:
     """A limit with hold="ended" counts it from the call that claims it."""
     await storage.set_limits([Limit("order", slots=1, hold="ended"), Limit("queue:mail", slots=2, hold="ended")])
     both = (("order", 1),)
@@ -212,7 +212,7 @@ async def test_law08_what_ran_takes_the_slot_it_keeps(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == ["c"]
 
 
-async def test_law07_a_parent_in_line_for_its_ending_passes_a_pause(storage: Storage) -> None:
+async def test_law07_a_parent_queued_for_its_ending_passes_a_pause(storage: Storage) -> None:
     """A pause that began while its children ran does not stop it from ending."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job("a", limits=(("one", 1),)), job("p", task="")])

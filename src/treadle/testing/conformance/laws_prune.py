@@ -127,7 +127,7 @@ async def test_law09_so_many_at_a_time(storage: Storage, clock: HandClock) -> No
 
 
 @shows("a prune keeps the upstreams of an unfinished job")
-async def test_law09_what_a_waiting_job_needs_stays(storage: Storage, clock: HandClock) -> None:
+async def test_law09_upstreams_of_an_unfinished_job_stay(storage: Storage, clock: HandClock) -> None:
     """Its upstreams stay while it waits, while it runs, and until it has ended."""
     await storage.enqueue([*jobs("a b", keep=60), job("c", after=("a", "b")), job("z", keep=60)])
     await run(storage, "a", "z", result="1")
@@ -184,7 +184,9 @@ async def test_law09_an_ended_root_stays_while_something_of_it_runs(storage: Sto
     assert await storage.prune(9) == 1
 
 
-async def test_law09_the_doomed_are_kept_like_the_cancelled(storage: Storage, clock: HandClock) -> None:
+async def test_law09_jobs_cancelled_by_a_failure_are_kept_like_other_cancelled_jobs(
+    storage: Storage, clock: HandClock
+) -> None:
     """A doomed job is kept for its `keep`, an expired one for its `keep_failed`."""
     await storage.enqueue([job("a", deadline=10, keep=100, keep_failed=300), job("b", after=("a",), keep=100)])
     clock.advance(10)
@@ -208,7 +210,7 @@ async def test_law09_a_row_stays_for_as_long_as_its_key(storage: Storage, clock:
     assert ids(await storage.enqueue([job("c", key="k")])) == ["c"]
 
 
-async def test_law09_pruning_tends(storage: Storage, clock: HandClock) -> None:
+async def test_law09_pruning_advances_due_rows(storage: Storage, clock: HandClock) -> None:
     """Expired leases, deadlines and due jobs are advanced even if no worker claims."""
     await storage.enqueue([job("a"), job("b", delay=20), job("c", deadline=20, queue="x")])
     await claim_one(storage, lease=10)
@@ -219,7 +221,7 @@ async def test_law09_pruning_tends(storage: Storage, clock: HandClock) -> None:
     assert (rows[0].lost, rows[1].queue_position) == (1, clock())
 
 
-async def test_law09_what_was_pruned_is_not_counted(storage: Storage, clock: HandClock) -> None:
+async def test_law09_pruned_rows_are_not_counted(storage: Storage, clock: HandClock) -> None:
     """Deleted rows are gone from get, find and stats."""
     await storage.enqueue([job("a", keep=60)])
     await run(storage, "a")

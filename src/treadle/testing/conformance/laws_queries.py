@@ -63,7 +63,7 @@ async def test_more_get_answers_in_order(storage: Storage) -> None:
     assert [each and each.job.id for each in found] == ["b", None, "a", "b"]
 
 
-async def test_more_looking_tends_nothing(storage: Storage, clock: HandClock) -> None:
+async def test_more_reading_advances_no_rows(storage: Storage, clock: HandClock) -> None:
     """get, find and stats show the stored rows, even if leases have expired and jobs are due."""
     await storage.enqueue([job("a"), job("b", delay=10), job("c", deadline=10, delay=99)])
     await claim_one(storage, lease=5)
@@ -110,7 +110,7 @@ async def test_more_the_latest_ending_first(storage: Storage, clock: HandClock) 
     assert await find_ids(storage, order="ended") == ["c", "b", "d"]
 
 
-async def test_more_the_line_as_it_stands(storage: Storage, clock: HandClock) -> None:
+async def test_more_a_page_in_queue_order(storage: Storage, clock: HandClock) -> None:
     """Order "queue": queue by queue, the queued jobs in claim order; other jobs are left out."""
     await storage.set_limits([Limit("shut", slots=0)])
     await storage.enqueue([job("blocked", limits=(("shut", 1),)), job("later", delay=9), job("p", task="")])
@@ -310,7 +310,7 @@ async def test_law13_a_storage_opened_to_be_read_answers_the_same(storage: Stora
 @shows(
     "rows, dependencies, keys, limits and checkpoints survive closing and opening a durable storage", area="Storages"
 )
-async def test_law13_what_was_answered_is_there_after_reopening(storage: Storage, durable: bool) -> None:
+async def test_law13_acknowledged_rows_survive_reopening(storage: Storage, durable: bool) -> None:
     """Rows, edges, keys, limits and checkpoints outlive the connection."""
     if not durable:
         pytest.skip("this storage is not durable")
@@ -329,7 +329,7 @@ async def test_law13_what_was_answered_is_there_after_reopening(storage: Storage
     assert await claim_ids(storage, 9, "q") == ["d"]
 
 
-async def test_law13_what_was_answered_is_there_for_another_connection(storage: Storage, connect: Connect) -> None:
+async def test_law13_acknowledged_rows_are_visible_to_another_connection(storage: Storage, connect: Connect) -> None:
     """At once, in both directions."""
     other = await connect()
     await storage.enqueue(jobs("a b"))

@@ -70,7 +70,7 @@ async def test_law02_each_queues_share_first(storage: Storage, clock: HandClock)
     assert taken == ["a1", "b1", "b2", "a2"]
 
 
-async def test_law02_what_a_queue_leaves_goes_to_the_others(storage: Storage) -> None:
+async def test_law02_an_unused_share_goes_to_the_other_queues(storage: Storage) -> None:
     """The other queues get a share that is not used up."""
     await storage.enqueue([*jobs("a1", queue="a"), *jobs("b1 b2 b3", queue="b")])
     assert await claim_ids(storage, 4, queues=(("a", 3), ("b", 1))) == ["a1", "b1", "b2", "b3"]
@@ -123,7 +123,7 @@ async def test_law02_by_id_from_any_queue(storage: Storage) -> None:
     assert await claim_ids(storage, 1, "default", ids=("a",)) == ["a"]
 
 
-async def test_law02_by_id_only_what_is_in_line(storage: Storage) -> None:
+async def test_law02_by_id_only_queued_jobs(storage: Storage) -> None:
     """A claim by ids does not make a job due."""
     await storage.enqueue([job("late", delay=5), job("blocked", after=("late",)), job("p", task="")])
     assert await claim_ids(storage, 9, ids=("late", "blocked", "p")) == []
@@ -138,7 +138,7 @@ async def test_law02_claimed_by_one_worker(storage: Storage) -> None:
 
 
 @shows("the row of a claimed job names its worker and the end of its lease")
-async def test_law02_a_claimed_job_says_who_has_it(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_claimed_job_names_its_worker(storage: Storage, clock: HandClock) -> None:
     """The record shows its worker, the end of its lease, and that it is not queued."""
     await storage.enqueue(jobs("a"))
     clock.advance(3)
@@ -331,7 +331,7 @@ async def test_law02_ageing_sorts_as_priority_nought(storage: Storage) -> None:
 
 
 @shows("a queued job that is cancelled leaves its queue")
-async def test_law02_cancelled_jobs_leave_the_line(storage: Storage) -> None:
+async def test_law02_cancelled_jobs_leave_the_queue(storage: Storage) -> None:
     """A queued job that is settled from outside leaves the queue."""
     await storage.enqueue(jobs("a b"))
     await settle(storage, cancelled(await row(storage, "a")))
@@ -339,7 +339,7 @@ async def test_law02_cancelled_jobs_leave_the_line(storage: Storage) -> None:
     assert (await row(storage, "a")).state is CANCELLED
 
 
-async def test_law02_waiting_jobs_are_not_in_line(storage: Storage) -> None:
+async def test_law02_waiting_jobs_are_not_queued(storage: Storage) -> None:
     """Jobs that wait for others are not queued, and promises are not either."""
     await storage.enqueue([job("p", task=""), job("a", after=("p",))])
     assert await claim_ids(storage, 9) == []

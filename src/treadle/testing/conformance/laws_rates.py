@@ -112,7 +112,7 @@ async def test_law08_as_many_come_back_as_the_rate_lets_in(storage: Storage, clo
     assert await claim_ids(storage, 9) == ["j02", "j03"]
 
 
-async def test_law08_a_rate_that_opens_again_lets_in_who_was_blocked_first(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_rate_that_opens_admits_the_job_blocked_first(storage: Storage, clock: HandClock) -> None:
     """Also if jobs admitted before are not claimed yet: a later job waits behind those blocked before it."""
     await storage.set_limits([Limit("api", rate=2, per=10)])
     await storage.enqueue(jobs("a b c d", limits=(("api", 1),)))
@@ -243,7 +243,9 @@ async def test_law12_a_rate_opens_after_the_clock_was_ahead(
     assert len(await claim_ids(storage, 9)) == 1
 
 
-async def test_law12_what_is_due_later_keeps_the_time_it_had_left(storage: Storage, clock: HandClock) -> None:
+async def test_law12_due_times_keep_their_distance_when_the_clock_is_corrected(
+    storage: Storage, clock: HandClock
+) -> None:
     """Delays, retries and leases written while the clock was a day ahead end as if it had been right."""
     await storage.enqueue(jobs("a-retry b-lost c-before"))
     await beat(storage)

@@ -77,7 +77,7 @@ async def test_law05_reopening_later(storage: Storage, clock: HandClock) -> None
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_law05_reopening_brings_back_what_it_doomed(storage: Storage) -> None:
+async def test_law05_reopening_brings_back_the_jobs_that_the_failure_cancelled(storage: Storage) -> None:
     """Its dependents, direct and indirect, wait again as before, and run when it succeeds."""
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", after=("b",)), job("other")])
     await run(storage, "other")
@@ -220,7 +220,7 @@ async def test_law14_reopening_with_a_key_held_is_refused(storage: Storage) -> N
     await settle(storage, back(await row(storage, "a")))
 
 
-async def test_law14_reopening_with_the_key_of_a_doomed_one_held_is_refused(storage: Storage) -> None:
+async def test_law14_reopening_with_the_key_of_a_cancelled_dependent_held_is_refused(storage: Storage) -> None:
     """Either everything is reopened or nothing: the jobs that it doomed take their keys again too."""
     await storage.enqueue([job("a"), job("down", after=("a",), key="k")])
     await run(storage, "a", to=FAILED)

@@ -212,7 +212,7 @@ async def test_more_workers_are_seen_while_they_beat(storage: Storage, clock: Ha
     assert (await storage.stats()).workers == ()
 
 
-async def test_more_a_good_bye_leaves_its_jobs_alone(storage: Storage) -> None:
+async def test_more_the_end_of_a_presence_leaves_its_jobs_alone(storage: Storage) -> None:
     """Leaving ends only the presence; a worker hands jobs back by settling them."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)

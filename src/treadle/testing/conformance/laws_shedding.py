@@ -84,7 +84,7 @@ async def test_law16_the_lowest_are_shed(storage: Storage, clock: HandClock) -> 
     await agree(storage, clock)
 
 
-async def test_law16_what_is_not_shed(storage: Storage, clock: HandClock) -> None:
+async def test_law16_jobs_that_are_never_shed(storage: Storage, clock: HandClock) -> None:
     """Scheduled, blocked and running jobs, jobs that ran before, and jobs of the call; then the call is refused."""
     await storage.set_limits([Limit("api", slots=1)])
     limited = (("api", 1),)

@@ -147,7 +147,7 @@ async def test_law08_several_limits_at_once(storage: Storage) -> None:
 # --- blocked jobs and their return
 
 
-async def test_law08_who_is_held_back_steps_aside(storage: Storage) -> None:
+async def test_law08_a_blocked_job_leaves_the_queue(storage: Storage) -> None:
     """It is not queued and shows the name of the limit, so that claims stay cheap; it keeps its turn."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue(jobs(names(0, 4), limits=(("one", 1),)))
@@ -160,7 +160,7 @@ async def test_law08_who_is_held_back_steps_aside(storage: Storage) -> None:
     assert aside.return_position is not None
 
 
-async def test_law08_only_those_met_step_aside(storage: Storage) -> None:
+async def test_law08_a_claim_blocks_only_the_jobs_that_it_passes(storage: Storage) -> None:
     """A claim blocks the jobs that it passes on its way to those it takes, and none behind them."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([*jobs(names(0, 3), limits=(("one", 1),)), job("k"), *jobs("x y", limits=(("one", 1),))])
@@ -198,7 +198,7 @@ async def test_law08_slots_freed_together_let_so_many_back(storage: Storage, clo
     assert await standing(storage) == (0, 3)
 
 
-async def test_law08_in_one_call_who_comes_back_does_so_in_turn(storage: Storage, clock: HandClock) -> None:
+async def test_law08_jobs_unblocked_in_one_call_keep_their_order(storage: Storage, clock: HandClock) -> None:
     """A job that joins a lane before a slot becomes free is not queued behind the job that this slot admits."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job("held", limits=(("one", 1),)), job("other")])
@@ -222,7 +222,7 @@ async def test_law08_a_freed_slot_is_given_once(storage: Storage) -> None:
     assert await standing(storage) == (1, 2)
 
 
-async def test_law08_back_in_line_it_has_its_old_turn(storage: Storage, clock: HandClock) -> None:
+async def test_law08_an_unblocked_job_has_its_old_position(storage: Storage, clock: HandClock) -> None:
     """Before all jobs that were enqueued later, whether they have limits or not."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue(jobs("z y", limits=(("one", 1),)))
@@ -244,7 +244,7 @@ async def test_law08_they_come_back_by_priority(storage: Storage) -> None:
         assert await claim_ids(storage, 9) == [id]
 
 
-async def test_law08_back_in_a_paused_line_it_keeps_no_other_line_waiting(storage: Storage) -> None:
+async def test_law08_an_unblocked_job_in_a_paused_queue_holds_no_other_queue(storage: Storage) -> None:
     """Of two queues that share a limit, one is paused after its job has returned: the job of the other gets the
     slot."""
     await storage.set_limits([Limit("api", slots=1)])
@@ -261,7 +261,7 @@ async def test_law08_back_in_a_paused_line_it_keeps_no_other_line_waiting(storag
 
 
 @shows("the slot of an unblocked job that is cancelled goes to the next blocked job")
-async def test_law08_cancelled_after_coming_back_it_strands_nobody(storage: Storage) -> None:
+async def test_law08_an_unblocked_job_that_is_cancelled_passes_its_slot_on(storage: Storage) -> None:
     """The slot it returned for goes to the next blocked job."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue(jobs(names(0, 4), limits=(("one", 1),)))
@@ -273,7 +273,9 @@ async def test_law08_cancelled_after_coming_back_it_strands_nobody(storage: Stor
     assert await claim_ids(storage, 9) == ["j02"]
 
 
-async def test_law08_gone_after_coming_back_it_strands_nobody(storage: Storage, clock: HandClock) -> None:
+async def test_law08_an_unblocked_job_that_leaves_the_queue_passes_its_slot_on(
+    storage: Storage, clock: HandClock
+) -> None:
     """When it has expired, was superseded, delayed or made to wait, the next job is admitted."""
     await storage.set_limits([Limit("one", slots=1)])
     one = (("one", 1),)
@@ -311,7 +313,7 @@ async def test_law08_blocked_by_another_limit_after_coming_back(storage: Storage
     assert await claim_ids(storage, 9) == ["both"]
 
 
-async def test_law08_cancelled_aside_it_is_gone(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_blocked_job_that_is_cancelled_is_gone(storage: Storage, clock: HandClock) -> None:
     """A claim reports no next time for a rate for which no job is blocked."""
     await storage.set_limits([Limit("api", rate=1, per=60)])
     await storage.enqueue(jobs("a b", limits=(("api", 1),)))
@@ -325,7 +327,7 @@ async def test_law08_cancelled_aside_it_is_gone(storage: Storage, clock: HandClo
 
 
 @shows("a limit with one slot admits two thousand blocked jobs one at a time, in order")
-async def test_law08_many_aside(storage: Storage) -> None:
+async def test_law08_many_blocked_jobs(storage: Storage) -> None:
     """Of two thousand jobs that one slot blocks, each runs in turn, whichever endings come between."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job(f"j{n:04}", limits=(("one", 1),)) for n in range(2_000)])

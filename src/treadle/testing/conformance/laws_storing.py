@@ -54,7 +54,7 @@ async def test_more_an_empty_call_of_every_verb(storage: Storage) -> None:
     assert ids((await storage.claim(ask(5))).records) == ["a"]
 
 
-async def test_more_what_is_asked_is_what_is_stored(storage: Storage) -> None:
+async def test_more_every_field_of_a_job_is_stored(storage: Storage) -> None:
     """Every field of a job is returned as it was given."""
     asked = job(
         "every.Field:1@x-_",

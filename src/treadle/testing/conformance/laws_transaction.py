@@ -223,7 +223,9 @@ async def test_more_the_commit_is_heard(storage: Storage, user_transaction: User
     assert await watch == {"queue:default"}
 
 
-async def test_more_two_who_want_one_key_take_turns(storage: Storage, user_transaction: UserTransaction) -> None:
+async def test_more_an_enqueue_waits_for_a_transaction_with_its_key(
+    storage: Storage, user_transaction: UserTransaction
+) -> None:
     """The second enqueue waits for the transaction, and returns the row that it stored."""
     async with user_transaction(storage) as user:
         await own(storage).within(user.given).enqueue([job("a", key="k")])

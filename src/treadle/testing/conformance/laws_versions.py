@@ -145,7 +145,7 @@ async def test_law03_a_hold_on_what_has_ended_is_lost(storage: Storage) -> None:
     assert await beat(storage, renewal(a), renewal(b), renewal(c), LeaseRenewal("none", 1)) == {"a", "b", "none"}
 
 
-async def test_law03_a_hold_on_what_was_handed_back_is_lost(storage: Storage) -> None:
+async def test_law03_a_hold_on_a_released_job_is_lost(storage: Storage) -> None:
     """A job settled as ready or waiting has no holder, however recently it was settled."""
     await storage.enqueue(jobs("a b p", priority=1))
     a, b, p = await claim(storage, 3)
@@ -201,7 +201,7 @@ async def test_law03_an_outcome_assigns_all_it_says(storage: Storage, clock: Han
     assert (a.ended_at, a.queue_position, a.due_at, a.pending) == (clock(), None, None, 0)
 
 
-async def test_law03_what_an_outcome_does_not_say_is_cleared(storage: Storage) -> None:
+async def test_law03_fields_without_a_value_in_an_outcome_are_cleared(storage: Storage) -> None:
     """The error of a failed try is cleared when a later try succeeds; `attempt` is the one of the outcome."""
     await storage.enqueue(jobs("a"))
     await settle(storage, back(await claim_one(storage), attempt=1, error="boom", reason="error"))

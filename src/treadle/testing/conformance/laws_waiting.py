@@ -93,7 +93,7 @@ async def test_law05_named_twice_counts_once(storage: Storage) -> None:
 
 
 @shows("a job whose upstreams have all ended is queued at once")
-async def test_law05_what_has_ended_counts_at_once(storage: Storage) -> None:
+async def test_law05_an_upstream_that_has_ended_counts_at_once(storage: Storage) -> None:
     """A job whose upstreams have all ended does not wait."""
     await storage.enqueue(jobs("a b"))
     await run(storage, "a", "b")
@@ -137,7 +137,7 @@ async def test_law05_only_an_ending_counts(storage: Storage, clock: HandClock) -
 # --- required and failures_allowed
 
 
-async def test_law05_a_failure_dooms_who_needs_it(storage: Storage, clock: HandClock) -> None:
+async def test_law05_a_failure_cancels_the_jobs_that_need_it(storage: Storage, clock: HandClock) -> None:
     """Without allowed failures the first one cancels the job in the same step, with the reason."""
     await storage.enqueue([*jobs("a b"), job("c", after=("a", "b"))])
     clock.advance(1)
@@ -157,14 +157,14 @@ async def test_law05_a_cancellation_is_a_failure(storage: Storage) -> None:
 
 
 @shows("a job whose upstream fails is cancelled, also where no worker serves its queue")
-async def test_law05_doom_needs_no_worker(storage: Storage) -> None:
+async def test_law05_a_cancellation_by_a_failure_needs_no_worker(storage: Storage) -> None:
     """The job is cancelled even if no worker serves its queue."""
     await storage.enqueue([job("a"), job("b", after=("a",), queue="nobody-serves-this")])
     await run(storage, "a", to=FAILED)
     assert await state(storage, "b") is CANCELLED
 
 
-async def test_law05_a_failure_before_dooms_at_once(storage: Storage) -> None:
+async def test_law05_a_failure_before_the_enqueue_cancels_at_once(storage: Storage) -> None:
     """A job that waits for a failed one is cancelled when it is stored."""
     await storage.enqueue(jobs("a"))
     await run(storage, "a", to=FAILED)
@@ -172,7 +172,7 @@ async def test_law05_a_failure_before_dooms_at_once(storage: Storage) -> None:
     assert [(each.state, each.reason) for each in (b, c)] == [(CANCELLED, "upstream")] * 2
 
 
-async def test_law05_doom_follows_a_chain_of_two_thousand(storage: Storage) -> None:
+async def test_law05_a_failure_cancels_a_chain_of_two_thousand(storage: Storage) -> None:
     """The whole chain is cancelled in the step of the first failure, to any depth."""
     await storage.enqueue([job("j0000"), *(job(f"j{n:04}", after=(f"j{n - 1:04}",)) for n in range(1, 2_000))])
     await run(storage, "j0000", to=FAILED)
@@ -234,7 +234,7 @@ async def test_law05_a_threshold_met_stays_met(storage: Storage) -> None:
     await settle(storage, done(z))
 
 
-async def test_law05_a_threshold_met_before_the_doom_of_the_same_call(storage: Storage) -> None:
+async def test_law05_a_threshold_met_before_a_failure_of_the_same_call(storage: Storage) -> None:
     """Enough have succeeded; failures of the others in the same call do not affect the job."""
     after = ("a", "b", "c")
     await storage.enqueue([*jobs("a b c"), *jobs("x y", after=after, required=1, failures_allowed=0, queue="z")])
@@ -320,7 +320,9 @@ async def test_law05_a_wait_that_is_over_has_no_timeout(storage: Storage, clock:
     assert await claim_ids(storage, 1, "a") == ["a"]
 
 
-async def test_law05_what_ran_joins_the_line_when_its_wait_times_out(storage: Storage, clock: HandClock) -> None:
+async def test_law05_a_job_whose_function_is_done_is_queued_when_its_wait_times_out(
+    storage: Storage, clock: HandClock
+) -> None:
     """The storage only queues it; the engine ends it."""
     await storage.enqueue([job("a", function_done=True, after=("x",), wait_timeout=100)])
     clock.advance(100)
@@ -361,7 +363,7 @@ async def test_law05_a_promise_is_settled_by_somebody(storage: Storage) -> None:
     assert (await row(storage, "p")).result == '"yes"'
 
 
-async def test_law05_a_promise_that_waits_is_still_nobodys_to_run(storage: Storage) -> None:
+async def test_law05_a_promise_that_waited_is_still_not_claimed(storage: Storage) -> None:
     """When its upstreams have ended it continues to wait for a settle."""
     await storage.enqueue([job("a"), job("p", task="", after=("a",)), job("q", task="", after=("a",), delay=5)])
     await run(storage, "a")

@@ -83,7 +83,7 @@ async def test_pubsub_nobody_need_listen(desk: Desk) -> None:
 
 
 @check
-async def test_pubsub_who_has_ended_hears_no_more(desk: Desk) -> None:
+async def test_pubsub_an_ended_subscription_receives_nothing(desk: Desk) -> None:
     heard: list[str] = []
     still: list[str] = []
     ending = await desk.port.subscribe("c", heard.append)

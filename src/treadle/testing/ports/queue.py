@@ -20,7 +20,7 @@ def advance() -> Any:
 
 
 @check
-async def test_queue_what_was_pushed_is_popped(desk: Desk) -> None:
+async def test_queue_a_pushed_message_is_popped(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one()
     assert (found.body, found.attempt) == ("a", 1)
@@ -142,7 +142,7 @@ async def test_queue_a_delayed_message_is_there_when_its_time_has_come(desk: Des
 
 
 @check
-async def test_queue_a_message_set_aside_is_not_handed_out_again(desk: Desk) -> None:
+async def test_queue_a_dead_letter_is_not_popped_again(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one(desk.lease)
     assert await desk.port.dead_letter(found.handle, "cannot be read") is True

@@ -20,7 +20,7 @@ def advance() -> Any:
 
 
 @check
-async def test_store_what_was_set_is_got(desk: Desk) -> None:
+async def test_store_a_value_reads_back_as_it_was_set(desk: Desk) -> None:
     assert await desk.port.get("k") is None
     await desk.port.set("k", "ä\n€")
     assert await desk.port.get("k") == "ä\n€"

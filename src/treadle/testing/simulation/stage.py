@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.admin.known_names import Names
 from treadle.app_core import injectors
+from treadle.concurrency.threads import Answer, Threads
 from treadle.core.events import Event
 from treadle.errors import BadOption, UnknownName
 from treadle.producer.batching import Batcher
-from treadle.resources import AppResources, Injector, Life, Overrides, Threads
+from treadle.resources import AppResources, Injector, Life, Overrides
 from treadle.storage_choice import StorageChoice
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
-from treadle.worker.executors.threads import Answer, outcome
+from treadle.worker.executors.threads import outcome
 from treadle.worker.inline import InlineWorker
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from typing import Any
 
 from treadle.concurrency import forks
 from treadle.concurrency.spawn import started
+from treadle.concurrency.threads import Threads
 from treadle.core.model import Record
 from treadle.durable.steps import IN_BATCH
 from treadle.execution.context import Context, enter_batch
 from treadle.execution.job_run import JobRun
 from treadle.execution.middleware import Middleware, inside_calls
-from treadle.execution.threads import Threads, in_thread
+from treadle.execution.threads import in_thread
 from treadle.tasks.batch_function import answers
 from treadle.tasks.core import BatchCore
 from treadle.worker.state import WorkerState

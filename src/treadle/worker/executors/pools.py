@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from treadle.worker.executors.threads import Runs, Threads
+from treadle.worker.executors.threads import DaemonThreads, Runs
 
 
 class Executors:
@@ -22,7 +22,7 @@ class Executors:
 
     def threads(self) -> Runs:
         if self._threads is None:
-            self._threads = Threads(self._size, f"treadle-{self._name}")
+            self._threads = DaemonThreads(self._size, f"treadle-{self._name}")
         return self._threads
 
     def processes(self) -> Any:

@@ -15,20 +15,19 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from treadle.concurrency import forks
+from treadle.concurrency.threads import Answer, Threads
 from treadle.worker.executors.django import close_connections, close_old_connections
 
-Answer = tuple[Any, BaseException | None]
 Item = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
 
 
-class Runs(Protocol):
-    """Runs plain functions."""
+class Runs(Threads, Protocol):
+    """Threads or processes that can be closed."""
 
-    def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]: ...
     def close(self) -> None: ...
 
 
-class Threads:
+class DaemonThreads:
     """At most `limit` threads, started when needed and kept."""
 
     def __init__(self, limit: int, name: str) -> None:

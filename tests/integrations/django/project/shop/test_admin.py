@@ -44,7 +44,7 @@ class Admin(TransactionTestCase):
         with self.subTest(job.id):
             return str(app_of().sync.jobs.get(job.id).state)
 
-    def test_who_may_see(self):
+    def test_the_pages_need_the_permission_to_view(self):
         for page in (LIST, SCHEDULES, self.page(self.later)):
             self.assertEqual(self.client.get(page).status_code, 403)
             self.assertEqual(self.client.post(page, {"action": "cancel"}).status_code, 403)

@@ -35,7 +35,7 @@ else:
 
 
 class Backend(TestCase):
-    def test_what_it_supports(self):
+    def test_the_backend_lists_its_features(self):
         backend = default_task_backend
         self.assertIsInstance(task_backends["default"], TreadleBackend)
         self.assertTrue(backend.supports_defer)

@@ -1,0 +1,69 @@
+"""The bound of a queue: its rule with another bound, and what follows from it in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from treadle.cli.output import plural
+from treadle.core.defaults import MAX_COUNT
+from treadle.core.limit_model import Limit, LimitUse, WhenFull
+from treadle.core.queue_rules import ALL, OF
+from treadle.errors import BadOption
+from treadle.server.overview import QueueOverview
+
+COUNTED: Final = 10_000  # jobs of a kind that a look counts
+WHEN_FULL: Final[dict[WhenFull, str]] = {
+    "refuse": "a call that enqueues more is refused",
+    "drop_oldest": "a call that enqueues more cancels the jobs that were queued first",
+    "drop_lowest": "a call that enqueues more cancels the last jobs of a lower priority",
+}
+
+
+def number(text: str) -> int | None:
+    """The number of jobs that a person typed; None for an empty text: any number. Raises ValueError with what is
+    wrong."""
+    bare = text.replace(",", "").replace("_", "").strip()
+    if not bare:
+        return None
+    if not (bare.isascii() and bare.isdecimal()) or not 1 <= int(bare[:20]) <= MAX_COUNT:
+        raise ValueError(f"expected 1 to {MAX_COUNT:,}, or nothing for any number")
+    return int(bare)
+
+
+def bounded(uses: Sequence[LimitUse], queue: str, most: int | None, when_full: WhenFull) -> Limit:
+    """The rule of the queue with this bound; its slots and rate stay. Raises BadOption if that would change more.
+
+    A queue without a rule of its own obeys the one of all queues, so it gets a copy with this bound.
+    """
+    own, by_key = f"{OF}{queue}", {use.key: use for use in uses if use.key == use.rule.name}
+    common, paused = by_key.get(ALL), own in by_key and bool(by_key[own].pauses)
+    rule = _rule(by_key.get(own))
+    if rule is None:
+        if common is not None and common.pauses and not paused:
+            # A rule of its own would take the queue out of that pause.
+            raise BadOption(
+                f"limit {own!r}", f"queue {queue!r} is paused by the limit {ALL!r}: resume that limit first"
+            )
+        rule = _rule(common)
+        if most is None:
+            bound = rule is not None and rule.max_waiting is not None
+            words = f"its bound is that of the limit {ALL!r}: set that limit" if bound else "it has no bound to remove"
+            raise BadOption(f"limit {own!r}", words)
+    when: WhenFull = "refuse" if most is None else when_full
+    return replace(rule or Limit(own), name=own, max_waiting=most, when_full=when)
+
+
+def _rule(use: LimitUse | None) -> Limit | None:
+    """The rule without its pauses; None: it has none."""
+    return None if use is None else use.behind if use.pauses else use.rule
+
+
+def waiting(queue: QueueOverview) -> str:
+    """How many jobs of a queue wait to be started, in words."""
+    counts = queue.queued, queue.scheduled, queue.blocked
+    number = sum(counts) if queue.filled is None else queue.filled
+    is_capped = max(counts) >= COUNTED if queue.filled is None else queue.filled_capped
+    return f"{'At least ' if is_capped else ''}{plural(number, 'job')} wait{'s' if number == 1 else ''}"
