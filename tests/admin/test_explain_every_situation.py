@@ -53,7 +53,7 @@ NOT_RUN = {"worker", "move"}  # they start processes, or need two storages; thei
 _names = (f"x{os.getpid()}-{n}" for n in itertools.count())
 
 
-@pytest.fixture(params=(*KINDS, *MORE))
+@pytest.fixture(params=(*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE)))
 def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> Iterator[Storage]:
     if request.param == "shards":
         yield ShardedRedis(valkey.url(), ns=next(_names), shards=3, now=clock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,7 @@ def test_a_box_that_has_room_stays_where_it_is_wanted() -> None:
     assert apart([0.0, 0.0], [44.0, 44.0]) == [-30.0, 30.0]
 
 
+@pytest.mark.slow
 def test_thousands_of_nodes_and_of_long_edges_are_placed() -> None:
     ids = [str(number) for number in range(5_000)]
     sizes = dict.fromkeys(ids, (184.0, 44.0))

@@ -190,6 +190,7 @@ def test_python_shows_every_row(place: Place) -> None:
     here(app.queues.stats())
 
 
+@pytest.mark.slow
 def test_http_shows_every_row(place: Place) -> None:
     assert {job["id"] for job in place.get("/v1/jobs?limit=1000")["jobs"]} == set(place.ids)
     for id in place.ids:

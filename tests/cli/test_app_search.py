@@ -76,6 +76,7 @@ def test_none_several_and_broken_ones_are_named(tmp_path: Path) -> None:
         search(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals")
 def test_a_worker_runs_the_tasks_that_it_found(tmp_path: Path) -> None:
     package(tmp_path, "shop", "shop/mail")

@@ -607,6 +607,7 @@ def test_doctor_knows_network_file_systems(monkeypatch: pytest.MonkeyPatch, here
     assert check.verdict == "fail"
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_on_is_no_error(here: Path) -> None:
     subprocess.run([sys.executable, "-m", "treadle", "enqueue", "t"], cwd=here, check=True, capture_output=True)
     script = f"{sys.executable} -m treadle jobs list --json | true; exit ${{PIPESTATUS[0]}}"

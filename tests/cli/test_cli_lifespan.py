@@ -12,6 +12,8 @@ from treadle.cli.child_protocol import Orders
 from treadle.cli.fleet import Fleet, child_process
 from treadle.testing.shows import shows
 
+pytestmark = pytest.mark.slow
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
 
 TASKS = """

@@ -105,6 +105,7 @@ def workers(here: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_worker_stops_although_nothing_reads_its_output(here: Path) -> None:
     command = [sys.executable, "-m", "treadle", "worker", "jobs:app"]
     with subprocess.Popen(command, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as worker:
@@ -158,6 +159,7 @@ def test_ctrl_c_lets_running_jobs_end(here: Path) -> None:
     assert row_of(here, "one").state is State.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_what_does_not_end_within_grace_is_handed_back_uncounted(here: Path) -> None:
     with Command("worker", "jobs:app", "--grace", "0.2", cwd=here) as worker:
         worker.wait_for("claiming")
@@ -169,6 +171,7 @@ def test_what_does_not_end_within_grace_is_handed_back_uncounted(here: Path) -> 
     assert (row.state, row.attempt, row.lost) == (State.READY, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_at_once(here: Path) -> None:
     with Command("worker", "jobs:app", "--grace", "300", cwd=here) as worker:
         worker.wait_for("claiming")
@@ -182,6 +185,7 @@ def test_a_second_signal_stops_at_once(here: Path) -> None:
     assert (row.state, row.attempt) == (State.READY, 0)
 
 
+@pytest.mark.slow
 def test_a_function_stuck_in_a_thread_does_not_hold_the_process(here: Path) -> None:
     with Command("worker", "jobs:app", "--grace", "0.1", cwd=here) as worker:
         worker.wait_for("claiming")
@@ -214,6 +218,7 @@ def test_without_their_supervisor_the_workers_stop_by_themselves(here: Path) -> 
         assert gone(worker.process.pid)
 
 
+@pytest.mark.slow
 @shows("a JSON log line of a worker carries the job, its task and its attempt")
 def test_log_lines_carry_the_job(here: Path) -> None:
     with Command("worker", "jobs.py:app", "--name", "w", "--log-json", cwd=here) as worker:
@@ -226,6 +231,7 @@ def test_log_lines_carry_the_job(here: Path) -> None:
     assert line["worker"].startswith("w-1:")
 
 
+@pytest.mark.slow
 def test_jobs_the_file_enqueued_as_a_program_are_run(here: Path) -> None:
     subprocess.run([sys.executable, "jobs.py"], cwd=here, check=True)
     assert row_of(here, "from-main").job.task == "add"
@@ -237,6 +243,7 @@ def test_jobs_the_file_enqueued_as_a_program_are_run(here: Path) -> None:
         assert worker.ended() == 0
 
 
+@pytest.mark.slow
 def test_jobs_of_tasks_it_does_not_have_are_named(here: Path) -> None:
     typed(here, "enqueue", "--app", "jobs:app", "add", "1", "1")
     typed(here, "enqueue", "--url", "sqlite:///jobs.db", "nobody.knows")
@@ -270,6 +277,7 @@ def test_orders_that_cannot_be_followed_are_said_once(here: Path, args: list[str
     assert ("Traceback" in worker.stderr) is (code == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "found"), [((), "uvloop"), (("--loop", "asyncio"), "asyncio")])
 def test_jobs_run_on_the_loop_asked_for(here: Path, asked: tuple[str, ...], found: str) -> None:
     with Command("worker", "jobs:app", *asked, cwd=here) as worker:

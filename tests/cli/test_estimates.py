@@ -82,6 +82,7 @@ def test_the_estimate_of_a_job_that_does_not_start(cli: Run) -> None:
     assert (code, out.count("\n")) == (0, 1)
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_queue(cli: Run) -> None:
     code, out, _ = cli("plan", "default")
     assert code == 0

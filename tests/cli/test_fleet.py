@@ -130,6 +130,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     return made
 
 
+@pytest.mark.slow
 @shows("a worker process whose event loop is stuck is named with how long, and the stack that blocks it is printed")
 async def test_a_stuck_event_loop_is_named_with_its_stack(
     stage: Made, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -152,6 +153,7 @@ async def test_a_stuck_event_loop_is_named_with_its_stack(
     assert "in block" in printed
 
 
+@pytest.mark.slow
 async def test_a_stuck_process_is_killed_if_that_is_asked_for(
     stage: Made, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +196,7 @@ async def test_a_process_is_replaced_without_a_gap_and_ends_its_jobs(stage: Made
     assert events[:2] == [f"{old} worker.recycling it has started 1 jobs", f"{old} worker.stopped "]
 
 
+@pytest.mark.slow
 async def test_a_stop_gives_a_draining_process_the_usual_grace_only(stage: Made) -> None:
     async with stage(1, grace=0.1) as here:
         job = await here.enqueue("until", "never")
@@ -205,6 +208,7 @@ async def test_a_stop_gives_a_draining_process_the_usual_grace_only(stage: Made)
     assert (row.state, row.attempt, row.lost) == (State.READY, 0, 0)
 
 
+@pytest.mark.slow
 async def test_memory_and_age_are_limits_too(stage: Made) -> None:
     async with stage(1, Recycling(max_memory=400 * 2**20)) as here:
         old = await here.run("hold", 400)
@@ -213,6 +217,7 @@ async def test_memory_and_age_are_limits_too(stage: Made) -> None:
         assert await here.run("pid") != old
 
 
+@pytest.mark.slow
 async def test_workers_that_keep_the_order_of_jobs_do_not_overlap(stage: Made) -> None:
     async with stage(1, ordered=True) as here:
         [old] = here.fleet.pids.values()
@@ -230,6 +235,7 @@ async def running(app: App, job: Job[int]) -> bool:
     return (await app.jobs.get(job.id)).state is State.RUNNING
 
 
+@pytest.mark.slow
 async def test_a_replacement_that_cannot_start_leaves_the_old_process(stage: Made) -> None:
     async with stage(2) as here:
         before = here.fleet.pids
@@ -240,6 +246,7 @@ async def test_a_replacement_that_cannot_start_leaves_the_old_process(stage: Mad
         assert await here.run("pid") in before.values()
 
 
+@pytest.mark.slow
 async def test_a_request_during_a_replacement_gets_a_process_of_its_own(stage: Made) -> None:
     """The replacement that is under way may have imported the code from before the request. A SIGHUP that reaches a
     worker process too, as with `systemctl kill`, does not end it."""

@@ -135,6 +135,7 @@ def test_a_port_that_is_taken_ends_the_command(tmp_path: Path) -> None:
     assert "cannot listen for probes on 127.0.0.1 port" in worker.stderr
 
 
+@pytest.mark.slow
 async def test_a_server_and_a_relay_report_their_health_too(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(TASKS)
     manager, alive = Manager(tmp_path), tmp_path / "alive"
@@ -155,6 +156,7 @@ async def test_a_server_and_a_relay_report_their_health_too(tmp_path: Path) -> N
     assert not alive.exists()
 
 
+@pytest.mark.slow
 def test_a_relay_is_probed(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(
         "from treadle import App, Outbox\n"

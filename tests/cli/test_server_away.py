@@ -20,6 +20,7 @@ from treadle.testing.shows import shows
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
 
 
+@pytest.mark.slow
 @shows("a server whose storage is away at its start serves 503, is alive, and works once the storage answers")
 async def test_a_server_waits_for_its_storage(tmp_path: Path) -> None:
     host, _, port = valkey.url().partition("://")[2].partition("/")[0].rpartition(":")

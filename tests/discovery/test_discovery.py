@@ -87,6 +87,7 @@ async def test_who_looks_later_is_answered(alone: Network) -> None:
             assert of(made.instance)(await until(second, bool)) == {QUEUES[0]}
 
 
+@pytest.mark.slow
 async def test_what_was_killed_is_forgotten_when_its_time_is_over(
     alone: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:

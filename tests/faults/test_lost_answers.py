@@ -159,7 +159,7 @@ async def test_one_call_goes_wrong(
 @shows("each job ends once, with its result, during bursts of storage errors")
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(("workers", "slots"), [(1, 1), (1, 5), (2, 5)])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 async def test_bursts_of_errors(scene: Make, seed: int, workers: int, slots: int, fused: bool) -> None:
     it = scene(bursts(seed), fused=fused)
     async with asyncio.timeout(30), it.app:

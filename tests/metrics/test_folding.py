@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ def whole(state: Stored) -> dict[tuple[str, str], Cell]:
     return {name: cell for name, cell in found.by_name.items() if cell != Cell(*name)}
 
 
+@pytest.mark.slow
 @given(rows)
 def test_the_fold_of_the_parts_is_the_fold_of_the_whole(found: list[MetricsRow]) -> None:
     before = stored(found)
@@ -67,6 +69,7 @@ def test_the_fold_of_the_parts_is_the_fold_of_the_whole(found: list[MetricsRow])
     assert folded(after, NOW) == after
 
 
+@pytest.mark.slow
 @given(rows, rows)
 def test_rows_that_arrive_late_are_added(first: list[MetricsRow], late: list[MetricsRow]) -> None:
     before, more = stored(first), stored(late)
@@ -74,6 +77,7 @@ def test_rows_that_arrive_late_are_added(first: list[MetricsRow], late: list[Met
     assert whole(folded(folded(before, NOW) | new, NOW)) == whole(before | new)
 
 
+@pytest.mark.slow
 @given(rows)
 def test_two_leaders_that_fold_at_the_same_time_store_the_same(found: list[MetricsRow]) -> None:
     state, one = stored(found), stored(found)

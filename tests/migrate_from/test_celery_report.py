@@ -118,6 +118,7 @@ def leading(moved: Plan) -> Iterator[tuple[str, set[int], str]]:
             yield path.as_posix(), lines, after.splitlines()[line - 1]
 
 
+@pytest.mark.slow
 @shows("After a Celery program was moved, the codemod's report names every line that still leads to Celery")
 def test_every_other_line_is_named(moved: Plan) -> None:
     assert moved.stayed, "the program has tasks that cannot be moved"

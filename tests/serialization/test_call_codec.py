@@ -834,6 +834,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @shows("any value without a type hint comes back as it was, also one that looks like a tag")
 @given(anything)
 @settings(max_examples=400, deadline=None)
@@ -911,6 +912,7 @@ TASKS = [CallCodec("mail.send", send)]
 TASKS += map(one, (int, Any, Point, Point | Circle, Colour | date, dict[int, Point], Loose, Movie))
 
 
+@pytest.mark.slow
 @given(pieces | pieces.map(lambda p: [p]) | pieces.map(lambda p: {"args": [p], "kwargs": {"x": p}}), st.data())
 @example({"$t": "dict", "v": [[{"$t": "dict", "v": []}, 1]]}, None)
 @settings(max_examples=400, deadline=None)
@@ -926,6 +928,7 @@ def test_foreign_trees_raise_nothing_else(tree: object, data: Any) -> None:
             task.decode_result(text)
 
 
+@pytest.mark.slow
 def test_big_payloads() -> None:
     rows = [{"id": i, "name": f"name {i}", "score": i / 3, "tags": ["a", None]} for i in range(50_000)]
     free = one(Any)

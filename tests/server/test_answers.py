@@ -146,6 +146,7 @@ async def test_an_answer_is_counted_before_it_is_made(row: bytes) -> None:
             assert peak() - before < 4 * len(body) / 2**20 + 50
 
 
+@pytest.mark.slow
 async def test_large_rows_come_whole() -> None:
     text = json.dumps([{"a": [n, "[{,\\"]} for n in range(300_000)])  # many brackets, all of them within one string
     body = json.dumps({"records": [None, None], "x": text}).encode()

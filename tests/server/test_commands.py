@@ -79,6 +79,7 @@ async def refuse() -> None:
     assert b"ERROR treadle.jobs: shop.refuse failed: ValueError: no such order\nTraceback" in logged
 
 
+@pytest.mark.slow
 @shows("a server reads its tokens from a file and answers 401 without one")
 async def test_a_server_with_tokens_from_a_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "treadle", "token", "web", "--scope", "enqueue"]
@@ -120,6 +121,7 @@ def test_the_help_says_who_is_exempt(capsys: pytest.CaptureFixture[str]) -> None
     assert "With --protocol and without --api, --host alone allows it" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "greeting"),
     [

@@ -40,6 +40,7 @@ def _labels() -> list[str]:
     return [f"{each.method} {each.path}" for each in site if not each.path.endswith("/events")]  # a stream has no end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", _labels())
 def test_every_call_keeps_its_word(label: str) -> None:
     schema = schemathesis.openapi.from_dict(_document())

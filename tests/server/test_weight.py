@@ -181,6 +181,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, database=None, derandomize=True)
 @given(VALUES, st.integers(1, 17), st.booleans())
 def test_values_are_counted_wherever_the_pieces_end(value: Any, piece: int, plain: bool) -> None:

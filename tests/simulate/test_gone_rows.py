@@ -41,6 +41,7 @@ def nothing_is_left(sim: Simulation) -> None:
     assert not [row for row in sim.rows if not row.job.id.startswith("treadle")]
 
 
+@pytest.mark.slow
 def test_retention_is_no_loss() -> None:
     simulate(app, for_long, seeds=2, faults=[], workers=1, invariants=[nothing_is_left])
     assert simulate(app, for_long, seeds=15, size=3, workers=2).faults > 15

@@ -58,6 +58,7 @@ def test_an_override_of_nothing_is_refused() -> None:
         simulate(app, buy, overrides={fake_bank: bank}, seeds=1)
 
 
+@pytest.mark.slow
 def test_a_killed_process_takes_only_its_own_resources_along() -> None:
     """Workers are killed at any await, also while they open the lifespan, and lose the storage there."""
     report = simulate(app, buy, overrides={bank: fake_bank}, seeds=60, faults=["kill", "stop", "cut"], patience=120.0)

@@ -19,7 +19,7 @@ from treadle.testing.simulation.fleet import Settings
 PART = 40
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 5))])
 @pytest.mark.parametrize("fleet", FLEETS)
 def test_a_fleet_on_memory(fleet: str, part: int) -> None:
     report = simulate(**FLEETS[fleet], seeds=range(PART * part, PART * (part + 1)))

@@ -18,7 +18,7 @@ from treadle.errors import TreadleError
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 
-AT_ONCE = 8  # seeds of each comparison that are no slow tests
+AT_ONCE = 3  # seeds of each comparison that are no slow tests
 FINAL = [State.SUCCEEDED, State.FAILED, State.CANCELLED]
 
 

@@ -16,6 +16,7 @@ from treadle.testing.conformance.property import agrees_with_memory, make_memory
 from treadle.testing.shows import shows
 
 
+@pytest.mark.slow
 def test_memory_agrees_with_itself() -> None:
     agrees_with_memory(make_memory, examples=30)
 
@@ -45,6 +46,7 @@ def test_a_broken_storage_is_caught(broken: type[MemoryStorage]) -> None:
         agrees_with_memory(make, examples=300, shrink=False)
 
 
+@pytest.mark.slow
 @shows("the SQLite storage answers random calls as the memory storage does")
 def test_sqlite_agrees_with_memory(tmp_path: Path) -> None:
     sqlite = pytest.importorskip("treadle.storage.sqlite", reason="there is no SQLite storage yet")

@@ -620,6 +620,7 @@ def test_what_annotations_change_is_the_same() -> None:
 # --- the plugin
 
 
+@pytest.mark.slow
 def test_the_plugin_offers_its_fixtures_and_imports_little(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         dedent("""

@@ -181,6 +181,7 @@ async def scene(app: App, t: Any, tasks: dict[str, Any]) -> list[Any]:
     return [ran, sorted((row.job.task, row.state, row.attempt) for row in rows)]
 
 
+@pytest.mark.slow
 async def test_the_next_test_finds_an_empty_storage(app: App, given: Given) -> None:
     """Rates, pauses, schedules, signals and rows with a long retention: the same scene has the same result."""
     tasks, found = busy(app), []

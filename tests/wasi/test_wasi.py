@@ -67,6 +67,7 @@ async def test_a_memory_bomb_is_stopped(tmp_path: Path) -> None:
     assert "unreachable" in report.trap
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the system counts what is mapped on Linux only")
 async def test_a_module_that_bursts_its_compiler_is_stopped(tmp_path: Path) -> None:
     """20,000 functions that do nothing, with 32 MiB for compiling them; otherwise it takes more than 100 MiB."""
@@ -190,6 +191,7 @@ async def test_a_module_or_an_input_beyond_its_bound_fails_the_job(url: str, tmp
         assert f"the limit is {most}" in json.loads(await fetched(client, job, tmp_path))["error"]
 
 
+@pytest.mark.slow
 async def test_an_output_that_the_store_refuses_fails_the_job_and_not_the_runner(
     clock: HandClock, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ async def _empties(app: App, empty: Empty, caplog: pytest.LogCaptureFixture) -> 
     assert len([each for each in caplog.messages if "stored again" in each]) == 1
 
 
+@pytest.mark.slow
 async def test_a_file_that_was_replaced_gets_them_from_the_next_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

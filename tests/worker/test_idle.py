@@ -166,6 +166,7 @@ async def test_what_ends_while_a_claim_is_under_way_is_settled_at_once(storage: 
             holding.let.set()
 
 
+@pytest.mark.slow
 async def test_a_job_leaves_nothing_to_the_garbage_collector(app: App, told: Told) -> None:
     """Objects that only the collector can free are freed by a full collection, which holds the loop."""
 

@@ -14,6 +14,7 @@ from treadle.metrics import Totals
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
+from treadle.worker import metrics_folder
 from treadle.worker.metrics_folder import MetricsFolder
 
 
@@ -147,7 +148,11 @@ async def test_a_storage_that_refuses_metrics_disturbs_no_job(
 
 
 @shows("minutes of all workers become ten minutes, then hours, and are deleted after 90 days")
-async def test_the_leader_folds_what_has_come_of_age(app: App, clock: HandClock, spy: Spy) -> None:
+async def test_the_leader_folds_what_has_come_of_age(
+    app: App, clock: HandClock, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_folder, "PAUSE", 0)
+
     @app.task(name="f")
     async def f() -> None: ...
 

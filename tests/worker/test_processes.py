@@ -105,6 +105,7 @@ async def test_a_function_runs_elsewhere_and_its_process_is_used_again(pool: Pro
     assert await run(pool, work.double, 21) == 42
 
 
+@pytest.mark.slow
 async def test_as_many_processes_as_run_at_once(pool: ProcessPool) -> None:
     found = await asyncio.gather(*(run(pool, work.pid) for _ in range(3)))
     assert sorted(found) == pool.pids
@@ -169,6 +170,7 @@ async def test_prints_are_seen_as_usual_and_nobody_reads_our_input(
     assert await run(pool, work.reads) == ""
 
 
+@pytest.mark.slow
 async def test_payloads_and_results_of_sixteen_mebibytes(pool: ProcessPool) -> None:
     text = "ä" * (8 * 2**20 - 8)
     assert await run(pool, work.big, text) == text + "!"
@@ -239,6 +241,7 @@ async def test_words_that_mean_something_keep_their_meaning(pool: ProcessPool) -
     assert wrong.value.parameter == "n"
 
 
+@pytest.mark.slow
 async def test_a_process_that_dies_says_how_and_the_pool_goes_on(pool: ProcessPool) -> None:
     with pytest.raises(ProcessDied, match="ended with exit code 3") as left:
         await run(pool, work.dies, 3)
@@ -384,6 +387,7 @@ async def test_a_timeout_kills(app: App, tmp_path: Path) -> None:
         assert (await late.ended(30)).reason == "expired"
 
 
+@pytest.mark.slow
 @needs_proc
 async def test_a_stopping_worker_kills_after_its_grace_and_hands_back(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

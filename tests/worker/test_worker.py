@@ -336,6 +336,7 @@ class Parcel:
         alive.add(self)
 
 
+@pytest.mark.slow
 @shows("a worker keeps no memory of the jobs that have ended")
 async def test_a_worker_keeps_nothing_of_the_jobs_that_have_ended(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
@@ -1031,6 +1032,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @shows("a job that kills its process runs `max_lost` times and then fails", area="Crashes and outages")
 def test_a_job_that_kills_its_process_is_run_so_often_and_no_more(tmp_path: Path) -> None:
     """Each process runs later by its clock, so that the lease of the one before has expired."""

@@ -79,6 +79,7 @@ async def test_a_failing_loop_that_jobs_do_not_need_does_not_make_a_worker_unrea
     assert found.away is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 async def test_run_answers_probes_until_it_has_stopped() -> None:
     app, told, port = App("memory://"), Signal(), free_port()

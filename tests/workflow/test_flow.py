@@ -254,6 +254,7 @@ async def test_a_task_goes_on_as_another_job(app: App, site: Site) -> None:
     assert site.function_done == [0, 1, 2, 3, ("add", 3), "nothing"]
 
 
+@pytest.mark.slow
 @shows("a task may return itself as its next job two hundred times")
 async def test_a_long_loop(app: App) -> None:
     @app.task(name="loop")
@@ -508,6 +509,7 @@ async def test_ids_are_known_before_anything_is_sent_and_derived_from_the_run(ap
     assert sorted(row.id for row in rows) == second  # nothing of the failed attempt is stored
 
 
+@pytest.mark.slow
 async def test_a_flow_of_ten_thousand(app: App, site: Site) -> None:
     specs = [site.number.job(n) for n in range(10_000)]
     job = await flow(specs).enqueue()

@@ -112,6 +112,7 @@ def test_the_terminal_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.Monk
         assert b"Traceback" not in terminal.output
 
 
+@pytest.mark.slow
 def test_a_storage_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     with on_terminal("top", "--url", "redis://127.0.0.1:1", cwd=tmp_path) as terminal:
         assert terminal.ended() == 3

@@ -63,6 +63,7 @@ def test_each_dead_job_is_one_event(sentry: Receiver) -> None:
     assert all(each["stacktrace"]["frames"] for each in last)
 
 
+@pytest.mark.slow
 def test_the_last_frame_is_that_of_the_function(sentry: Receiver) -> None:
     own = {"raises", "in_thread", "in_process", "in_batch", "gives_up", "reports_itself"}
     for event in sentry.of("event"):

@@ -46,6 +46,7 @@ def test_the_sampler_sees_two_that_wait_for_each_other() -> None:
     assert watcher.cycles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_calls_never_wait_for_each_other(seed: int) -> None:
     url = postgres.database()

@@ -126,6 +126,7 @@ async def test_a_server_that_is_away() -> None:
     await away.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_stops_and_comes_back(own: Postgres) -> None:
     storage = PostgresStorage(own.url)
     await storage.open()
@@ -143,6 +144,7 @@ async def test_a_server_that_stops_and_comes_back(own: Postgres) -> None:
     await storage.close()
 
 
+@pytest.mark.slow
 async def test_a_restart_between_two_calls_is_not_noticed(own: Postgres) -> None:
     storage = PostgresStorage(own.url)
     await storage.open()
@@ -152,6 +154,7 @@ async def test_a_restart_between_two_calls_is_not_noticed(own: Postgres) -> None
     await storage.close()
 
 
+@pytest.mark.slow
 async def test_a_silent_network_holds_nobody_for_long(schema: str) -> None:
     """The connection is given up; when the network is back, calls work again."""
     async with Proxy("127.0.0.1", support.postgres.shared().port) as proxy:
@@ -240,6 +243,7 @@ async def test_no_connection_to_spare(schema: str) -> None:
     support.admin().execute(f"DROP ROLE {role}".encode())
 
 
+@pytest.mark.slow
 async def test_a_wrong_password_is_not_shown(own: Postgres) -> None:
     with psycopg.connect(own.url, autocommit=True) as admin:
         admin.execute("CREATE ROLE me LOGIN PASSWORD 'right'")

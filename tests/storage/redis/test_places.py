@@ -206,6 +206,7 @@ async def test_a_primary_that_has_lost_its_replica_is_not_the_last_word(
     await asyncio.to_thread(sentinels.whole)
 
 
+@pytest.mark.slow
 async def test_a_primary_that_is_killed(sentinels: Sentinels) -> None:
     """The rows of the replica are there, and each is settled once."""
     storage = connect(url_of(sentinels))

@@ -186,6 +186,7 @@ async def test_two_objects_at_one_file(tmp_path: Path) -> None:
     assert integrity(path) == "ok"
 
 
+@pytest.mark.slow
 def test_two_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     body = """
