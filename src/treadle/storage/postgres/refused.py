@@ -73,7 +73,8 @@ def _second_try(conninfo: str) -> str | None:
     except psycopg.Error:
         return None
     try:
-        set_verbosity(made.pgconn_ptr, _VERBOSE)  # type: ignore[attr-defined]  # its protocol lacks this documented attribute
+        pointer: int | None = made.pgconn_ptr  # type: ignore[attr-defined]  # documented, but not in their protocol
+        set_verbosity(pointer, _VERBOSE)
         _wait(made, monotonic() + SECOND_TRY)
         found = _CODE.findall(made.error_message.decode("utf-8", "replace"))
         return found[-1] if found else None
