@@ -117,7 +117,11 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Ports": ("src/treadle/testing/ports/", "tests/ports/"),
     "HTTP server": ("tests/server/",),
     "Django": ("tests/integrations/django/",),
-    "Traces and error reports": ("tests/integrations/otel/", "tests/integrations/sentry/"),
+    "Traces and error reports": (
+        "tests/integrations/otel/",
+        "tests/integrations/sentry/",
+        "tests/integrations/test_header_room.py",
+    ),
     "Delayed jobs over HTTP": (
         "tests/compat/test_delayed.py",
         "tests/compat/test_delayed_fleet.py",

@@ -120,9 +120,14 @@ async def test_a_client_that_sends_nothing_is_closed(served: PageListener, monke
     assert (await exchange(served, b"GET /hello"))[0] == ""
 
 
-async def test_clients_that_hold_their_connections_do_not_keep_a_probe_waiting(served: PageListener) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET /hello HTTP/1.1\r\nHost: po"], ids=["nothing", "half"])
+async def test_clients_that_hold_their_connections_do_not_keep_a_probe_waiting(
+    served: PageListener, sent: bytes
+) -> None:
     many = listener.CONNECTIONS + 90
     holding = [await asyncio.open_connection("127.0.0.1", served.address.port) for _ in range(many)]
+    for _, writer in holding:
+        writer.write(sent)
     try:
         assert (await exchange(served, b"GET /hello HTTP/1.1\r\n\r\n"))[2] == "hello\n"
         async with patient("the oldest connections to be closed"):
@@ -130,6 +135,57 @@ async def test_clients_that_hold_their_connections_do_not_keep_a_probe_waiting(s
                 assert await rest(reader) == b""
         assert len(served._serving) <= listener.CONNECTIONS
     finally:
+        for _, writer in holding:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /hello HTTP/1.1\r\nHost: po"], ids=["nothing", "half"])
+async def test_each_of_600_such_clients_is_closed(
+    served: PageListener, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(listener, "HEAD_TIME", 0.0)
+    holding = [await asyncio.open_connection("127.0.0.1", served.address.port) for _ in range(600)]
+    for _, writer in holding:
+        writer.write(sent)
+    async with patient("every connection to be closed"):
+        for reader, writer in holding:
+            assert await rest(reader) == b""
+            writer.transport.abort()
+    assert not served._serving
+    monkeypatch.undo()
+    assert (await exchange(served, b"GET /hello HTTP/1.1\r\n\r\n"))[2] == "hello\n"
+
+
+async def test_600_connections_of_one_moment_leave_room_for_a_probe(served: PageListener) -> None:
+    """While the loop stands still, the system holds all of them. It would drop the probe's if its queue were full."""
+    where, flood = ("127.0.0.1", served.address.port), list[socket.socket]()
+    try:
+        for _ in range(600):
+            flood.append(socket.socket())
+            flood[-1].setblocking(False)
+            flood[-1].connect_ex(where)
+        with socket.create_connection(where, timeout=0.5) as probe:
+            probe.sendall(b"GET /hello HTTP/1.1\r\n\r\n")
+            probe.setblocking(False)
+            async with patient("a response"):
+                assert (await asyncio.get_running_loop().sock_recv(probe, 1_000)).endswith(b"hello\n")
+    finally:
+        for each in flood:
+            each.close()
+
+
+@pytest.mark.parametrize(("files", "most"), [(None, 512), (100_000, 512), (256, 128), (20, 16)])
+async def test_a_process_that_may_open_few_files_keeps_half_of_them(
+    monkeypatch: pytest.MonkeyPatch, files: int | None, most: int
+) -> None:
+    monkeypatch.setattr(listener, "most_open_files", lambda: files)
+    async with PageListener(Address("127.0.0.1", 0), {"/hello": hello}) as served:
+        holding = [await asyncio.open_connection("127.0.0.1", served.address.port) for _ in range(most + 30)]
+        assert (await exchange(served, b"GET /hello HTTP/1.1\r\n\r\n"))[2] == "hello\n"
+        async with patient("the oldest connections to be closed"):
+            for reader, _ in holding[:31]:
+                assert await rest(reader) == b""
+        assert len(served._serving) <= most
         for _, writer in holding:
             writer.transport.abort()
 
@@ -142,7 +198,7 @@ async def test_connections_of_the_same_moment_do_not_push_out_a_probe(served: Pa
     try:
         probe.sendall(b"GET /hello HTTP/1.1\r\n\r\n")
         for _ in range(6):
-            for _ in range(listener.BACKLOG):  # while the loop stands still
+            for _ in range(listener.CONNECTIONS // listener.TURNS):  # while the loop stands still
                 flood.append(socket.socket())
                 flood[-1].setblocking(False)
                 flood[-1].connect_ex(where)

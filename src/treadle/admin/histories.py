@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from treadle.core.job import has_result
 from treadle.core.model import OURS, NewJob, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadOption
 from treadle.policy.judge import upstreams
-from treadle.policy.retry import read_policy
+from treadle.storage.capabilities import whole
+from treadle.storage.contract import Storage
 from treadle.workflow.fold import encoding_of
 
 FORMAT: Final = 1  # raised when a reader of the former one would misread a line
@@ -20,13 +22,15 @@ PAGE: Final = 200
 
 
 class Upstream(Struct, frozen=True, omit_defaults=True):
-    """A job whose result is the first argument of a history's job. `of`: the tasks that encoded the result."""
+    """A job that a history's job waited for. `of`: the tasks that encoded the result; `reason`: of one that did not
+    succeed."""
 
     id: str
     task: str
     state: State
     result: str | None = None
     of: Any = None
+    reason: str | None = None
 
 
 class History(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,7 +40,8 @@ class History(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at        when it was exported, seconds since 1970
     payload   the stored text of the call
     steps     the names and texts of the checkpoints, in their order; also those of the engine ("treadle:...")
-    upstream  the jobs whose results are passed to it, if it has `pass_result`
+    after     the jobs that it waited for, in the order in which it gets their results
+    upstream  those of them that are still stored
     """
 
     format: int
@@ -118,10 +123,10 @@ async def histories(
     cursor: str | None = None
     while most is None or most > 0:
         page = await core.jobs.list(cursor=cursor, limit=PAGE, order="oldest", **filters)
-        for row in page.records:
-            if row.function_done or all(name.startswith(OURS) for name, _ in row.checkpoints):
+        for row in await whole(core.storage, page.records, "payload", "checkpoints"):
+            if row is None or row.function_done or all(name.startswith(OURS) for name, _ in row.checkpoints):
                 continue
-            yield await _history(row, core.storage.get, core.now(), hide)
+            yield await _history(row, core.storage, core.now(), hide)
             most = None if most is None else most - 1
             if most == 0:
                 return
@@ -130,16 +135,10 @@ async def histories(
             return
 
 
-async def _history(
-    row: Record,
-    get: Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]],
-    at: float,
-    hide: Callable[[Record], Record],
-) -> History:
+async def _history(row: Record, storage: Storage, at: float, hide: Callable[[Record], Record]) -> History:
     row = hide(row)
     job = row.job
-    passes = bool(read_policy(job.retry).pass_result)
-    ups = [hide(up) for up in await get(upstreams(row)) if up is not None] if passes else []
+    ups = [hide(up) for up in await _stored(storage, upstreams(row))]
     return History(
         format=FORMAT,
         at=at,
@@ -160,8 +159,22 @@ async def _history(
         root=job.root,
         parent=job.parent,
         after=upstreams(row),
-        upstream=tuple(Upstream(up.job.id, up.job.task, up.state, up.result, encoding_of(up)) for up in ups),
+        upstream=tuple(
+            Upstream(
+                up.job.id, up.job.task, up.state, up.result if has_result(up) else None, encoding_of(up), up.reason
+            )
+            for up in ups
+        ),
     )
+
+
+async def _stored(storage: Storage, ids: Sequence[str]) -> list[Record]:
+    """The rows with these ids that are still stored, with their results."""
+    found: list[Record] = []
+    for start in range(0, len(ids), PAGE):
+        page = await storage.get(ids[start : start + PAGE])
+        found += [row for row in await whole(storage, page, "result") if row is not None]
+    return found
 
 
 def line(history: History, hides: Hides | None) -> str:

@@ -88,10 +88,12 @@ def _outbox_at(app: App, url: str) -> None:
 
 async def _run(app: App, options: Options) -> Report:
     from treadle.cli.progress import Bar
+    from treadle.cli.target import note_move
     from treadle.code_check import check_code
 
     with app._core.looking():
         async with app:
+            await note_move(app)
             with Bar("checking", 0) as bar:
 
                 def progress(looked: int, jobs: int) -> None:

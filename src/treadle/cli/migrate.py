@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from treadle.cli.output import OK, UNREACHABLE, data
-from treadle.cli.target import Target, targeted
+from treadle.cli.target import Target, note_move, targeted
 from treadle.errors import SchemaTooOld
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def _storage_due(target: Target) -> str | None:
     """Why the storage needs a migration; None: it needs none. The storage is only read."""
 
     async def opened() -> None:
-        async with target.app:
-            """Opening it compares the schemas."""
+        async with target.app:  # opening it compares the schemas
+            await note_move(target.app)
 
     try:
         with target.app._core.looking():

@@ -97,8 +97,7 @@ class Target:
 
         async def work() -> T:
             async with app:
-                if (moved := await move_of(app)) is not None:
-                    note(f"treadle: {moved}")
+                await note_move(app)
                 return await act(app)
 
         with warnings.catch_warnings():
@@ -140,6 +139,12 @@ def _shown_as_note(otherwise: Callable[..., None]) -> Callable[..., None]:
 async def move_of(app: App) -> str | None:
     """A note about a storage that is part of a move, or whose jobs have moved; else None."""
     return words(await mark_of(app.storage), shown(app.url) if app.url else "this storage")
+
+
+async def note_move(app: App) -> None:
+    """Print that note, if there is one. Each command that opens a storage calls this, or shows `move_of`."""
+    if (moved := await move_of(app)) is not None:
+        note(f"treadle: {moved}")
 
 
 def targeted(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import http
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Self
 from urllib.parse import parse_qsl
 
+from treadle.core.open_files import most_open_files
 from treadle.errors import BadOption
 from treadle.health.address import Address
 
@@ -23,8 +25,10 @@ HEAD_SIZE: Final = 8_192  # bytes of a request line with its headers
 HEAD_TIME: Final = 5.0  # s that a client has to send them
 PAGE_TIME: Final = 10.0  # s that a page may take
 SEND_TIME: Final = 5.0  # s that a client has to read a response
-BACKLOG: Final = 64  # connections that are accepted in one turn of the loop
-CONNECTIONS: Final = 8 * BACKLOG  # a request is read within six turns; each costs 10 kB at most until its page is made
+CONNECTIONS: Final = 512  # open at once; each costs 10 kB at most until its page is made
+FEWEST: Final = 16  # of them, however few files the process may open
+TURNS: Final = 8  # of the loop until CONNECTIONS have been accepted; a request is read within six of them
+QUEUE: Final = 1_024  # connections that the system holds until they are accepted; it drops others for a second
 TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -71,6 +75,7 @@ class PageListener:
     def __init__(self, address: Address, pages: Mapping[str, Page]) -> None:
         self._asked, self._pages = address, dict(pages)
         self._server: asyncio.Server | None = None
+        self._most = CONNECTIONS
         self._serving: dict[asyncio.Task[None], asyncio.WriteTransport] = {}  # in the order of their arrival
 
     @property
@@ -82,14 +87,19 @@ class PageListener:
 
     async def __aenter__(self) -> Self:
         host, port = self._asked
+        files = most_open_files()
+        # Half of the files is for the jobs and the storage: clients of this port must not use up all of them.
+        self._most = CONNECTIONS if files is None else max(FEWEST, min(CONNECTIONS, files // 2))
+        at_once = self._most // TURNS
         try:
             if host:
-                self._server = await asyncio.start_server(self._accept, host, port, limit=HEAD_SIZE, backlog=BACKLOG)
+                self._server = await asyncio.start_server(self._accept, host, port, limit=HEAD_SIZE, backlog=at_once)
             else:
                 listening = _on_every_address(port)
                 self._server = await asyncio.start_server(
-                    self._accept, sock=listening, limit=HEAD_SIZE, backlog=BACKLOG
+                    self._accept, sock=listening, limit=HEAD_SIZE, backlog=at_once
                 )
+            _deepen(self._server)
         except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
             where = f"{host or 'every address'} port {port}"
             reason = getattr(error, "strerror", None) or error
@@ -109,7 +119,7 @@ class PageListener:
     # --- connections
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) >= CONNECTIONS:
+        if len(self._serving) >= self._most:
             self._close(next(iter(self._serving)))
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._serving[task] = writer.transport
@@ -162,6 +172,15 @@ class PageListener:
         except Exception:  # the fault of one page
             log.exception("%s failed", request.path)
             return text_reply(500, "this page failed; the log of the process has the reason")
+
+
+def _deepen(server: asyncio.Server) -> None:
+    """Let the system hold more connections than asyncio accepts in one turn: its `backlog` is both numbers."""
+    if os.name != "posix":  # a socket of Windows cannot be duplicated by its number
+        return
+    for listening in server.sockets:
+        with socket.socket(fileno=os.dup(listening.fileno())) as same:
+            same.listen(QUEUE)
 
 
 def _on_every_address(port: int) -> socket.socket:

@@ -51,7 +51,10 @@ class Postgres:
     def __init__(self, address: Address) -> None:
         import psycopg
 
-        self._raw = psycopg.connect(address.target, autocommit=True, client_encoding="UTF8")
+        try:
+            self._raw = psycopg.connect(address.target, autocommit=True, client_encoding="UTF8")
+        except psycopg.Error as error:
+            raise _refused(error, address) from error
         self._cursor = psycopg.RawCursor(self._raw)
         [(process,)] = self._cursor.execute(PROCESS).fetchall()
         self._lent = is_lent(process, self._raw)
@@ -122,6 +125,14 @@ class MySQL:
 
     def close(self) -> None:
         self._raw.close()
+
+
+def _refused(error: Any, address: Address) -> StorageError:
+    """The error for a failed connection of psycopg, which keeps the server's code to itself."""
+    from treadle.storage.postgres.refused import code_of_refusal
+
+    code = code_of_refusal(error, address.target)
+    return _of_code(code or "", address.database, " ".join(str(error).split()))
 
 
 def is_lent(process: int, raw: Any) -> bool:
@@ -258,10 +269,16 @@ def _of_sqlite(error: sqlite3.Error, where: str, text: str) -> StorageError:
 
 
 def _of_postgres(error: Exception, where: str, text: str) -> StorageError:
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+    return _of_code(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "", where, text)
+
+
+def _of_code(state: str, where: str, text: str) -> StorageError:
+    """The error for this SQLSTATE; "": the driver has found no server, or has lost it."""
     if state in ("42P01", "3F000"):
         return missing(where)
-    if state.startswith("28") or state == "42501" or (not state and "password authentication failed" in text):
+    if state == "3D000":
+        return NotADatabase(f"{where}: {text}")
+    if state.startswith("28") or state == "42501":
         return StorageDenied(f"{where}: {text.partition(' DETAIL')[0]}")
     if state.startswith("53") and state != "53300":
         return StorageFull(f"{where}: {text}")

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from treadle.core.open_files import most_open_files
 from treadle.errors import BadOption
 
 MOST: Final = 10_000  # connections, even if the process may open more files
@@ -45,20 +46,10 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
     def most_connections(self) -> int:
         """The number of connections that may be open. Raises BadOption if the process may not open that many."""
-        opens = _descriptors()
+        opens = most_open_files()
         if self.connections is None:
             return MOST if opens is None else max(16, min(MOST, (opens - SPARE) * 3 // 4))
         if opens is not None and self.connections > opens - SPARE:
             words = f"expected at most {max(0, opens - SPARE):,}, because this process may open {opens:,} files"
             raise BadOption("connections", f"{words}, found {self.connections:,}: raise the limit (ulimit -n)")
         return self.connections
-
-
-def _descriptors() -> int | None:
-    """The number of files that the process may open; None if it is unlimited or unknown."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else soft

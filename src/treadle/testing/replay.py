@@ -17,11 +17,12 @@ from msgspec import Struct
 
 from treadle.admin.histories import History, Upstream, read
 from treadle.app_core import injectors
+from treadle.core.job import not_done
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import Checkpoints, StepRequest
 from treadle.durable.once import locks_of
 from treadle.durable.steps import Durable, DurableBackend, DurableRun, is_suspension
-from treadle.errors import BadOption, StepMismatch, UnknownTask
+from treadle.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask
 from treadle.execution.job_run import JobRun, Site, enter
 from treadle.execution.threads import in_thread
 from treadle.policy.retry import read_policy
@@ -37,6 +38,7 @@ from treadle.workflow.plan import OF
 if TYPE_CHECKING:
     from treadle.app_core import AnyApp, AppCore
 
+WITHOUT_RESULT: Final = (JobNotDone, UnknownJob)
 PATIENCE: Final = 10.0  # s that the code between two steps may take
 
 
@@ -170,21 +172,27 @@ class _Replay:
         return Replayed(history.id, history.task, steps.stopped_at, tuple(steps.taken), shown)
 
     def _first(self) -> object:
-        how, values = read_policy(self._history.retry).pass_result, self._values()
+        how = read_policy(self._history.retry).pass_result
         if not how:
             return MISSING
-        return [each for each in values if each is not None] if how == "list" else values[0] if values else None
+        values = self._values()
+        if how == "list":
+            return [each for each in values if not isinstance(each, WITHOUT_RESULT)]
+        return values[0] if len(values) == 1 and not isinstance(values[0], WITHOUT_RESULT) else None
 
     def _values(self) -> list[Any]:
-        return [_value_of(up, self._core) for up in self._history.upstream]
+        """The list that `upstream()` returns: results, and exceptions of jobs without one."""
+        stored = {up.id: up for up in self._history.upstream}
+        return [_value_of(stored[id], self._core) if id in stored else UnknownJob(id) for id in self._history.after]
 
     async def _results(self, ids: Sequence[str]) -> list[Any]:
         return self._values()
 
 
 def _value_of(up: Upstream, core: AppCore) -> Any:
-    if up.state is not State.SUCCEEDED:
-        return None
+    if up.result is None and up.state is not State.SUCCEEDED:
+        row = Record(job=NewJob(id=up.id, task=up.task), version=1, state=up.state, reason=up.reason)
+        return not_done(row)
     noted = () if up.of == up.task else ((OF, msgspec.json.encode(up.of).decode()),)
     row = Record(job=NewJob(id=up.id, task=up.task), version=1, state=up.state, checkpoints=noted)
     return decode_of(row, core.tasks, up.result or "null")

@@ -16,6 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Pairs
+from treadle.integrations.header_room import HeaderRoom, kept_size, size_of
 
 W3C: Final = TraceContextTextMapPropagator()
 BAGGAGE: Final = "baggage"
@@ -29,23 +30,26 @@ def injected(context: Context) -> dict[str, str]:
     return carrier
 
 
-def sent_with(specs: Sequence[JobSpec[Any, Any]], context: Context, limit: int) -> list[JobSpec[Any, Any]]:
-    """The specs with the trace of this context. A job has at most `limit` bytes of headers: beyond it first the
-    baggage is left out, then the trace."""
+def sent_with(specs: Sequence[JobSpec[Any, Any]], context: Context, room: HeaderRoom) -> list[JobSpec[Any, Any]]:
+    """The specs with the trace of this context. If its headers have no room, first the baggage is left out, then the
+    trace."""
     common = injected(context)
+    limit = room.here(common)
     slim: dict[str, str] | None = None
     found = []
     for spec in specs:
         whole = _with_members_of(spec.new, common)
-        size = _size(whole.items())
-        own = max(_room(spec.new, whole), *(_room(new, whole) for new in spec.others), 0)
+        size = size_of(whole.items())
+        own = max(kept_size(spec.new, whole), *(kept_size(new, whole) for new in spec.others), 0)
         if own + size <= limit:
             found.append(spec.with_headers(whole))
             continue
         if slim is None:
             slim = {}
             W3C.inject(slim, context)
-        found.append(spec.with_headers(slim) if own + _size(slim.items()) <= limit else spec)
+        fits = own + size_of(slim.items()) <= limit
+        found.append(spec.with_headers(slim) if fits else spec)
+        room.left_out(spec.new.task, [name for name in whole if not fits or name not in slim])
     return found
 
 
@@ -60,15 +64,6 @@ def _with_members_of(new: NewJob, carrier: dict[str, str]) -> dict[str, str]:
 
 def _name(member: str) -> str:
     return member.partition("=")[0].strip()
-
-
-def _room(new: NewJob, carrier: Mapping[str, str]) -> int:
-    """Bytes of the headers that stay."""
-    return _size([pair for pair in new.headers if pair[0] not in carrier]) if new.headers else 0
-
-
-def _size(pairs: Any) -> int:
-    return sum(len(name.encode()) + len(value.encode()) for name, value in pairs)
 
 
 def extracted(headers: Pairs | Mapping[str, str]) -> Context:

@@ -11,6 +11,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer
 
 from treadle.core import clock
 from treadle.execution.middleware import Specs
+from treadle.integrations.header_room import HeaderRoom
 from treadle.integrations.otel import attributes as names
 from treadle.integrations.otel import headers
 from treadle.integrations.otel.instruments import Instruments
@@ -32,7 +33,7 @@ class Sending:
         self._span: Span | None = None
         self._began = clock.monotonic()
 
-    def trace(self, tracer: Tracer, server: str | None, limit: int, create_spans: bool) -> None:
+    def trace(self, tracer: Tracer, server: str | None, room: HeaderRoom, create_spans: bool) -> None:
         """Start the span, and add its trace to the jobs, or with `create_spans` that of a span of each job's own."""
         parent = self._parent()
         kind = SpanKind.CLIENT if create_spans else SpanKind.PRODUCER
@@ -40,11 +41,11 @@ class Sending:
         name = names.span_name("enqueue", about, names.DESTINATION)
         links: list[Link] = []
         if create_spans:
-            self.specs, links = self._created(tracer, parent, server, limit)
+            self.specs, links = self._created(tracer, parent, server, room)
         self._span = span = tracer.start_span(name, parent, kind, about, links)
         self.within = trace.set_span_in_context(span, parent)
         if not create_spans:
-            self.specs = headers.sent_with(self.specs, self.within, limit)
+            self.specs = headers.sent_with(self.specs, self.within, room)
 
     def _parent(self) -> TraceContext:
         """The span that is active here. If none is, the one in the headers that the caller gave, or inherited. A tick
@@ -59,7 +60,7 @@ class Sending:
         return found if headers.span_of(found) is not None else here
 
     def _created(
-        self, tracer: Tracer, parent: TraceContext, server: str | None, limit: int
+        self, tracer: Tracer, parent: TraceContext, server: str | None, room: HeaderRoom
     ) -> tuple[Specs, list[Link]]:
         """The specs, each with the trace of a span of its own, and links to these spans."""
         specs, links = [], []
@@ -67,7 +68,7 @@ class Sending:
             about = names.of_sending("create", "create", [*spec.others, spec.new], server)
             name = names.span_name("create", about, names.TASK)
             span = tracer.start_span(name, parent, SpanKind.PRODUCER, about)
-            specs += headers.sent_with([spec], trace.set_span_in_context(span, parent), limit)
+            specs += headers.sent_with([spec], trace.set_span_in_context(span, parent), room)
             links.append(Link(span.get_span_context()))
             span.end()
         return specs, links

@@ -21,6 +21,7 @@ from treadle.errors import BadOption
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
 from treadle.execution.run_outcome import RunOutcome
+from treadle.integrations.header_room import HeaderRoom
 from treadle.integrations.otel import attributes as names
 from treadle.integrations.otel import headers, providers, spans
 from treadle.integrations.otel.instruments import Instruments, shared_instruments
@@ -81,6 +82,7 @@ class Tracing(Middleware):
         self._meters: tuple[object, Instruments | None] = (None, None)
         self._batches: dict[tuple[str, int], spans.RunSpan] = {}  # of the runs whose outcome is not known yet
         self._url: tuple[str | None, str | None] = (None, None)  # the URL of the storage, and its host
+        self._room = HeaderRoom("OpenTelemetry", 0)
         self._failed = False
 
     # --- its place in the app
@@ -89,7 +91,7 @@ class Tracing(Middleware):
         """Take the place of a Tracing that instrumentation has added. Raises BadOption if it has an app already."""
         if self._app is not None:
             raise BadOption("middleware", "this Tracing belongs to an app already; make one for each app")
-        self._app = app
+        self._app, self._room.most = app, app._core.sizes.headers
         layers = app._core.layers
         layers[:] = [layer for layer in layers if not isinstance(layer, AutomaticTracing)]
         if self._queue_metrics:
@@ -177,10 +179,9 @@ class Tracing(Middleware):
         return found
 
     def _begin_sending(self, specs: Specs) -> Sending:
-        limit = self._app._core.sizes.headers if self._app is not None else 0
         sending = Sending(specs, self._instruments())
         if (tracer := self._tracer()) is not None:
-            sending.trace(tracer, self._server(), limit, self._create_spans)
+            sending.trace(tracer, self._server(), self._room, self._create_spans)
         return sending
 
     # --- running
@@ -196,11 +197,17 @@ class Tracing(Middleware):
         _run_here.set(run)
         otel_context.attach(run.within)
         if context.kind == "process":
-            context.child_headers.update(self._guarded("run", lambda: headers.injected(run.within)) or {})
+            self._guarded("run", lambda: self._pass_on(context, run))
         try:
             return await proceed()
         finally:
             run.function_ended()
+
+    def _pass_on(self, context: Context, run: spans.RunSpan) -> None:
+        """Give the trace to the process that runs the function."""
+        carried = headers.injected(run.within)
+        if self._room.passes_on(context.record, carried):
+            context.child_headers.update(carried)
 
     def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object] | None:
         """One span for the call of a batch. In a process, the span of the run, which the worker has started."""

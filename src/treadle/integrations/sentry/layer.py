@@ -14,6 +14,7 @@ from treadle.core.model import Record
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
 from treadle.execution.run_outcome import RunOutcome
+from treadle.integrations.header_room import HeaderRoom
 from treadle.integrations.sentry import failures, scopes, traces
 from treadle.integrations.sentry.check_ins import CheckIns
 from treadle.integrations.sentry.harmless import Harmless
@@ -37,7 +38,7 @@ class SentryMiddleware(Middleware):
     def __init__(self, active: Callable[[], Options | None]) -> None:
         self._active, self._check_ins, self._harmless = active, CheckIns(), Harmless()
         self._redactor: Redactor | None = None
-        self._limit = Sizes().headers
+        self._room = HeaderRoom("Sentry", Sizes().headers)
 
     @property
     def enabled(self) -> bool:
@@ -47,12 +48,12 @@ class SentryMiddleware(Middleware):
     def added(self, app: App) -> None:
         """Called by Treadle."""
         self._check_ins.use(app)
-        self._redactor, self._limit = app._core.redactor, app._core.sizes.headers
+        self._redactor, self._room.most = app._core.redactor, app._core.sizes.headers
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
         """Adds the headers of the current trace."""
         with self._harmless.block("enqueue", lambda: traces.publishing(specs)):
-            traced = self._harmless.call("enqueue", lambda: traces.with_traces(specs, self._limit))
+            traced = self._harmless.call("enqueue", lambda: traces.with_traces(specs, self._room))
             return await proceed(specs if traced is None else traced)
 
     async def run(self, context: Context, proceed: Run) -> Any:
@@ -70,7 +71,9 @@ class SentryMiddleware(Middleware):
             if context.kind == "batch":  # its one call has the transaction
                 return await proceed()
             with block("run", lambda: traces.running(context)):
-                context.child_headers.update(self._harmless.call("run", traces.outgoing) or {})
+                carried = self._harmless.call("run", traces.outgoing) or {}
+                if self._room.passes_on(context.record, carried):
+                    context.child_headers.update(carried)
                 return await proceed()
 
     def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:

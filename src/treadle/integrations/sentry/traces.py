@@ -16,6 +16,7 @@ from treadle.core.job import JobSpec
 from treadle.durable.steps import Suspend
 from treadle.execution.context import Context
 from treadle.execution.middleware import Specs
+from treadle.integrations.header_room import HeaderRoom, kept_size, size_of
 from treadle.policy.retry import Defer
 
 TRACE: Final = "sentry-trace"
@@ -33,14 +34,14 @@ def outgoing() -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def with_traces(specs: Specs, limit: int) -> Specs:
-    """The specs with the headers of the current trace. A job has at most `limit` bytes of headers: beyond it first
-    the baggage is left out, then the trace."""
+def with_traces(specs: Specs, room: HeaderRoom) -> Specs:
+    """The specs with the headers of the current trace. If its headers have no room, first the baggage is left out,
+    then the trace."""
     headers = outgoing()
-    return [with_trace(spec, headers, limit) for spec in specs] if headers else specs
+    return [with_trace(spec, headers, room) for spec in specs] if headers else specs
 
 
-def with_trace(spec: JobSpec[Any], headers: Mapping[str, str], limit: int) -> JobSpec[Any]:
+def with_trace(spec: JobSpec[Any], headers: Mapping[str, str], room: HeaderRoom) -> JobSpec[Any]:
     """The spec with these headers. A `baggage` that it has already, of another tracer, keeps its other members."""
     own = dict(spec.new.headers)
     if TRACE in own:  # a schedule, or the caller, has set a trace
@@ -51,14 +52,14 @@ def with_trace(spec: JobSpec[Any], headers: Mapping[str, str], limit: int) -> Jo
     if len(merged) > MOST:
         merged = ",".join(kept)
     slim = {TRACE: headers[TRACE]}
-    for added in ({**headers, BAGGAGE: merged} if merged else slim, slim):
-        if all(_size({**dict(new.headers), **added}) <= limit for new in (spec.new, *spec.others)):
-            return spec.with_headers(added)
-    return spec
-
-
-def _size(headers: Mapping[str, str]) -> int:
-    return sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
+    whole = {**headers, BAGGAGE: merged} if merged else slim
+    for added in (whole, slim, {}):
+        limit = room.here(added) - size_of(added.items())
+        if not added or all(kept_size(new, added) <= limit for new in (spec.new, *spec.others)):
+            break
+    if len(added) < len(whole):
+        room.left_out(spec.new.task, [name for name in whole if name not in added])
+    return spec.with_headers(added) if added else spec
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 
 from treadle.core.redaction import without
-from treadle.storage.postgres.errors import Cut, ServerError
+from treadle.storage.postgres.errors import Cut, ServerError, distinct
+from treadle.storage.postgres.refused import code_of_refusal
 
 OLDEST: Final = 14  # the oldest PostgreSQL that we test with
 ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # of a database; SQL_ASCII stores our bytes unchanged
@@ -27,6 +28,11 @@ PIPELINES: Final = 140_000  # the first libpq with pipeline mode: two statements
 LIMIT: Final = b"SELECT set_config('statement_timeout', $1, true), set_config('extra_float_digits', '1', true)"
 CANCEL: Final = 2.0  # s to cancel a statement, on a connection of its own
 KNOWN: Final = 200  # statements prepared on one connection; any further ones are sent as text
+ERROR_FIELDS: Final = (
+    pq.DiagnosticField.SQLSTATE,
+    pq.DiagnosticField.MESSAGE_PRIMARY,
+    pq.DiagnosticField.SOURCE_FUNCTION,
+)
 GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
 
 Row = tuple[Any, ...]
@@ -34,14 +40,12 @@ Value = str | float | int | bool | None
 
 
 async def connect(conninfo: str, limit: float) -> psycopg.AsyncConnection[Any]:
-    """A psycopg connection in autocommit mode. Raises Cut, Said."""
+    """A psycopg connection in autocommit mode. Raises Cut, ServerError."""
     try:
         async with asyncio.timeout(limit):
             made = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
-        if error.sqlstate:
-            raise ServerError(error.sqlstate, str(error)) from error
-        raise _why_not(conninfo, str(error)) from error
+        raise await asyncio.to_thread(_why_not, error, conninfo) from error
     except TimeoutError as error:
         raise Cut(f"no connection within {limit:g} s") from error
     version = made.info.server_version // 10_000
@@ -60,21 +64,19 @@ async def connect(conninfo: str, limit: float) -> psycopg.AsyncConnection[Any]:
     return made
 
 
-def _why_not(conninfo: str, told: str) -> Exception:
-    """The error for a failed connection. libpq reports no SQLSTATE there, so it is derived from the message, for the
-    errors that have a fix of their own."""
-    told = without(told.strip(), str(conninfo_to_dict(conninfo).get("password") or ""))
-    if ("role" in told and ("does not exist" in told or "is not permitted to log in" in told)) or "pg_hba.conf" in told:
-        return ServerError("28000", told)
-    if "permission denied for database" in told:
-        return ServerError("42501", told)
-    if "does not exist" in told and "database" in told:
-        return ServerError("3D000", told)
-    if "password authentication failed" in told or "no password supplied" in told:
-        return ServerError("28P01", told)
-    if "too many clients" in told or "remaining connection slots" in told or "too many connections" in told:
-        return ServerError("53300", told)
-    return Cut(told)
+def connect_in_thread(conninfo: str, autocommit: bool = False) -> psycopg.Connection[Any]:
+    """A psycopg connection for code in threads. Raises Cut, ServerError."""
+    try:
+        return psycopg.connect(conninfo, autocommit=autocommit, prepare_threshold=None)
+    except psycopg.Error as error:
+        raise _why_not(error, conninfo) from error
+
+
+def _why_not(error: psycopg.Error, conninfo: str) -> ServerError | Cut:
+    """The error for a failed connection. Blocks the thread."""
+    code = code_of_refusal(error, conninfo)
+    told = without(str(error).strip(), str(conninfo_to_dict(conninfo).get("password") or ""))
+    return Cut(told) if code is None else ServerError(code, told)
 
 
 class Connection:
@@ -175,9 +177,8 @@ class Connection:
         results, self._results = self._results, []
         for result in results:
             if result.status not in GOOD:
-                code = result.error_field(pq.DiagnosticField.SQLSTATE)
-                said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
-                raise ServerError((code or b"XX000").decode(), said.decode(errors="replace") if said else "no message")
+                code, said, routine = (_field(result, field) for field in ERROR_FIELDS)
+                raise ServerError(distinct(code or "XX000", routine), said or "no message")
         return results[-1]
 
     async def _cancel(self) -> None:
@@ -254,6 +255,11 @@ class Connection:
         if self._answer is not None and not self._answer.done():  # otherwise its caller would wait until its timeout
             self._answer.set_exception(Cut("the connection was closed"))
         return True
+
+
+def _field(result: Any, field: pq.DiagnosticField) -> str | None:
+    found: bytes | None = result.error_field(field)
+    return None if found is None else found.decode(errors="replace")
 
 
 def _packed(value: Value) -> bytes | None:

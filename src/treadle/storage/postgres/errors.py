@@ -15,9 +15,13 @@ from treadle.storage.transfer import refusal as shut
 
 # Conflicts of two transactions: the server rolled one back, and it may be repeated at once.
 AGAIN: Final = frozenset({"40001", "40P01"})
+# A prepared statement that a changed table has made invalid. The server reports it with a code that it uses for other
+# errors as well, and with a message in its own language; only the name of its routine is always the same.
+OLD_PLAN: Final = "0A000, cached plan"
+_OLD_PLAN: Final = ("0A000", "RevalidateCachedQuery")
 # This connection is out of date (a migrated table, a prepared statement that the server forgot, a primary that became a
 # standby), or the server is about to close it: a new connection helps.
-STALE: Final = frozenset({"26000", "42P05", "25006", "57P01", "57P02", "57P03", "57P05"})
+STALE: Final = frozenset({"26000", "42P05", "25006", "57P01", "57P02", "57P03", "57P05", OLD_PLAN})
 # Our functions or tables are missing: migrating creates them again.
 MISSING: Final = frozenset({"42883", "42P01", "42703", "3F000"})
 
@@ -27,7 +31,7 @@ MARKED: Final = "TR002"
 _FULL: Final = frozenset({"53100"})
 # A wrong password and a missing database (28, 3D) are not outages: waiting does not fix them.
 _AWAY_CLASSES: Final = ("08", "40", "53", "57", "58", "XX")
-_AWAY: Final = frozenset({"25006", "25P03", "26000", "42P05", "55P03"})
+_AWAY: Final = frozenset({"25006", "25P03", "26000", "42P05", "55P03", OLD_PLAN})
 _ADVICE: Final = {
     "08P01": "if a pooler shares the connections, add ?prepare=off",
     "22P05": "give Treadle a database with ENCODING 'UTF8'",
@@ -53,7 +57,7 @@ class ServerError(Exception):
 
     @property
     def stale(self) -> bool:
-        return self.code in STALE or (self.code == "0A000" and "cached plan" in self.message)
+        return self.code in STALE
 
 
 class Cut(Exception):
@@ -76,10 +80,18 @@ def _said(error: BaseException | None) -> tuple[str | None, str]:
     if isinstance(error, ServerError):
         return error.code, error.message
     if isinstance(error, psycopg.Error):
-        return error.diag.sqlstate, error.diag.message_primary or str(error)
+        code, diag = error.diag.sqlstate, error.diag
+        return code and distinct(code, diag.source_function), diag.message_primary or str(error)
     code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # asyncpg, psycopg2
-    words = getattr(getattr(error, "diag", None), "message_primary", None) or str(error)
-    return (code if isinstance(code, str) else None), words
+    of_psycopg2 = getattr(error, "diag", None)
+    routine = getattr(of_psycopg2, "source_function", None) or getattr(error, "server_source_function", None)
+    words = getattr(of_psycopg2, "message_primary", None) or str(error)
+    return (distinct(code, routine) if isinstance(code, str) else None), words
+
+
+def distinct(code: str, routine: str | None) -> str:
+    """The SQLSTATE of an error that this routine of the server raised; OLD_PLAN for an invalid prepared statement."""
+    return OLD_PLAN if (code, routine) == _OLD_PLAN else code
 
 
 def refusal(code: str, message: str, where: str) -> StorageError:
@@ -90,7 +102,7 @@ def refusal(code: str, message: str, where: str) -> StorageError:
     words = f"{where}: {message.strip()} [{code}]" + (f"; {advice}" if advice else "")
     if code in _FULL:
         return StorageFull(f"{words}; nothing of the call was stored")
-    if code in _AWAY or code.startswith(_AWAY_CLASSES) or (code == "0A000" and "cached plan" in message):
+    if code in _AWAY or code.startswith(_AWAY_CLASSES):
         return StorageUnavailable(words)
     if code.startswith("28") or code == "42501":
         return StorageDenied(words)

@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from treadle.errors import BadSession, StorageError
 from treadle.storage.driver_sessions import DatabaseAddress
 from treadle.storage.postgres.address import Address
-from treadle.storage.postgres.connection import Value, connect
+from treadle.storage.postgres.connection import Value, connect, connect_in_thread
 from treadle.storage.postgres.errors import Cut, ServerError, translated
 from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.statements import quoted, revision
@@ -135,7 +135,7 @@ class Identity:
         return found_in(row)
 
     def _ask_at_once(self) -> Found:
-        made: psycopg.Connection[Any] = psycopg.connect(self._address.conninfo, autocommit=True, prepare_threshold=None)
+        made = connect_in_thread(self._address.conninfo, autocommit=True)
         try:
             [row] = made.execute(IDENTITY, asked(self._address)).fetchall()
         finally:

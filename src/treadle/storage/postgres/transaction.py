@@ -17,7 +17,7 @@ from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import BadSession, StorageError
 from treadle.storage.driver_sessions import ServerSession, Session
 from treadle.storage.postgres.address import Address
-from treadle.storage.postgres.connection import Row, Value, connect
+from treadle.storage.postgres.connection import Row, Value, connect, connect_in_thread
 from treadle.storage.postgres.enqueue import WITHIN, enqueue
 from treadle.storage.postgres.errors import Cut, ServerError, translated
 from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
@@ -261,7 +261,7 @@ async def begin(parts: TransactionParts, sync: bool) -> RunTransaction:
     address = parts.address
     try:
         if sync:
-            made: Any = await asyncio.to_thread(psycopg.connect, address.conninfo, prepare_threshold=None)
+            made: Any = await asyncio.to_thread(connect_in_thread, address.conninfo)
         else:
             made = await connect(address.conninfo, CONNECT)
             await made.set_autocommit(False)
