@@ -228,3 +228,20 @@ async def test_a_delete_counts_the_rows_that_were_left(app: App, data: Data, mon
     monkeypatch.setattr(outbox, "_run", delivered_meanwhile)
     assert await outbox.delete(first.id, second.id) == 1
     assert await outbox.retry(first.id, second.id) == 0
+
+
+async def test_a_page_of_a_table_that_was_never_analyzed_is_read_in_its_order(tmp_path: Path, namespace: str) -> None:
+    """PostgreSQL estimates that few rows are due, and would sort all of them for each page."""
+    data = a_database("postgresql", tmp_path)
+    app = an_app(data, namespace)
+    async with app:
+        assert app.outbox is not None
+        await app.outbox.create()
+        with closing(data.connect()) as db:
+            await app.enqueue([mail(app, f"{number}") for number in range(3_000)], within=db)
+            db.commit()
+        database, statements = app.outbox._database, app.outbox._statements
+        for text, values in (statements.page(10), statements.further(5, 10)):
+            plan = " ".join(line for (line,) in await database.run((f"EXPLAIN {text}", values)))
+            assert "Index Scan" in plan, plan
+            assert "Sort" not in plan, plan

@@ -65,8 +65,11 @@ class Postgres:
 
     def _set(self, local: bool) -> None:
         # A delete that a crash undoes is repeated with its delivery, so no commit of the relay waits for the disk.
+        # A table that was never analyzed seems to have few rows to deliver. The planner would read and sort all of them
+        # for each page: 96 ms instead of 3 with 100,000 rows.
         self._cursor.execute(
-            "SELECT set_config('statement_timeout', $1, $2), set_config('synchronous_commit', 'off', $2)",
+            "SELECT set_config('statement_timeout', $1, $2), set_config('synchronous_commit', 'off', $2), "
+            "set_config('enable_bitmapscan', 'off', $2)",
             (f"{ANSWER}s", local),
         )
 
