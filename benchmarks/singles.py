@@ -19,6 +19,7 @@ import time
 from tests.servers.postgres import Postgres
 from treadle import App
 from treadle.core.model import NewJob
+from treadle.storage.postgres.notifier import NEW
 
 
 def slow(commit: int) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ async def work(url: str, seconds: float, number: int) -> int:
     async with App(url) as app:
         storage = app.storage
         await storage.enqueue([NewJob(id=f"warm{number:02}", task="t")])
-        await asyncio.sleep(2.0)  # until the other processes have started
+        await asyncio.sleep(NEW + 2.0)  # until all processes have started, and none of them listens any more
         over = time.monotonic() + seconds
         while time.monotonic() < over:
             await storage.enqueue([NewJob(id=f"p{number:02}-{done:06}", task="t")])

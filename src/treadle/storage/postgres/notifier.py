@@ -27,6 +27,8 @@ LIMIT: Final = 5.0  # s for the result of a statement on it
 IDLE: Final = 30.0  # s without a waiter for a kind of topic before its channel is left
 NEW: Final = 5.0  # s for that after opening: a process that only enqueues need not receive hints for every job
 GAP: Final = 0.005  # s between two hints of a process; the topics of calls in between are sent together
+SLOWER: Final = 4  # a gap is so many times as long as the hint before took: on a busy server fewer, larger ones
+MOST_GAP: Final = 0.05  # s
 LATE: Final = 0.25  # s after listening began: a call that saw no listener has usually committed by then
 LAST: Final = 0.5  # s that `close` waits for the last hint
 # Held while its session listens: functions leave out topics that no session listens to, see `noted_topics`.
@@ -87,7 +89,7 @@ class Notifier:
     async def _send(self) -> None:
         while self._unsent:
             topics, self._unsent = self._unsent, set()
-            line = self._line
+            line, began = self._line, asyncio.get_running_loop().time()
             if line is not None and line.open:
                 try:
                     async with self._turn:
@@ -98,7 +100,8 @@ class Notifier:
                 except Exception:
                     pass
             if self._task is not None:
-                await asyncio.sleep(GAP)
+                took = asyncio.get_running_loop().time() - began
+                await asyncio.sleep(max(GAP, min(SLOWER * took, MOST_GAP)))
 
     async def wait(self, topics: Sequence[str], timeout: float) -> set[str]:
         kinds = {kind_of(topic) for topic in topics}
