@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 
 from treadle.admin import acts, stored_values
+from treadle.admin import estimate as estimates
 from treadle.admin.audit import without_entries
 from treadle.admin.chosen_jobs import chosen, refuse
-from treadle.admin.estimate import Copying, Estimate, estimate, in_turn
+from treadle.admin.estimate import Copying, Estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
 from treadle.admin.explain.reading import Reader
 from treadle.admin.explain.unstored import explained
@@ -253,7 +254,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             return Estimate(id=row.job.id, at=facts.now, explanation=said)
         seen = limits_within(await storage.glance(), self._reach)
         copy = await Copying(storage, self._reach).of_job(facts.waiting_row, seen, facts.ahead)
-        return await in_turn(lambda: estimate(copy, row, said, self._reach))
+        return await in_turn(lambda: estimates.estimate(copy, row, said, self._reach))
 
     async def _facts(self, job: HasId | str) -> Facts:
         storage = await self._storage()

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from msgspec.structs import replace
 
-from treadle.admin.estimate import Copying, QueuePlan, in_turn, plan
+from treadle.admin import estimate as estimates
+from treadle.admin.estimate import Copying, QueuePlan, in_turn
 from treadle.admin.explain import limits_within
 from treadle.admin.known_names import warn
 from treadle.admin.limits import Limits
@@ -69,7 +70,7 @@ class Queues(Awaited, call="app.queues", sync="app.sync.queues.{name}(...)"):
         glance = limits_within(await storage.glance(), within)
         copy = await Copying(storage, within).of_queue(queue, glance)
         warn(words)
-        return await in_turn(lambda: plan(copy, queue, within))
+        return await in_turn(lambda: estimates.plan(copy, queue, within))
 
 
 def _of_users(limits: Iterable[LimitUse]) -> tuple[LimitUse, ...]:

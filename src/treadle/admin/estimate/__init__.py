@@ -10,11 +10,16 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from treadle.admin.estimate.forecast import estimate, plan
 from treadle.admin.estimate.model import Change, Estimate, QueuePlan, Range
 from treadle.admin.estimate.snapshot import Copying
+from treadle.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from treadle.admin.estimate.forecast import estimate, plan
+else:  # with the memory storage: a sixth of `from treadle import App`, for calls that few programs make
+    __getattr__, __dir__ = lazy_names(__name__, globals(), {"treadle.admin.estimate.forecast": ("estimate", "plan")})
 
 __all__ = ["Change", "Copying", "Estimate", "QueuePlan", "Range", "estimate", "in_turn", "plan"]
 
