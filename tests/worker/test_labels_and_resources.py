@@ -166,6 +166,31 @@ async def test_queue_order(app: App, load: Load, fits: None) -> None:
     assert load.ran == ["first", "second", "light", "last"]
 
 
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+async def test_jobs_without_resources_start_no_earlier_than_others_that_have_room(app: App, concurrency: int) -> None:
+    """A worker makes two claims at the same time. The second one must not leave out the jobs with resources."""
+    begun, order = list[str](), list[str]()
+
+    @app.task(name="large", uses={"memory": 1})
+    async def large(number: int) -> None:
+        begun.append(f"large {number}")
+        await asyncio.sleep(0)
+
+    @app.task(name="light")
+    async def light(number: int) -> None:
+        begun.append(f"light {number}")
+        await asyncio.sleep(0)
+
+    for number in range(40):
+        task = light if number % 10 == 9 else large
+        await task.enqueue(number)
+        order.append(f"{task.name} {number}")
+    async with Worker(app, concurrency=concurrency, resources={"memory": 8}):
+        await asyncio.gather(*[(await app.jobs.handle(row.id)).ended() for row in (await app.jobs.list()).records])
+    # Jobs of one claim, or of two at the same time, may begin in another order.
+    assert all(abs(order.index(name) - at) < 2 * concurrency for at, name in enumerate(begun)), begun
+
+
 async def test_one_gpu_for_several_tasks(app: App, load: Load, fits: None) -> None:
     tasks = [load.task(app, name, uses={"gpu": 1}) for name in ("one", "two", "three")]
     for each in tasks:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from treadle.core.model import Record
-from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, fits, less
+from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker.running_job import RunningJob
 
@@ -104,10 +104,8 @@ class Capacity:
 
     def plan(self, limit: int, number: int) -> ClaimPlan:
         """The next claim of a dispatcher that may bring `limit` jobs."""
-        if number:
-            # The slot that has become free belongs to the job for which resources were kept free.
-            return ClaimPlan(0 if self._turn_has_come() else limit)
-        return self.planner.plan(limit, self._free(), {name: self._offer(task) for name, task in self.heavy.items()})
+        plan = self.planner.plan_beside if number else self.planner.plan
+        return plan(limit, self._free(), {name: self._offer(task) for name, task in self.heavy.items()})
 
     def _offer(self, task: TaskCore) -> Offer:
         uses, batches = uses_of(task), self._batches
@@ -144,9 +142,6 @@ class Capacity:
         return sum(1 for run in runs if run.task is task and run.job_run.place is None)
 
     # --- turns
-
-    def _turn_has_come(self) -> bool:
-        return bool(self.reserved) and fits(uses_of(self._tasks[self.reserved]), self._free())
 
     def give_turn(self, overdue: Sequence[str], heads: Sequence[Head]) -> None:
         """Keep free what the next job of one of these tasks uses, if it is its turn."""
