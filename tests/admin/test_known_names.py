@@ -160,5 +160,5 @@ async def test_a_task_that_was_declared_since_the_last_look_is_known(app: App) -
     async def pay() -> None: ...
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UnknownName)
         await pay.enqueue()

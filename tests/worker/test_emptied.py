@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.servers import postgres, valkey
-from tests.waiting import Signal
+from tests.waiting import Signal, until
 from treadle import App, Limit, Worker
 from treadle.app_core import AppCore
 from treadle.core import defaults
@@ -29,8 +29,16 @@ async def _flushed(url: str, app: App) -> None:
 
 
 async def _dropped(url: str, app: App) -> None:
+    """Drop the schema while a worker uses it. The server may end this statement to resolve a deadlock of the two."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute("DROP SCHEMA treadle CASCADE")
+
+        async def dropped() -> bool:
+            with suppress(psycopg.errors.DeadlockDetected):
+                await connection.execute("DROP SCHEMA treadle CASCADE")
+                return True
+            return False
+
+        await until(dropped, "the end of the schema")
 
 
 async def _deleted(url: str, app: App) -> None:

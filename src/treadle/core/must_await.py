@@ -33,6 +33,8 @@ HANDED_ON: Final = (
     "LOAD_GLOBAL",
     "LOAD_DEREF",
 )
+# Since 3.12: what an interactive prompt does with the value of a line. Nothing awaits it there.
+PRINTS: Final = "CALL_INTRINSIC"
 
 
 def check_awaited(call: str, instead: str, returned: bool = False) -> None:
@@ -55,7 +57,8 @@ def _hands_on(frame: FrameType, returned: bool) -> bool:
         return False
     # pytest rewrites `assert run(call())`: each value gets a variable whose name begins with "@py_".
     rewritten = following.opname.startswith("STORE_FAST") and "@py_" in str(following.argval)
-    return rewritten or following.opname.startswith(HANDED_ON) or (returned and following.opname == "RETURN_VALUE")
+    handed_on = following.opname.startswith(HANDED_ON) and not following.opname.startswith(PRINTS)
+    return rewritten or handed_on or (returned and following.opname == "RETURN_VALUE")
 
 
 class Awaited:
