@@ -204,7 +204,8 @@ def test_hostile_values_are_hidden_not_raised() -> None:
         b'["password"' * 2_000,
         b'{"token":' * 3_000 + b"1" + b"}" * 3_000,
     ):
-        assert bytes(Redaction().json(Raw(text))) == b'"***"'
+        # Since 3.13 the last one is not too deep to be read.
+        assert bytes(Redaction().json(Raw(text))) in (b'"***"', b'{"token":"***"}')
         json.loads(bytes(Redaction().as_shapes().json(Raw(text))))
 
 
