@@ -21,7 +21,7 @@ def dropped(uses: Iterable[LimitUse], rule: Limit, given: Collection[str] = ()) 
     uses   the limits before the change
     given  names of parts that the caller chose, also if they are the default
     """
-    rules = {use.key: use.behind if use.pauses else use.rule for use in uses}
+    rules = {use.key: use.unpaused for use in uses}
     before = rule_for(rules, rule.name)
     if before is None or rule.empty:
         return None

@@ -99,3 +99,8 @@ class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
     pauses: tuple[Pause, ...] = ()
     behind: Limit | None = None  # the rule that applies again when nothing pauses the limit any more
     declared: bool = False  # code declares this rule, and no operator has set another
+
+    @property
+    def unpaused(self) -> Limit | None:
+        """The rule without its pauses; None: there is none but them."""
+        return self.behind if self.pauses else self.rule

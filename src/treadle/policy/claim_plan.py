@@ -98,9 +98,7 @@ class ClaimPlanner:
     def plan_beside(self, limit: int, free: Mapping[str, int], offers: Mapping[str, Offer]) -> ClaimPlan:
         """A claim that is made while another one is under way. It brings jobs without resources, and only if no other
         has room: they would start before older jobs. The slot that has become free for a task's turn is that task's."""
-        if self.reserved and fits(offers[self.reserved].cost, free):
-            return ClaimPlan(0)
-        if self.reserved:
+        if self.reserved and not fits(offers[self.reserved].cost, free):
             free = less(free, offers[self.reserved].uses)
         return ClaimPlan(0 if any(fits(offer.cost, free) for offer in offers.values()) else limit)
 

@@ -78,7 +78,7 @@ def _more_workers(model: Presence) -> Iterator[Option]:
 
 
 def _of_limit(use: LimitUse) -> Iterator[Option]:
-    rule = use.behind if use.pauses and use.behind is not None else use.rule
+    rule = use.unpaused or use.rule
     if use.pauses or rule.slots == 0:
         # A hold ends by itself; the command does not end it.
         if any(pause.why == "paused" for pause in use.pauses) or not use.pauses:

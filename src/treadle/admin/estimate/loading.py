@@ -48,7 +48,7 @@ def _edges(row: Record, rows: dict[str, Record]) -> Iterator[Edge]:
 
 def _behind(use: LimitUse) -> Limit | None:
     """The rule that acts when nothing pauses the limit."""
-    rule = use.behind if use.pauses else use.rule
+    rule = use.unpaused
     found = None if rule is None else refusing(rule)
     return None if found is None or found.empty else found
 

@@ -39,26 +39,21 @@ def bounded(uses: Sequence[LimitUse], queue: str, most: int | None, when_full: W
     A queue without a rule of its own obeys the one of all queues, so it gets a copy with this bound.
     """
     own, by_key = f"{OF}{queue}", {use.key: use for use in uses if use.key == use.rule.name}
-    common, paused = by_key.get(ALL), own in by_key and bool(by_key[own].pauses)
-    rule = _rule(by_key.get(own))
+    use, common = by_key.get(own), by_key.get(ALL)
+    rule = None if use is None else use.unpaused
     if rule is None:
-        if common is not None and common.pauses and not paused:
+        if common is not None and common.pauses and not (use and use.pauses):
             # A rule of its own would take the queue out of that pause.
             raise BadOption(
                 f"limit {own!r}", f"queue {queue!r} is paused by the limit {ALL!r}: resume that limit first"
             )
-        rule = _rule(common)
+        rule = None if common is None else common.unpaused
         if most is None:
             bound = rule is not None and rule.max_waiting is not None
             words = f"its bound is that of the limit {ALL!r}: set that limit" if bound else "it has no bound to remove"
             raise BadOption(f"limit {own!r}", words)
     when: WhenFull = "refuse" if most is None else when_full
     return replace(rule or Limit(own), name=own, max_waiting=most, when_full=when)
-
-
-def _rule(use: LimitUse | None) -> Limit | None:
-    """The rule without its pauses; None: it has none."""
-    return None if use is None else use.behind if use.pauses else use.rule
 
 
 def waiting(queue: QueueOverview) -> str:
