@@ -82,7 +82,8 @@ class Watcher:
         circling = {pid for pid in behind if pid in _reached(behind, pid)}
         waits = {(pid, begun) for pid, _, _, begun, *_ in rows if pid in circling}
         if waits and waits == self._circling:
-            self.cycles.append(f"{sorted(circling)} wait for each other")
+            said = (self.waits[each][1] for each in sorted(waits))
+            self.cycles.append(f"{sorted(circling)} wait for each other: {'; '.join(said)}")
         self._circling = waits
 
     def longest(self) -> list[tuple[float, str]]:

@@ -15,20 +15,24 @@ import pytest
 from tests.servers import postgres
 from tests.storage.postgres.support import a_schema, done, job, url_of
 from treadle.core.limit_model import Limit
-from treadle.core.model import Claim, Record
+from treadle.core.model import Claim, Record, State
 from treadle.storage.postgres import PostgresStorage
 
 TENANTS = [f"tenant:{n}" for n in range(12)]
 
 
 @asynccontextmanager
-async def held(storage: PostgresStorage, *keys: str) -> AsyncIterator[None]:
-    """Lock these limits, as a claim or a settle of another worker does until it commits."""
+async def held(storage: PostgresStorage, *keys: str, turn: bool = False) -> AsyncIterator[None]:
+    """Lock these limits, as a claim or a settle of another worker does until it commits; `turn`: and have the turn."""
     [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
         for key in keys:
             await other.execute(f"INSERT INTO {schema}.gate (key) VALUES (%s) ON CONFLICT DO NOTHING", [key])  # type: ignore[arg-type]
         await other.commit()
+        if turn:
+            await other.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended(%s || ' turn', 0))", [str(schema).strip('"')]
+            )
         await other.execute(f"SELECT FROM {schema}.gate WHERE key = ANY (%s) FOR NO KEY UPDATE", [list(keys)])  # type: ignore[arg-type]
         yield
         await other.rollback()
@@ -74,6 +78,25 @@ async def test_the_claim_of_a_trip_passes_by_what_others_hold(storage: PostgresS
         settled, found = await storage.settle_claim([done(first)], ask)
     assert [each.status for each in settled] == ["applied"]
     assert ids(list(found.records)) == ["other"]
+
+
+async def test_outcomes_are_stored_while_the_claim_of_their_trip_waits_for_its_turn(storage: PostgresStorage) -> None:
+    """The slots that they free are free for other workers meanwhile."""
+    await storage.set_limits([Limit("smtp", slots=1)])
+    await storage.enqueue([job(name, limits=(("smtp", 1),)) for name in "abc"])
+    [first] = await claimed(storage, 1, 1)
+    assert await claimed(storage, 2, 5) == []
+    await storage.enqueue([job("d", limits=(("smtp", 1),))])
+    async with held(storage, "smtp", turn=True):
+        ask = Claim(worker="w#3", queues=(("default", 5),), limit=5, running=(first.id,))
+        trip = asyncio.create_task(storage.settle_claim([done(first)], ask))
+        await waits(storage)
+        [ended] = await storage.get([first.id])
+        assert ended is not None
+        assert ended.state is State.SUCCEEDED
+    settled, found = await trip
+    assert [each.status for each in settled] == ["applied"]
+    assert ids(list(found.records)) == ["b"]
 
 
 async def test_a_claim_waits_for_the_gate_of_a_limit_that_all_jobs_name(storage: PostgresStorage) -> None:

@@ -274,8 +274,9 @@ BEGIN
     END IF;
 END $$;
 
--- Unblock jobs of the limits that this call has freed: those it noted and `also`. Gates that other transactions hold
--- for long are left: their limits go into `recheck`, and the next call that advances due rows checks them again.
+-- Unblock jobs of the limits that this call has freed: those it noted and `also`. The limits whose gates other
+-- transactions hold for long go into `recheck`, and all limits if this call gets no turn. The next call that advances
+-- due rows checks them again.
 CREATE FUNCTION call_in_freed(also text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     noted text := coalesce(nullif(current_setting('treadle.freed', true), ''), '{}');
@@ -293,8 +294,9 @@ BEGIN
         RETURN;
     END IF;
     IF may_wait_for_gates() THEN
-        PERFORM await_turn();
-        held := wait_for_gates(wanted);
+        IF await_turn(patience()) THEN
+            held := wait_for_gates(wanted);
+        END IF;
     ELSIF current_setting('treadle.gates', true) = 'held' THEN
         held := try_gates(wanted);
     END IF;
@@ -305,12 +307,12 @@ BEGIN
 END $$;
 
 -- Check limits that got room while other transactions held their gates. A limit may be noted twice. A note of a call
--- that has not committed yet stays until it has.
+-- that has not committed yet stays until it has. The rules come first, as in all calls: a claim may need both.
 CREATE FUNCTION recheck_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     held text[];
 BEGIN
-    IF EXISTS (SELECT 1 FROM recheck) THEN
+    IF EXISTS (SELECT 1 FROM recheck) AND share_rules() AND await_turn(patience()) THEN
         held := try_gates(ARRAY(SELECT DISTINCT key FROM recheck LIMIT 1000));
         DELETE FROM recheck WHERE key = ANY (held);
         PERFORM unblock_for(held, t);

@@ -11,6 +11,12 @@ CREATE FUNCTION may_wait_for_gates() RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce(current_setting('treadle.gates', true), '') = ''
 $$;
 
+-- How many ms this transaction waits for its turn: the setting `treadle.patience`, or 20, because others may wait for the
+-- rows that it has locked.
+CREATE FUNCTION patience() RETURNS int LANGUAGE sql STABLE AS $$
+    SELECT coalesce(nullif(current_setting('treadle.patience', true), ''), '20')::int
+$$;
+
 -- The advisory lock for inserting a missing gate: a uniqueness check waits, even under SKIP LOCKED. One of 1,024,
 -- because the server's table of such locks is small.
 CREATE FUNCTION gate_guard(limited text) RETURNS bigint LANGUAGE sql STABLE AS $$
@@ -138,21 +144,27 @@ END $$;
 -- Calls that count limits take turns, as long as turns are short: concurrently they would read the same head of a
 -- queue, and skip the jobs whose gates the other holds (twice the work for a job, with two workers). If a commit
 -- is slow, the next call continues without its turn: the gates alone keep the counts right.
-CREATE FUNCTION await_turn() RETURNS void LANGUAGE plpgsql AS $$
+--
+-- most: ms to wait. 0: the turn now or never, see `work`.
+-- -> whether to go on; false: `most` is 0, and another transaction has the turn.
+CREATE FUNCTION await_turn(most int) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     turn constant bigint := hashtextextended(current_schema() || ' turn', 0);
     before constant text := current_setting('lock_timeout');
 BEGIN
     IF pg_try_advisory_xact_lock(turn) OR NOT may_wait_for_gates() THEN
-        RETURN;
+        RETURN true;
+    ELSIF most = 0 THEN
+        RETURN false;
     END IF;
     BEGIN
-        PERFORM set_config('lock_timeout', '20ms', true);
+        PERFORM set_config('lock_timeout', most || 'ms', true);
         PERFORM pg_advisory_xact_lock(turn);
         PERFORM set_config('lock_timeout', before, true);
     EXCEPTION WHEN lock_not_available THEN
         NULL;
     END;
+    RETURN true;
 END $$;
 
 -- The lock of rules: claims that check rules share it, a change of rules takes it exclusively.

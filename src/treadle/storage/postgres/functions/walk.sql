@@ -60,7 +60,7 @@ DECLARE
     barred text[] := '{}';      -- limits of which an earlier job could not be taken
 BEGIN
     IF ruled AND NOT unfinished THEN
-        PERFORM await_turn();
+        unfinished := NOT await_turn(patience());
     END IF;
     gates := gates_of(NULL, NULL, NULL, false);
     FOR turn IN
@@ -108,10 +108,13 @@ BEGIN
                     EXIT WHEN own = ANY (gates.missing);
                 END IF;
                 t := greatest(t, instant(moment));
-                -- a rate that has opened since due rows were advanced admits blocked jobs before the queued ones
-                IF EXISTS (SELECT 1 FROM gate WHERE gate.opens <= t) THEN
-                    opened := ARRAY(SELECT key FROM gate WHERE gate.opens <= t AND key = ANY (gates.held));
+                -- a rate that has opened, or slots that were freed without a turn, since due rows were advanced admit
+                -- blocked jobs before the queued ones
+                IF EXISTS (SELECT 1 FROM gate WHERE gate.opens <= t) OR EXISTS (SELECT 1 FROM recheck) THEN
+                    opened := ARRAY(SELECT key FROM gate WHERE gate.opens <= t AND key = ANY (gates.held)
+                        UNION SELECT key FROM recheck WHERE key = ANY (gates.held));
                     IF cardinality(opened) > 0 THEN
+                        DELETE FROM recheck WHERE key = ANY (opened);
                         PERFORM unblock_for(opened, t);
                         at_id := NULL;
                     END IF;
