@@ -7,7 +7,6 @@ claims jobs of five tasks would have ten.
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -21,32 +20,31 @@ APPEND: Final = SQL["append"]
 FOLD: Final = 64  # rows of changes from which on they are added to the stored numbers; a reader reads fewer
 
 Execute = Callable[..., sqlite3.Cursor]
-Groups = Counter[tuple[str, str, str]]
-"""Queue, task, kind as stored -> jobs."""
+Groups = dict[tuple[str, str], dict[str, int]]
+"""Queue, task -> kind as stored -> jobs: a third fewer instructions than with one key."""
 
 
 class Changes:
     """The changes of one transaction to the kept counts. Changes are noted when the rows are written, not before."""
 
     def __init__(self) -> None:
-        self._jobs: dict[tuple[str, str, str], int] = {}
+        self._jobs: Groups = {}
 
     def add(self, queue: str, task: str, kind: str, jobs: int) -> None:
-        group = queue, task, kind
-        self._jobs[group] = self._jobs.get(group, 0) + jobs
+        kinds = self._jobs.setdefault((queue, task), {})
+        kinds[kind] = kinds.get(kind, 0) + jobs
 
     def move(self, queue: str, task: str, was: str, became: str, jobs: int = 1) -> None:
         if was != became:
-            changes, before, after = self._jobs, (queue, task, was), (queue, task, became)
-            changes[before] = changes.get(before, 0) - jobs
-            changes[after] = changes.get(after, 0) + jobs
+            kinds = self._jobs.setdefault((queue, task), {})
+            kinds[was] = kinds.get(was, 0) - jobs
+            kinds[became] = kinds.get(became, 0) + jobs
 
     def waiting(self, execute: Execute, queue: str) -> int:
         """How many jobs of a queue its bound counts, with the changes of this transaction."""
         stored, changes = execute(SQL["kept_waiting"], (queue,)).fetchone()
-        found = (*added_up(changes).items(), *self._jobs.items())
-        changed = sum(jobs for (of, _, kind), jobs in found if of == queue and LETTERS[kind[0]] in WAITING)
-        return int(stored) + changed
+        rows = *rows_of(added_up(changes)), *rows_of(self._jobs)
+        return int(stored) + sum(jobs for of, _, kind, jobs in rows if of == queue and LETTERS[kind[0]] in WAITING)
 
     def drop_ended(self, execute: Execute, seqs: str) -> None:
         """These ended rows, a JSON array of numbers, are about to be deleted."""
@@ -59,7 +57,7 @@ class Changes:
         execute(SQL["drop_empty"])
 
     def write(self, db: sqlite3.Connection) -> None:
-        changes = [(*group, jobs) for group, jobs in self._jobs.items() if jobs]
+        changes = [(*group, kinds) for group, kinds in self._jobs.items() if any(kinds.values())]
         self._jobs.clear()
         if changes and (db.execute(APPEND, (text(changes),)).lastrowid or 0) >= FOLD:
             fold(db.execute)
@@ -67,19 +65,26 @@ class Changes:
 
 def fold(execute: Execute) -> None:
     """Add all changes to the stored numbers, in the transaction of the caller."""
-    for group, jobs in added_up(execute(SQL["changes"]).fetchone()[0]).items():
-        if jobs and not execute(SQL["change"], (jobs, *group)).rowcount:
+    for *group, jobs in rows_of(added_up(execute(SQL["changes"]).fetchone()[0])):
+        if not execute(SQL["change"], (jobs, *group)).rowcount:
             execute(SQL["add"], (jobs, *group))
     execute(SQL["folded"])
 
 
 def added_up(changes: str) -> Groups:
     """The sum of these rows of changes."""
-    found = Groups()
+    found: Groups = {}
     for row in from_json(changes):
-        for queue, task, kind, jobs in row:
-            found[queue, task, kind] += jobs
+        for queue, task, kinds in row:
+            sums = found.setdefault((queue, task), {})
+            for kind, jobs in kinds.items():
+                sums[kind] = sums.get(kind, 0) + jobs
     return found
+
+
+def rows_of(groups: Groups) -> list[Row]:
+    """The groups that have jobs, or whose number of jobs changes."""
+    return [(*group, kind, jobs) for group, kinds in groups.items() for kind, jobs in kinds.items() if jobs]
 
 
 # --- reading
@@ -90,8 +95,9 @@ def kept_rows(db: sqlite3.Connection) -> list[Row]:
     stored, changes = db.execute(SQL["kept"]).fetchone()
     found = added_up(changes)
     for queue, task, kind, jobs in from_json(stored):
-        found[queue, task, kind] += jobs
-    return [(*group, jobs) for group, jobs in found.items() if jobs]
+        sums = found.setdefault((queue, task), {})
+        sums[kind] = sums.get(kind, 0) + jobs
+    return rows_of(found)
 
 
 def kept(db: sqlite3.Connection, now: float) -> KeptCounts:
@@ -107,4 +113,4 @@ def kept_blocked(db: sqlite3.Connection) -> dict[str, int]:
 def kept_ended(db: sqlite3.Connection) -> int:
     """How many jobs have ended."""
     stored, changes = db.execute(SQL["kept_ended"]).fetchone()
-    return int(stored) + sum(jobs for (_, _, kind), jobs in added_up(changes).items() if kind in BY_STATE[3:])
+    return int(stored) + sum(jobs for _, _, kind, jobs in rows_of(added_up(changes)) if kind in BY_STATE[3:])
