@@ -216,9 +216,9 @@ def _succeed(unit: UnitOfWork, version: int, attempt: int, slow: int, results: d
 
 
 def _end_leased(unit: UnitOfWork, leased: Leased, statement: str, values: dict[str, Any]) -> int:
-    """Run a statement that ends leased rows, and count what it ends. Usually that is all of them. Else the rows of
-    several tasks are read first, in the state before the statement: a savepoint costs 14,000 instructions, reading
-    queue and task 3,000 a row."""
+    """Run a statement that ends leased rows, and count what it ends. Usually that is all of them. If it is not, and the
+    rows have several tasks, they are read in the state before the statement: a savepoint costs 14,000 instructions,
+    reading queue and task 3,000 a row."""
     one = len(leased.groups) == 1
     if not one:
         unit.ex("SAVEPOINT successes")

@@ -65,8 +65,8 @@ CREATE INDEX job_running ON job (started_at) WHERE state = 2;
 CREATE INDEX job_held ON job (state, blocked_on, due_at, queue) WHERE state < 2 AND queue_position IS NULL;
 
 -- How many jobs there are by queue, task and kind: w(aiting) q(ueued) s(cheduled) b(locked) r(unning) d(one) f(ailed)
--- c(ancelled); `b` is followed by the limit. The count of a group is the number in `job_count` and the sum of its changes.
--- Each transaction that changes rows stores one row of changes, [[queue, task, {kind: jobs}], ...] (counts.py).
+-- c(ancelled); `b` is followed by the limit. The count of a group is the number in `job_count` and the sum of its
+-- changes. Each transaction that changes rows stores one row of changes, [[queue, task, {kind: jobs}], ...] (counts.py).
 CREATE TABLE job_count (
     queue TEXT NOT NULL,
     task TEXT NOT NULL,
