@@ -23,6 +23,3 @@ SELECT at, cost FROM start WHERE key = ?1 AND at > ?3 - ?2 - 0.001 AND at + ?2 >
 
 -- name: workers
 SELECT presence, seen FROM worker ORDER BY num;
-
--- name: ended
-SELECT coalesce(sum(jobs), 0) FROM job_count WHERE kind IN ('d', 'f', 'c');

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from treadle.core.query_model import CountDrift
 from treadle.storage.count_groups import groups, kind_as_stored
 from treadle.storage.queries import drifts
-from treadle.storage.sqlite.counts import SQL
+from treadle.storage.sqlite.counts import SQL, kept_rows
 from treadle.storage.sqlite.rows import from_json
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
@@ -18,11 +18,11 @@ def compare(db: sqlite3.Connection) -> tuple[tuple[CountDrift, ...], int]:
     differ in one state of the file, and how many repairs that state had seen."""
     db.execute("BEGIN")  # all statements below see one state of the file
     try:
-        kept_rows, counted = (from_json(db.execute(SQL[name]).fetchone()[0]) for name in ("kept", "counted"))
+        kept, counted = kept_rows(db), from_json(db.execute(SQL["counted"]).fetchone()[0])
         repairs: int = db.execute(SQL["repairs"]).fetchone()[0]
     finally:
         db.execute("COMMIT")
-    return drifts(groups(kept_rows), groups(counted)), repairs
+    return drifts(groups(kept), groups(counted)), repairs
 
 
 def repair(unit: UnitOfWork, found: Sequence[CountDrift], repairs: int) -> Generator[None, None, bool]:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from treadle.core.query_model import Query
 from treadle.storage import queries
+from treadle.storage.sqlite.counts import kept_ended
 from treadle.storage.sqlite.filters import (
     AFTER,
     ALL,
@@ -99,7 +100,7 @@ class Search:
                 self._rows, self._is_small = rows & MEMBERS[query.order], True
                 return
         is_sorted = query.order == "ended" and not by_ending(query)
-        if is_sorted and query.scan is not None and _one(db, SQL["ended"], ()) > LAST:
+        if is_sorted and query.scan is not None and kept_ended(db) > LAST:
             until = None if self._cursor is None else self._cursor[0]
             self._rows, self._is_small = last_ended(query, LAST, until) & MEMBERS["ended"], True
 

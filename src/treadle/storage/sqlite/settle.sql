@@ -36,10 +36,6 @@ SELECT queue, task, count(*) FROM job
 WHERE {column} IN (SELECT value FROM json_each(:rows)) AND version = :version AND state = 2 AND flags & :slow = 0
 GROUP BY queue, task;
 
--- name: all_successes
-SELECT count(*) FROM job
-WHERE seq IN (SELECT value FROM json_each(:rows)) AND version = :version AND state = 2 AND flags & :slow = 0;
-
 -- name: ends
 SELECT job.queue, job.task, e.value->>2, count(*) FROM json_each(:rows) e CROSS JOIN job ON job.id = e.value->>0
 WHERE job.version = e.value->>1 AND job.state = 2 AND job.flags & :slow = 0 GROUP BY 1, 2, 3;

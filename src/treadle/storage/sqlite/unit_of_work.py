@@ -316,8 +316,7 @@ class UnitOfWork:
 
     def waiting(self, queue: str) -> int:
         self.sync()
-        stored: int = self.ex(SQL["waiting"], (queue,)).fetchone()[0]
-        return stored + self.counts.waiting(queue)
+        return self.counts.waiting(self.ex, queue)
 
     def outermost(self, queue: str, last: bool) -> Iterator[Candidate]:
         self.sync()

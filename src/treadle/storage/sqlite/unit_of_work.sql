@@ -27,11 +27,6 @@ SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e
 -- name: lane_last
 SELECT max(queue_position) FROM job WHERE queue = ? AND rank = ? AND lane = ? AND lane IS NOT NULL AND queue_position IS NOT NULL;
 
--- Of the kinds, those that a bound counts: queued, scheduled and blocked.
-
--- name: waiting
-SELECT coalesce(sum(jobs), 0) FROM job_count WHERE queue = ? AND substr(kind, 1, 1) IN ('q', 's', 'b');
-
 -- A queue's jobs in the order of shedding, read row by row as far as needed.
 
 -- name: last_queued

@@ -65,7 +65,8 @@ CREATE INDEX job_running ON job (started_at) WHERE state = 2;
 CREATE INDEX job_held ON job (state, blocked_on, due_at, queue) WHERE state < 2 AND queue_position IS NULL;
 
 -- How many jobs there are by queue, task and kind: w(aiting) q(ueued) s(cheduled) b(locked) r(unning) d(one) f(ailed)
--- c(ancelled); `b` is followed by the limit. Each transaction that changes rows changes these numbers (counts.py).
+-- c(ancelled); `b` is followed by the limit. The count of a group is the number in `job_count` and the sum of its
+-- changes. Each transaction that changes rows stores one row of changes, [[queue, task, {kind: jobs}], ...] (counts.py).
 CREATE TABLE job_count (
     queue TEXT NOT NULL,
     task TEXT NOT NULL,
@@ -73,6 +74,7 @@ CREATE TABLE job_count (
     jobs INTEGER NOT NULL,
     PRIMARY KEY (queue, task, kind)
 ) WITHOUT ROWID;
+CREATE TABLE count_change (num INTEGER PRIMARY KEY, changes TEXT NOT NULL);
 
 -- `up` may be a job that is not stored yet. `open`: its ending has not been counted. `soft`: any ending counts as
 -- success. `named`: the down row names it in `after`, so it may not be pruned before the down row has ended. `version`:
