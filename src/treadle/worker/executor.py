@@ -45,7 +45,7 @@ class Executor:
     ) -> None:
         app = parts.app
         self._state, self._timeouts, self._storage = parts.state, parts.timeouts, parts.storage
-        self._capacity = parts.state.capacity
+        self._resource_use = parts.state.resource_use
         self._accept, self._poll = parts.config.accept, parts.config.poll
         self._tasks, self._system_tasks, self._emitter, self._results = (
             app.tasks,
@@ -120,9 +120,9 @@ class Executor:
         if isinstance(task, BatchCore):
             run.in_batch = True
             state.slots.release()
-        elif self._capacity is not None and isinstance(task, TaskCore) and task.needs is not None:
+        elif self._resource_use is not None and isinstance(task, TaskCore) and task.needs is not None:
             run.uses = task.needs.uses
-            self._capacity.take(run.uses)
+            self._resource_use.take(run.uses)
         if self._to_time:
             self._to_time -= 1
             state.begin(run, self._timed(run))
