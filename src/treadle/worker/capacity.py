@@ -1,4 +1,4 @@
-"""What the next claim of a worker with resources may bring, see `ClaimPlanner`.
+"""Plans the claims of a worker with resources: the tasks that fit, and how many jobs fit together. See `ClaimPlanner`.
 
 Only dispatcher 0 claims tasks that use resources: two concurrent claims would each fill the same room. A worker without
 resources has no `Capacity`.

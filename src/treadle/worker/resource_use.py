@@ -1,4 +1,4 @@
-"""What the running jobs of one worker use of its resources.
+"""Counts the resources of one worker that its running jobs use.
 
 It knows no other part of the worker. A worker without resources has none.
 """
