@@ -93,8 +93,7 @@ class Executor:
         task = self._tasks.get(job.task) or self._system_tasks.get(job.task)
         if record.function_done:
             max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
-            job_run = JobRun(record, state.name, state.note_changed)
-            job_run.carried = lost
+            job_run = JobRun(record, state.name, state.note_changed, carried=lost)
             run = RunningJob(record, _NO_TASK, job_run, NO_RULES, job.lease or 0.0)
             state.begin(run, self._end(run, max_lost))
             return
@@ -106,10 +105,7 @@ class Executor:
         rules = self._rules.get(job.task) if job.retry is None else None
         if rules is None:
             rules = self._rules_for(task, record)
-        job_run = JobRun(record, state.name, state.note_changed, self._results, self._durable)
-        job_run.site = self._site
-        if lost:
-            job_run.carried = lost
+        job_run = JobRun(record, state.name, state.note_changed, self._results, self._durable, self._site, lost)
         if self._capture is not None:
             self._capture.begin(job_run)
         run = RunningJob(record, task, job_run, rules, job.lease or task.lease or 0.0)
