@@ -43,6 +43,7 @@ from treadle.policy.judge import HOLD
 from treadle.policy.misfits import Misfits, longest_wait
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
+from treadle.producer.client_parts import ClientParts
 from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
@@ -102,22 +103,28 @@ class AppCore:
         self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline = InlineWorker(self)
         self.life = self.new_life(choice)
-        self.client: Client = Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks)
-        self.new_id: IdFactory = ids or UuidV7()
-        self.maker = JobFactory(self.client, self.new_id, self.now, self.retry, self.sizes)
-        self.reducers: dict[str, Reducer] = self.maker.reducers
-        self.maker.resources = self.resources
-        self.moved = Moved(self.opened)
-        self._make_groups()
+        names, self.moved = Names(self.opened, self.tasks), Moved(self.opened)
         self.orphans = OrphanedWorkflows(self.opened, self.emitter)
-        self.client.layers, self.client.run_now = self.layers, self._run_inline
-        self.client.moved, self.client.orphans = self.moved, self.orphans
         self.outbox_tasks: OutboxTasks | None = None if choice.outbox is None else self._open_outbox()
+        self.client = self._make_client(names)
+        self.new_id: IdFactory = ids or UuidV7()
+        self.maker = JobFactory(self.client, self.new_id, self.now, self.retry, self.sizes, self.resources, names.given)
+        self.reducers: dict[str, Reducer] = self.maker.reducers
+        self._make_groups(names)
 
-    def _make_groups(self) -> None:
+    def _make_client(self, names: Names) -> Client:
+        parts = ClientParts(
+            layers=self.layers,
+            names=names,
+            run_now=self._run_inline,
+            moved=self.moved,
+            orphans=self.orphans,
+            outbox=self.outbox_tasks,
+        )
+        return Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks, parts)
+
+    def _make_groups(self, names: Names) -> None:
         """The groups of calls: `app.jobs` and the like. They share the names that calls were seen to use."""
-        names = self.client.names = Names(self.opened, self.tasks)
-        self.maker.given = names.given
         self.jobs = Jobs(self.client, self.opened, self.tasks, self.now, names, self.moved, self.sizes.step)
         self.dead = Dead(self.jobs)
         self.limits = Limits(self.opened, names, self.moved)
@@ -214,7 +221,6 @@ class AppCore:
         found = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop, lambda: self.url)
         self.when_forked.append(found.forget)
         self.when_closing.append(found.close)
-        self.client.outbox = found
         return found
 
     async def results(self, ids: Sequence[str]) -> list[Any]:

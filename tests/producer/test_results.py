@@ -25,6 +25,7 @@ from treadle.core import defaults
 from treadle.core.model import Claim, Record
 from treadle.policy import judge
 from treadle.producer.client import Client
+from treadle.producer.client_parts import ClientParts
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
@@ -293,7 +294,7 @@ async def test_a_wait_looks_a_last_time_at_its_deadline(
     async def opened() -> Storage:
         return late
 
-    client = Client(opened, lambda: late, app._core.bound, app._core.emitter, app._core.tasks)
+    client = Client(opened, lambda: late, app._core.bound, app._core.emitter, app._core.tasks, ClientParts())
     assert (await client.ended(job.id, 0.01)).result == "7"
 
 

@@ -258,7 +258,7 @@ def count_drifts(patch: Patch) -> None:
 
 def resources_ignored(patch: Patch) -> None:
     """A worker claims jobs as if nothing ran on it."""
-    patch.setattr(Capacity, "_free", lambda self: dict(self.has))
+    patch.setattr(Capacity, "_free", lambda self: dict(self.use.has))
 
 
 def labels_ignored(patch: Patch) -> None:

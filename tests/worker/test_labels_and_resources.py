@@ -17,6 +17,7 @@ from treadle.policy.claim_plan import TURN
 from treadle.testing import drain
 from treadle.testing.shows import shows
 from treadle.worker.capacity import Capacity
+from treadle.worker.resource_use import ResourceUse
 from treadle.worker.session import WorkerSession
 from treadle.worker.turns import Turns
 
@@ -62,13 +63,13 @@ def load() -> Load:
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check at each start that the sum of what runs does not exceed what the worker has."""
-    take = Capacity.take
+    take = ResourceUse.take
 
-    def checked(self: Capacity, uses: tuple[tuple[str, int], ...]) -> None:
+    def checked(self: ResourceUse, uses: tuple[tuple[str, int], ...]) -> None:
         take(self, uses)
         assert all(self.used[name] <= self.has[name] for name in self.has), self.used
 
-    monkeypatch.setattr(Capacity, "take", checked)
+    monkeypatch.setattr(ResourceUse, "take", checked)
 
 
 def session_of(worker: Worker) -> WorkerSession:
@@ -78,7 +79,7 @@ def session_of(worker: Worker) -> WorkerSession:
 
 
 def capacity_of(worker: Worker) -> Capacity:
-    capacity = session_of(worker).state.capacity
+    capacity = session_of(worker).capacity
     assert capacity is not None
     return capacity
 
@@ -284,7 +285,7 @@ async def test_lost_jobs_use_their_resources(app: App, fits: None) -> None:
         session.heartbeat.lose(session.state.running[job.id])
         await render.enqueue()
         await claims(worker, 2)
-        assert capacity.used == {"gpu": 1}
+        assert capacity.use.used == {"gpu": 1}
         assert begun.sent == 1
         ends.set()
         await begun.until(lambda: begun.sent == 2, "the next run")
@@ -320,7 +321,7 @@ async def test_batches(app: App, load: Load, fits: None, by: Callable[[int], int
         await embed.enqueue(number)
     async with Worker(app, concurrency=8, resources={"gpu": 1}, grace=0) as worker:
         await load.until("call")
-        assert capacity_of(worker).used == {"gpu": 1}
+        assert capacity_of(worker).use.used == {"gpu": 1}
         if by is None:
             assert items == [[0, 1, 2, 3]]
             return

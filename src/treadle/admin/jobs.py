@@ -5,9 +5,9 @@ Every change settles the job from outside under the version that was read, so it
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from treadle.admin import acts, stored_values
@@ -20,7 +20,8 @@ from treadle.admin.explain.reading import Reader
 from treadle.admin.explain.unstored import explained
 from treadle.admin.job_filters import id_of, query_of, rows_of, text_of, worker_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
-from treadle.admin.job_search import Hide, Search
+from treadle.admin.job_scope import ALL, JobScope
+from treadle.admin.job_search import Hide
 from treadle.admin.job_search import find as search_rows
 from treadle.admin.known_names import Names, warn
 from treadle.admin.moved_acts import Stays
@@ -38,7 +39,6 @@ from treadle.producer.client import Client
 from treadle.serialization import call_codec
 from treadle.storage.capabilities import whole_row
 from treadle.storage.contract import Storage
-from treadle.storage.row_rules import within as in_reach
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
 from treadle.workflow import signals
@@ -74,13 +74,11 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         names: Names,
         moved: Moved,
         most: int = defaults.MAX_STEP,
+        scope: JobScope = ALL,
     ) -> None:
-        self.names, self._moved = names, moved
+        self.names, self._moved, self._scope = names, moved, scope
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
-        self._acts, self._reach = acts.Acts(client, storage), tuple[str, ...]()
-        self._hide: Hide | None = None
-        self._shown: Callable[[Record], Record] | None = None
-        self._payloads = True
+        self._acts = acts.Acts(client, storage, scope.queues)
 
     def within(self, queues: tuple[str, ...]) -> Jobs:
         """A view for a caller whose rights cover these queues only; (): all queues.
@@ -88,32 +86,29 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         Jobs of other queues are unknown by id, and no call changes them, even if they are children of visible jobs.
         Lists must name a queue.
         """
-        if not queues:
-            return self
-        found = copy.copy(self)
-        found._acts, found._reach = acts.Acts(self._client, self._storage, queues), queues
-        return found
+        return self._with(replace(self._scope, queues=queues)) if queues else self
 
     @property
     def reach(self) -> tuple[str, ...]:
         """The queues of `within`; (): all."""
-        return self._reach
+        return self._scope.queues
 
     def showing(
         self, hide: Hide | None, payloads: bool = True, shown: Callable[[Record], Record] | None = None
     ) -> Jobs:
         """A view whose searches do not look at secrets, which `hide` replaces in values and `shown` in rows, or
         (`payloads=False`) at no arguments and errors."""
-        found = copy.copy(self)
-        found._hide, found._payloads, found._shown = hide, payloads, shown
-        return found
+        return self._with(replace(self._scope, hide=hide, payloads=payloads, shown=shown))
+
+    def _with(self, scope: JobScope) -> Jobs:
+        return Jobs(self._client, self._storage, self._tasks, self._now, self.names, self._moved, self._most, scope)
 
     # --- reading
 
     async def get(self, job: HasId | str) -> Record:
         """The row of a job. Raises UnknownJob, or StorageMoved if the jobs have moved to another storage."""
         [found] = await self._client.get([id_of(job)])
-        row = self._visible(found)
+        row = self._scope.visible(found)
         if row is None:
             raise UnknownJob(id_of(job))
         await self._moved.looked("app.jobs.get")
@@ -185,7 +180,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=rows_of(scan))
         storage = await self._storage()
         if text is not None or worker is not None:
-            search = None if text is None else Search(text, self._hide, self._payloads, self._shown)
+            search = None if text is None else self._scope.search(text)
             page = await search_rows(storage, query, search, worker)
         else:
             page = await storage.find(query)
@@ -238,7 +233,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
 
         If the jobs have moved to another storage, the sentence names it.
         """
-        return await explained(self._facts, job, None if self._reach else self._client.outbox)
+        return await explained(self._facts, job, None if self.reach else self._client.outbox)
 
     async def eta(self, job: HasId | str) -> Estimate:
         """Estimate when a job starts and ends, and what would let it start earlier. Raises UnknownJob.
@@ -252,17 +247,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         row, said = facts.row, explain(facts)
         if row.state.final or (facts.mark is not None and facts.mark.role in ("gone", "closing")):
             return Estimate(id=row.job.id, at=facts.now, explanation=said)
-        seen = limits_within(await storage.glance(), self._reach)
-        copy = await Copying(storage, self._reach).of_job(facts.waiting_row, seen, facts.ahead)
-        return await in_turn(lambda: estimates.estimate(copy, row, said, self._reach))
+        seen = limits_within(await storage.glance(), self.reach)
+        copy = await Copying(storage, self.reach).of_job(facts.waiting_row, seen, facts.ahead)
+        return await in_turn(lambda: estimates.estimate(copy, row, said, self.reach))
 
     async def _facts(self, job: HasId | str) -> Facts:
         storage = await self._storage()
-        reader = Reader(storage, self._visible, self._ahead, self._reach, self._now())
+        reader = Reader(storage, self._scope.visible, self._ahead, self.reach, self._now())
         return await reader.facts_of(lambda: self.get(job))
-
-    def _visible(self, row: Record | None) -> Record | None:
-        return row if row is not None and in_reach(self._reach, row.job.queue) else None
 
     # --- changing
 
@@ -330,7 +322,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         if (size := len(text.encode())) > self._most:
             raise TooLarge(f"the value of the signal {name!r}", size, self._most)
         waits = await self._signals_of(row)
-        await signals.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"', self._reach)
+        await signals.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"', self.reach)
         if waits and name not in waits:
             named = ", ".join(map(repr, waits))
             warn(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")

@@ -212,8 +212,7 @@ class InProcessWorker:
         return self._worker.health().verdict
 
     async def __aenter__(self) -> Self:
-        self._worker._core.on_failure = self._fail
-        await self._worker.start()
+        await self._worker._core.start(self._fail)
         slots, queues = plural(self._worker.concurrency, "slot"), ", ".join(self._worker._core.queues())
         note(f"treadle: a worker with {slots} for {queues}")
         return self

@@ -83,9 +83,8 @@ class ClaimPlanner:
     smaller jobs are queued.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.reserved = ""
+    def __init__(self, clock: Callable[[], float], reserved: str = "") -> None:
+        self.clock, self.reserved = clock, reserved
         self.waits: dict[str, float] = {}
         self._light_next = False  # the next claim leaves out the tasks that use resources
 

@@ -18,6 +18,7 @@ from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, runni
 from treadle.metrics import PairCounts
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
+from treadle.producer.client_parts import ClientParts, Names
 from treadle.producer.stored_jobs import report_stored
 from treadle.producer.workflow_progress import progress_of
 from treadle.storage.capabilities import whole, whole_row
@@ -34,14 +35,6 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 
-class Waited(Protocol):
-    """Records that a caller waits for a job."""
-
-    listening: bool
-
-    async def waited(self, id: str) -> None: ...
-
-
 class Portal(Protocol):
     """`app.sync`, which runs coroutines of the app for threads without an event loop."""
 
@@ -49,40 +42,12 @@ class Portal(Protocol):
     def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
 
-class Names(Protocol):
-    """The known names of tasks, queues and limits; see `treadle.admin.known_names`."""
-
-    fresh: set[tuple[str, str]]
-
-    async def sending(self, jobs: Sequence[NewJob]) -> None: ...
-    async def returned(self, jobs: Sequence[NewJob]) -> Sequence[str]: ...
-
-
-class Moved(Protocol):
-    """Warns if the jobs were moved to another storage; see `treadle.admin.moved_looks`."""
-
-    async def check(self) -> None: ...
-
-
-class InOutbox(Protocol):
-    """A job that is in the outbox, or was; see `treadle.outbox`."""
-
-    @property
-    def became(self) -> str | None: ...
-    @property
-    def tries(self) -> int: ...
-    @property
-    def error(self) -> str | None: ...
-
-
-class Outboxes(Protocol):
-    """Finds jobs that were not delivered to the storage yet."""
-
-    async def find(self, id: str) -> InOutbox | None: ...
-
-
 class Client:
-    """The client through which tasks, specs and jobs store jobs and wait."""
+    """The client through which tasks, specs and jobs store jobs and wait.
+
+    tasks    those of the app, which declares more of them later
+    at_hand  the storage if it is open on this event loop; replaced when the app uses another storage
+    """
 
     def __init__(
         self,
@@ -90,19 +55,15 @@ class Client:
         at_hand: Callable[[], Storage | None],
         bound: Callable[[Any], Bound],
         emitter: Emitter,
-        tasks: Mapping[str, Any] | None = None,
+        tasks: Mapping[str, Any],
+        parts: ClientParts,
     ) -> None:
         self._storage, self.at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
-        self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows while tasks are declared
+        self._tasks, self.layers, self.names, self.run_now = tasks, parts.layers, parts.names, parts.run_now
+        self.moved, self.orphans, self.outbox = parts.moved, parts.orphans, parts.outbox
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000, at_once=True)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
-        self.layers: list[middleware.Middleware] = []
-        self.names: Names | None = None  # checks calls that may use a new name
-        self.moved: Moved | None = None  # warns, while a caller waits, if the jobs were moved
-        self.orphans: Waited | None = None  # records waits, while a listener for workflows without waiters exists
-        self.outbox: Outboxes | None = None  # where a job may be that the storage does not know
-        self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # runs inline jobs in this process
-        self.counted: PairCounts | None = None  # jobs that calls have stored, for scrapers
+        self.counted: PairCounts | None = None  # jobs that calls have stored, for scrapers; see `AppCore.count`
         self.portal: Portal  # set by `app.sync`, which every app has
 
     def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:

@@ -46,14 +46,26 @@ class Template(Struct, frozen=True):
 
 
 class JobFactory:
-    """The objects that all tasks of an app share: the sender, the id factory, the reducers and the size limits."""
+    """The objects that all tasks of an app share: the sender, the id factory, the reducers and the size limits.
 
-    def __init__(self, sender: Sender, new_id: IdFactory, now: Callable[[], float], retry: Retry, sizes: Sizes) -> None:
+    resources  for the processes of tasks of kind "process"
+    given      called with names that may be mistyped: of a task, or None, and of its options
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        new_id: IdFactory,
+        now: Callable[[], float],
+        retry: Retry,
+        sizes: Sizes,
+        resources: AppResources,
+        given: Callable[[str | None, Mapping[str, Any]], None],
+    ) -> None:
         self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
+        self.resources, self.given = resources, given
         self.reducers: dict[str, Reducer] = dict(BUILT_IN)
-        self.resources: AppResources | None = None  # for the processes of tasks of kind "process"
         self.limited: set[str] = set()  # tasks with `concurrency`, which have a limit of their own
-        self.given: Callable[[str | None, Mapping[str, Any]], None] | None = None  # warns of names that may be mistyped
 
     def fresh_id(self) -> str:
         """A new id. Inside a job it is derived from the run, so a repeated settle stores the same children once (law

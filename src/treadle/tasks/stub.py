@@ -43,8 +43,7 @@ class Stub:
         self._maker, self._options, self._within = maker, options or Options(), None
         if "within" in self._options:
             self._options, self._within = split_within(self._options)
-        if maker.given is not None:
-            maker.given(name, self._options)
+        maker.given(name, self._options)
 
     def options(self, **options: Unpack[Options]) -> Stub:
         """The task with more options."""

@@ -133,7 +133,7 @@ class Task(Generic[P, R, C, W]):
     def options(self, **options: Unpack[Options]) -> Bound[P, R, W]:
         """The task with options for its next jobs: `task.options(delay=30).enqueue(...)`. Raises BadOption."""
         check_names(options)
-        if self._core.factory.given is not None and ("queue" in options or "limits" in options):
+        if "queue" in options or "limits" in options:
             self._core.factory.given(None, options)
         return Bound(self._core, self.__name__, options)
 

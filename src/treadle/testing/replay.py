@@ -124,8 +124,8 @@ class _Replay:
             raise UnknownTask(history.task, tuple(core.tasks))
         self._core, self._history, self._task = core, history, task
         loop = asyncio.get_running_loop()
-        self._run = JobRun(history.record, "replay", lambda: None, self._results)
-        self._run.site, self._run.began = Site(None, loop, life, NewThreads), history.at
+        site = Site(None, loop, life, NewThreads)
+        self._run = JobRun(history.record, "replay", lambda: None, self._results, site=site, began=history.at)
         self._durable = _RecordedDurable(self._run, _Backend(loop, core.sizes, history.at), task.signature._codec)
         self._run.durable = self._durable
 

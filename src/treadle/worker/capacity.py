@@ -1,4 +1,4 @@
-"""The resources of one worker: what its running jobs use, and what its next claim may bring, see `ClaimPlanner`.
+"""Plans the claims of a worker with resources: the tasks that fit, and how many jobs fit together. See `ClaimPlanner`.
 
 Only dispatcher 0 claims tasks that use resources: two concurrent claims would each fill the same room. A worker without
 resources has no `Capacity`.
@@ -6,96 +6,44 @@ resources has no `Capacity`.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from treadle.core.model import Record
 from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
 from treadle.tasks.core import BatchCore, TaskCore
+from treadle.worker.executors.batches import Batches
+from treadle.worker.resource_use import ResourceUse
 from treadle.worker.running_job import RunningJob
-
-
-class Gathered(Protocol):
-    """The part of `Batches` that plans need."""
-
-    def room(self, task: BatchCore) -> int: ...
-    def calls(self, task: BatchCore) -> int: ...
 
 
 class Capacity:
     """One for each start of a worker with resources. Its methods run on the worker's event loop.
 
+    use      the part of its resources that is in use
     running  the jobs that run here
+    batches  the calls of batches that are gathered
     clock    the loop's time
     wake     wakes the dispatchers
     """
 
     def __init__(
         self,
-        resources: Mapping[str, int],
+        use: ResourceUse,
         tasks: Mapping[str, TaskCore],
         running: Mapping[str, RunningJob],
+        batches: Batches,
         clock: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
-        self.has, self._tasks, self._running = dict(resources), tasks, running
+        self.use, self._tasks, self._running, self._batches = use, tasks, running, batches
         self.planner, self._wake = ClaimPlanner(clock), wake
-        self.used = dict.fromkeys(resources, 0)
-        self._batches: Gathered | None = None
         self.heavy: dict[str, TaskCore] = {}  # the claimable tasks that use resources
-        self._calls: deque[tuple[Uses, asyncio.Future[None]]] = deque()  # calls of batches that wait for resources
-
-    def follow(self, batches: Gathered) -> None:
-        """Count the calls that these batches gather."""
-        self._batches = batches
 
     def claims(self, names: Iterable[str]) -> None:
         """These are the tasks that the worker claims now."""
         tasks = [self._tasks[name] for name in names if name in self._tasks]
         self.heavy = {task.name: task for task in tasks if uses_of(task)}
         self.planner.claims(self.heavy)
-
-    # --- what runs
-
-    def take(self, uses: Uses) -> None:
-        """A job or a call begins."""
-        for name, amount in uses:
-            self.used[name] = self.used.get(name, 0) + amount
-
-    def release(self, uses: Uses) -> None:
-        """A job or a call has ended. The calls that wait begin, as far as there is room."""
-        for name, amount in uses:
-            self.used[name] -= amount
-        while self._calls:
-            first, begins = self._calls[0]
-            if not begins.done():
-                if not self._fits(first):
-                    break
-                self.take(first)
-                begins.set_result(None)
-            self._calls.popleft()
-
-    async def enter(self, uses: Uses) -> None:
-        """Take the resources of one call of a batch; waits while they are in use. Its claims have left room for it,
-        unless its items have more keys than were expected."""
-        if not self._calls and self._fits(uses):
-            self.take(uses)
-            return
-        begins = asyncio.get_running_loop().create_future()
-        self._calls.append((uses, begins))
-        try:
-            await begins
-        except asyncio.CancelledError:
-            if begins.done() and not begins.cancelled():
-                self.release(uses)
-            raise
-
-    def _fits(self, uses: Uses) -> bool:
-        return all(self.used.get(name, 0) + amount <= self.has.get(name, 0) for name, amount in uses)
-
-    # --- what the next claim may bring
 
     @property
     def reserved(self) -> str:
@@ -108,12 +56,12 @@ class Capacity:
         return plan(limit, self._free(), {name: self._offer(task) for name, task in self.heavy.items()})
 
     def _offer(self, task: TaskCore) -> Offer:
-        uses, batches = uses_of(task), self._batches
-        if not isinstance(task, BatchCore) or batches is None:
-            return Offer(uses, uses, one_call=isinstance(task, BatchCore) and task.by is None)
+        uses = uses_of(task)
+        if not isinstance(task, BatchCore):
+            return Offer(uses, uses)
         if task.by is not None:
-            return Offer(uses, uses, room=batches.room(task))
-        gathered = batches.calls(task) or self._arriving(task)
+            return Offer(uses, uses, room=self._batches.room(task))
+        gathered = self._batches.calls(task) or self._arriving(task)
         return Offer(uses, () if gathered else uses, one_call=True)
 
     def answered(self, plan: ClaimPlan, records: Sequence[Record]) -> None:
@@ -124,11 +72,7 @@ class Capacity:
 
     def _free(self) -> dict[str, int]:
         """The free resources, less those that claimed items of batches are going to use."""
-        free = {name: has - self.used[name] for name, has in self.has.items()}
-        if self._batches is None:
-            return free
-        for uses, _ in self._calls:
-            free = less(free, uses)
+        free = self.use.free()
         for task in self.heavy.values():
             if isinstance(task, BatchCore):
                 calls, arriving = self._batches.calls(task), self._arriving(task)

@@ -35,7 +35,7 @@ class ClaimBuilder:
         self._app_tasks, self._system_tasks = parts.app.tasks, parts.app.system_tasks
         self._election, self._claimable = election, claimable
         self._lease, self._state, self._batches = parts.config.lease, parts.state, parts.batches
-        self._misfits = parts.misfits
+        self._misfits, self._capacity = parts.misfits, parts.capacity
         self._first_queue = 0  # index of the queue with which the last claim began
         self._batch_tasks: list[BatchCore] = []
         self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.SYSTEM_QUEUE]
@@ -50,8 +50,8 @@ class ClaimBuilder:
         tasks_version = len(self._app_tasks) + len(self._system_tasks), self._election.turn
         if self._tasks_version != tasks_version:
             self._tasks, self._tasks_version = self._claimable(), tasks_version
-            if self._state.capacity is not None:
-                self._state.capacity.claims(self._tasks)
+            if self._capacity is not None:
+                self._capacity.claims(self._tasks)
             claimed_tasks = map(self._app_tasks.get, self._tasks)
             self._batch_tasks = [task for task in claimed_tasks if isinstance(task, BatchCore)]
 
@@ -80,8 +80,8 @@ class ClaimBuilder:
             tasks = tasks | {name: (0, tasks[name][1]) for name in left if name in tasks}
         # No hand-off request with batch tasks: their room changes while the request is outstanding.
         hand_off = None if dispatcher or self._batch_tasks else self._handoff.address
-        if plan is not None and state.capacity is not None:
-            tasks = plan.among(tasks, state.capacity.heavy)
+        if plan is not None and self._capacity is not None:
+            tasks = plan.among(tasks, self._capacity.heavy)
             if plan.narrow and hand_off is not None:
                 hand_off = hand_off[0], 0.0  # ends the outstanding request, and leaves none
         return Claim(

@@ -31,6 +31,7 @@ class ClaimsById:
     ) -> None:
         self._state, self._storage, self._outage = parts.state, parts.storage, parts.outage
         self._lease, self._claimable, self._executor, self._loops = parts.config.lease, claimable, executor, loops
+        self._capacity = parts.capacity
 
     async def run(self, ids: Sequence[str]) -> None:
         """Claim these jobs, as far as slots are free, and start them; returns after the first try. If its answer is
@@ -49,8 +50,7 @@ class ClaimsById:
 
     def _light(self) -> Rooms:
         """The claimable tasks that use no resources: room for the others is planned by dispatcher 0 alone."""
-        capacity = self._state.capacity
-        heavy = () if capacity is None else capacity.heavy
+        heavy = () if self._capacity is None else self._capacity.heavy
         return {name: room for name, room in self._claimable().items() if name not in heavy}
 
     async def _claim(self, ids: tuple[str, ...], slots: int, first_try: asyncio.Future[None]) -> None:

@@ -56,16 +56,22 @@ class WorkerCore:
         self.pools = Executors(config.name, config.concurrency)
         self.session: WorkerSession | None = None
         self.failed: ResourceFailed | None = None  # why it stops by itself
-        self.on_failure: Callable[[], None] | None = None  # called then; None: it begins to stop
+        self._on_failure: Callable[[], None] | None = None  # of this start, see `start`
+        self._asked: asyncio.Event | None = None  # set: `run` stops; None: `run` does not run
         self._outage: StorageOutage | None = None  # of this start
         self._drain: float | None = None  # s that running jobs get when `run` stops because it was drained
         self._stopping: asyncio.Task[None] | None = None
         self._failing: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """See `Worker.start`."""
+    async def start(self, on_failure: Callable[[], None] | None = None) -> None:
+        """See `Worker.start`.
+
+        on_failure  called when the lifespan of the app has ended while the worker runs: the caller must stop it. None:
+                    it begins to stop by itself
+        """
         if self.session is not None:
             raise BadOption("worker", "it is already running")
+        self._on_failure = on_failure
         for name in self.config.tasks or ():
             if name not in self.app.tasks:
                 close = difflib.get_close_matches(name, self.app.tasks, 1)
@@ -115,8 +121,8 @@ class WorkerCore:
         self.failed = error
         log.error("worker %s stops: %s", self.config.name, error, exc_info=error)
         self._tell("worker.error", error)
-        if self.on_failure is not None:
-            self.on_failure()
+        if self._on_failure is not None:
+            self._on_failure()
         else:
             self._failing = started(self.stop(), context=Context())
 
@@ -183,7 +189,7 @@ class WorkerCore:
             elif self.session is not None:  # it may be draining, with more time than that
                 self.session.shorten_grace(self.config.grace)
 
-        self.on_failure = asked.set
+        self._asked = asked
         with Signals(loop, on_signal):
             if probes is None:
                 await self._until(asked)
@@ -203,7 +209,7 @@ class WorkerCore:
 
     async def _until(self, asked: asyncio.Event) -> None:
         """Start, and stop when asked to."""
-        starting, stopping = asyncio.create_task(self.start()), asyncio.create_task(asked.wait())
+        starting, stopping = asyncio.create_task(self.start(asked.set)), asyncio.create_task(asked.wait())
         try:
             await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():  # it still waits for the storage
@@ -216,7 +222,7 @@ class WorkerCore:
                 if self.failed is not None:
                     raise self.failed
         finally:
-            self.on_failure = None
+            self._asked = None
             starting.cancel()
             stopping.cancel()
             if self.session is not None:  # it was cancelled
@@ -225,7 +231,7 @@ class WorkerCore:
     def drain(self, reason: str, grace: float) -> None:
         """Let `run` stop, with this many seconds for the running jobs; another process has taken over. A signal ends
         the jobs within the usual grace. Nothing happens if it stops already."""
-        if self._drain is not None or self.on_failure is None:
+        if self._drain is not None or self._asked is None:
             return
         self._drain = grace
         log.info("worker %s is replaced: %s; its running jobs get %g s to end", self.config.name, reason, grace)
@@ -234,7 +240,7 @@ class WorkerCore:
             self.session.state.heartbeat_now.set()
         if self.app.emitter.wants("worker.recycling"):
             self.app.emitter.emit(Event(name="worker.recycling", worker=self.config.name, reason=reason))
-        self.on_failure()
+        self._asked.set()
 
     async def stop(self, grace: float | timedelta | None = None) -> None:
         """See `Worker.stop`."""

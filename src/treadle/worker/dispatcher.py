@@ -59,7 +59,7 @@ class Dispatcher:
         self._outage, self._poll, self._label = parts.outage, parts.config.poll, f"dispatcher {number}"
         self._build_claim, self._handoff = build_claim, handoff
         self._executor, self._settler = executor, settler
-        self._fused = fused(parts.storage)
+        self._fused, self._capacity = fused(parts.storage), parts.capacity
         self._included_system_queue = True  # in the last claim
         self._plan: ClaimPlan | None = None  # of the next claim; None: a worker without resources
 
@@ -100,9 +100,9 @@ class Dispatcher:
             # the slots, and the claims of the other dispatcher brought nothing, a call of 50 items took ten trips.
             limit = 0 if self._number else state.slots.free
         limit = max(0, min(state.slots.free + self._handoff.outstanding, limit, defaults.CLAIM_MOST))
-        if limit and state.capacity is not None:
+        if limit and self._capacity is not None:
             self._build_claim.refresh()
-            self._plan = state.capacity.plan(limit, self._number)
+            self._plan = self._capacity.plan(limit, self._number)
             return self._plan.limit
         return limit
 
@@ -129,8 +129,8 @@ class Dispatcher:
         self._settler.settled(ended, settled, claimed.records)
         if limit:
             state.demand.pace(full=taken >= limit)
-            if state.capacity is not None and self._plan is not None and not self._number:
-                state.capacity.answered(self._plan, claimed.records)
+            if self._capacity is not None and self._plan is not None and not self._number:
+                self._capacity.answered(self._plan, claimed.records)
             if self._number == 0:
                 self._batches.looked(claimed.records)
         if taken:

@@ -45,7 +45,7 @@ class Executor:
     ) -> None:
         app = parts.app
         self._state, self._timeouts, self._storage = parts.state, parts.timeouts, parts.storage
-        self._capacity = parts.state.capacity
+        self._resource_use = parts.state.resource_use
         self._accept, self._poll = parts.config.accept, parts.config.poll
         self._tasks, self._system_tasks, self._emitter, self._results = (
             app.tasks,
@@ -93,8 +93,7 @@ class Executor:
         task = self._tasks.get(job.task) or self._system_tasks.get(job.task)
         if record.function_done:
             max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
-            job_run = JobRun(record, state.name, state.note_changed)
-            job_run.carried = lost
+            job_run = JobRun(record, state.name, state.note_changed, carried=lost)
             run = RunningJob(record, _NO_TASK, job_run, NO_RULES, job.lease or 0.0)
             state.begin(run, self._end(run, max_lost))
             return
@@ -106,10 +105,7 @@ class Executor:
         rules = self._rules.get(job.task) if job.retry is None else None
         if rules is None:
             rules = self._rules_for(task, record)
-        job_run = JobRun(record, state.name, state.note_changed, self._results, self._durable)
-        job_run.site = self._site
-        if lost:
-            job_run.carried = lost
+        job_run = JobRun(record, state.name, state.note_changed, self._results, self._durable, self._site, lost)
         if self._capture is not None:
             self._capture.begin(job_run)
         run = RunningJob(record, task, job_run, rules, job.lease or task.lease or 0.0)
@@ -120,9 +116,9 @@ class Executor:
         if isinstance(task, BatchCore):
             run.in_batch = True
             state.slots.release()
-        elif self._capacity is not None and isinstance(task, TaskCore) and task.needs is not None:
+        elif self._resource_use is not None and isinstance(task, TaskCore) and task.needs is not None:
             run.uses = task.needs.uses
-            self._capacity.take(run.uses)
+            self._resource_use.take(run.uses)
         if self._to_time:
             self._to_time -= 1
             state.begin(run, self._timed(run))

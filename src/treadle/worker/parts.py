@@ -20,6 +20,7 @@ from treadle.tasks.modules import TaskModules
 from treadle.tasks.options import Sizes
 from treadle.tasks.redactor import Redactor
 from treadle.tasks.reducers import Reducer
+from treadle.worker.capacity import Capacity
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
 from treadle.worker.job_metrics import JobMetrics
@@ -92,6 +93,7 @@ class WorkerParts:
     batches: Batches
     site: Site
     misfits: MisfitRelease
+    capacity: Capacity | None = None  # None: a worker without resources
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept
     run_reports: RunReporter | None = None  # None: no middleware overrides `judged`

@@ -31,7 +31,7 @@ def place_of(
 ) -> Placement:
     """The labels of a worker, its resources and their use, the needs of the tasks of its code, and the versions of the
     claimed ones."""
-    has, used = config.resources or {}, {} if capacity is None else capacity.used
+    has, used = config.resources or {}, {} if capacity is None else capacity.use.used
     names = tasks if config.tasks is None else config.tasks
     needs = tuple(task.needs for name in names if (task := tasks.get(name)) is not None and task.needs is not None)
     return Placement(

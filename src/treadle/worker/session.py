@@ -45,6 +45,7 @@ from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.place import place_of
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
+from treadle.worker.resource_use import ResourceUse
 from treadle.worker.run_reports import reporter_of
 from treadle.worker.settler import Settler
 from treadle.worker.state import WorkerState
@@ -83,15 +84,11 @@ class WorkerSession:
         storage, self.life = opened
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
-        self.state = WorkerState(config.name, config.concurrency)
-        if config.resources:
-            self.state.capacity = Capacity(
-                config.resources, app.tasks, self.state.running, self.loop.time, self.state.wake.set
-            )
+        use = ResourceUse(config.resources) if config.resources else None
+        self.state = WorkerState(config.name, config.concurrency, use)
         self.timeouts = Timeouts(self.loop)
         self.batches = Batches(self.state, pools.threads, overrides(app.layers, "call"), patient, self.on_wait)
-        if self.state.capacity is not None:
-            self.state.capacity.follow(self.batches)
+        self.capacity = None if use is None else self._make_capacity(use)
         self.lost = LostReporter(storage, app.emitter, config.name, outage.over.set)
         self.misfits = MisfitRelease(self.state.name, app.tasks, storage, app.misfit_wait)
         self.heartbeat = self._make_heartbeat()
@@ -124,6 +121,10 @@ class WorkerSession:
         self._shortened = asyncio.Event()  # `_grace_ends` has changed
         self.stop_logging: Callable[[], None] = lambda: None
 
+    def _make_capacity(self, use: ResourceUse) -> Capacity:
+        state = self.state
+        return Capacity(use, self.app.tasks, state.running, self.batches, self.loop.time, state.wake.set)
+
     def _make_heartbeat(self) -> Heartbeat:
         config = self.config
         return Heartbeat(
@@ -134,7 +135,7 @@ class WorkerSession:
             config.lease,
             self.tasks,
             self.batches.gathering,
-            partial(place_of, config, self.app.tasks, self.state.capacity, self.misfits.versions),
+            partial(place_of, config, self.app.tasks, self.capacity, self.misfits.versions),
         )
 
     def _make_metrics(self) -> JobMetrics | None:
@@ -152,6 +153,7 @@ class WorkerSession:
             config=self.config,
             storage=self.storage,
             misfits=self.misfits,
+            capacity=self.capacity,
             outage=self.outage,
             state=self.state,
             timeouts=self.timeouts,
@@ -274,8 +276,8 @@ class WorkerSession:
                 self.queues,
                 self.outage.answered,
             ).run
-        if self.state.capacity is not None:
-            loops["turns"] = Turns(self.state.capacity, self.storage, self.queues, self.outage.answered).run
+        if self.capacity is not None:
+            loops["turns"] = Turns(self.capacity, self.storage, self.queues, self.outage.answered).run
         if config.redrive is not None:
             loops["redrive"] = Redriver(
                 config.redrive,

@@ -8,18 +8,16 @@ import os
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.core import defaults
 from treadle.core.model import Outcome
 from treadle.execution.job_run import ENDED, JobRun
 from treadle.policy import judge
 from treadle.worker.demand import Demand
+from treadle.worker.resource_use import ResourceUse
 from treadle.worker.running_job import RunningJob, new_task
 from treadle.worker.unconfirmed import Unconfirmed
-
-if TYPE_CHECKING:
-    from treadle.worker.capacity import Capacity
 
 RECLAIMED = 1_000  # jobs claimed more than once whose last version is kept
 
@@ -44,10 +42,12 @@ class WorkerState:
 
     A worker claims until it stops. A worker without queues never claims by itself, and runs the jobs passed to
     `run_ids`. So `claiming` and `stopping` are never both true.
+
+    resource_use  what the running jobs use of its resources; None: a worker without resources
     """
 
-    def __init__(self, name: str, concurrency: int) -> None:
-        self.name, self.concurrency = name, concurrency
+    def __init__(self, name: str, concurrency: int, resource_use: ResourceUse | None = None) -> None:
+        self.name, self.concurrency, self.resource_use = name, concurrency, resource_use
         self.loop = asyncio.get_running_loop()
         self._start_context = contextvars.copy_context()
         # Claim ids begin at a random number: a worker restarted under the same name must not receive the jobs of the
@@ -62,7 +62,6 @@ class WorkerState:
         self._reclaimed: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
         # Runs with another outcome than success, until they are settled -> the exception of the function, if any.
         self.troubles: dict[JobRun, BaseException | None] = {}
-        self.capacity: Capacity | None = None  # None: a worker without resources
         self.claims_by_id = 0  # under way
         self.started = 0  # jobs, since the worker was started
         self.draining = ""  # why the process is replaced, once it is
@@ -129,8 +128,8 @@ class WorkerState:
             del self.running[id]
         if not run.in_batch:
             self.slots.release()
-        if run.uses is not None and self.capacity is not None:
-            self.capacity.release(run.uses)
+        if run.uses is not None and self.resource_use is not None:
+            self.resource_use.release(run.uses)
         if outcome is not None:
             self.unconfirmed.waiting.append((run, outcome))
             if outcome.followups and any(new.queue == defaults.SYSTEM_QUEUE for new in outcome.followups):

@@ -255,6 +255,6 @@ async def test_words_that_mean_nothing_are_passed_over(storage: SqliteStorage) -
     address, got = posted(storage)
     await storage.enqueue([job("a")])
     for said in ("", "{}", '"nobody"', '"a"', "{", "[1]"):
-        storage._posts._told(f"{address} {said}")
-        storage._posts._told(f"hand:nowhere:1 {said}")
+        storage._inbox.deliver(f"{address} {said}")
+        storage._inbox.deliver(f"hand:nowhere:1 {said}")
     assert got.empty()

@@ -56,9 +56,8 @@ class VirtualWorker:
         self.unused = {name: has for name, has, _ in each.resources}
         self._in_use = {name: used for name, _, used in each.resources}
         self._offers = {task: Offer(uses, uses) for task, uses in self.uses.items() if task in self.tasks}
-        self.planner = ClaimPlanner(clock) if self._offers else None
-        if self.planner is not None:
-            self.planner.reserved = each.reserved if each.reserved in self._offers else ""
+        reserved = each.reserved if each.reserved in self._offers else ""
+        self.planner = ClaimPlanner(clock, reserved) if self._offers else None
         self._turn = 0
 
     # --- what runs

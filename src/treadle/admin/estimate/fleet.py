@@ -39,6 +39,10 @@ STARTS: Final = 3_000  # jobs that start in one run at most: 0.3 s of CPU
 UNSTARTED: Final = 100  # jobs that arrive in a queue of which none starts; further ones arrive when one does
 
 
+class _CopiedStorage(MemoryStorage):
+    checks = False  # the rows come from a storage
+
+
 class VirtualFleet:
     """One run under one seed.
 
@@ -56,8 +60,7 @@ class VirtualFleet:
         self._rng, self._watched = random.Random(seed), watched
         self._times = RunTimes(durations, random.Random(f"{seed} times"))
         self.now = copy.now
-        self._storage = MemoryStorage(lambda: self.now)
-        self._storage.checks = False  # type: ignore[misc]  # the rows come from a storage
+        self._storage = _CopiedStorage(lambda: self.now)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
         self._wake = math.inf

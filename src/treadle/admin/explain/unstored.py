@@ -8,7 +8,7 @@ from treadle.admin.explain import Facts, explain
 from treadle.admin.explain.wording import command
 from treadle.admin.job_filters import id_of
 from treadle.errors import UnknownJob
-from treadle.producer.client import Outboxes
+from treadle.producer.client_parts import Outboxes
 from treadle.tasks.when import HasId
 
 

@@ -46,13 +46,36 @@ class Mailbox:
         self._left(self)
 
 
+class Inbox:
+    """The open addresses of this storage object, and the jobs that arrive for them."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self.mailboxes: dict[str, Mailbox] = {}
+
+    def deliver(self, word: str) -> None:
+        """Read the datagram of a hand-off to one of our addresses. The row says under which claim id."""
+        address, _, said = word.partition(" ")
+        mailbox = self.mailboxes.get(address)
+        if mailbox is None:
+            return
+        row: Record | str | None
+        try:
+            self._file.check_process()  # a thread may be closing the file
+            row = _read(said)
+            if isinstance(row, str):
+                [row] = queries.by_ids(self._file.look, [row])
+        except Exception:
+            return  # the worker's next claim will return the job, or raise the error
+        if row is not None and row.state is State.RUNNING and row.worker is not None:
+            mailbox.take(row.worker, row)
+
+
 class Mailboxes:
     """The addresses of this storage object, and the hand-off to every worker at the file."""
 
-    def __init__(self, file: OpenFile, calls: SharedTransactions, notifier: Notifier) -> None:
-        self._file, self._calls, self._notifier = file, calls, notifier
-        notifier.on_delivery = self._told
-        self._mailboxes: dict[str, Mailbox] = {}
+    def __init__(self, file: OpenFile, calls: SharedTransactions, notifier: Notifier, inbox: Inbox) -> None:
+        self._file, self._calls, self._notifier, self._mailboxes = file, calls, notifier, inbox.mailboxes
         self._numbers = count()
 
     def open(self, take: Take) -> Mailbox | None:
@@ -142,23 +165,6 @@ class Mailboxes:
         receive it that may not read the file."""
         whole = to_json(row) if self._notifier.beside else b""
         return (whole if 0 < len(whole) <= SAID else to_json(row.job.id)).decode()
-
-    def _told(self, word: str) -> None:
-        """Read the datagram of a hand-off to one of our addresses. The row says under which claim id."""
-        address, _, said = word.partition(" ")
-        mailbox = self._mailboxes.get(address)
-        if mailbox is None:
-            return
-        row: Record | str | None
-        try:
-            self._file.check_process()  # a thread may be closing the file
-            row = _read(said)
-            if isinstance(row, str):
-                [row] = queries.by_ids(self._file.look, [row])
-        except Exception:
-            return  # the worker's next claim will return the job, or raise the error
-        if row is not None and row.state is State.RUNNING and row.worker is not None:
-            mailbox.take(row.worker, row)
 
 
 def _heard(future: asyncio.Future[None]) -> None:

@@ -32,14 +32,22 @@ UNIX: Final = hasattr(socket, "AF_UNIX") and os.name == "posix"
 
 class Notifier:
     """Sends to the sockets of all storage objects at this file, and receives at its own. They are in a folder next to
-    the file."""
+    the file.
+
+    foreign_version  see `SharedTransactions.foreign_version`
+    deliver          called with each topic that hands a job to an address here
+    """
 
     can_probe: Final = UNIX  # on Windows a port may belong to another process by now
 
-    def __init__(self, path: str, waiters: TopicWaiters, foreign_version: Callable[[], int | None]) -> None:
-        self._waiters, self._foreign_version = waiters, foreign_version
-        # called with each topic that hands a job to an address here
-        self.on_delivery: Callable[[str], None] = lambda word: None
+    def __init__(
+        self,
+        path: str,
+        waiters: TopicWaiters,
+        foreign_version: Callable[[], int | None],
+        deliver: Callable[[str], None],
+    ) -> None:
+        self._waiters, self._foreign_version, self._deliver_here = waiters, foreign_version, deliver
         self._place = SocketFolder(path)
         self._folder = self._place.path
         self.beside = self._place.beside  # all processes that can receive there may also read the file
@@ -89,7 +97,7 @@ class Notifier:
     def _deliver(self, word: str) -> None:
         """Deliver only to that receiver: by datagram to another process, in this process on the next loop turn."""
         if self.is_here(word):
-            asyncio.get_running_loop().call_soon(self.on_delivery, word)
+            asyncio.get_running_loop().call_soon(self._deliver_here, word)
         else:
             self._place.changed()  # raises if the folder is no longer safe; the topic may contain a whole job
             self._tell(_receiver_of(word), msgspec.json.encode([word]))
@@ -204,7 +212,7 @@ class Notifier:
         self._heard = True
         for topic in topics:
             if topic.startswith(HAND):
-                self.on_delivery(topic)
+                self._deliver_here(topic)
         self._waiters.wake(topics)
 
     def _look(self) -> None:

@@ -20,7 +20,7 @@ from treadle.storage.sqlite import looks, metrics, queries, recount, transfer
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.enqueue import add_merged, add_plain, enqueue
 from treadle.storage.sqlite.errors import translated
-from treadle.storage.sqlite.handoff import Mailbox, Mailboxes
+from treadle.storage.sqlite.handoff import Inbox, Mailbox, Mailboxes
 from treadle.storage.sqlite.limits import set_limits
 from treadle.storage.sqlite.notifier import Notifier
 from treadle.storage.sqlite.prune import prune
@@ -78,8 +78,9 @@ class SqliteStorage:
         self._calls = SharedTransactions(self._file, add_merged, self._committed)
         self._known = Known(self._file.path, shared)
         self._limit = ""  # the key of the last limit that prune checked
-        self._notifier = Notifier(self._file.path, self._waiters, self._calls.foreign_version)
-        self._posts = Mailboxes(self._file, self._calls, self._notifier)
+        self._inbox = Inbox(self._file)
+        self._notifier = Notifier(self._file.path, self._waiters, self._calls.foreign_version, self._inbox.deliver)
+        self._posts = Mailboxes(self._file, self._calls, self._notifier, self._inbox)
 
     @property
     def path(self) -> str:

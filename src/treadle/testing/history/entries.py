@@ -181,13 +181,13 @@ class Recorder(Middleware):
     `history.add("step", current().id, name="pay", version=current().version)`.
     """
 
-    def __init__(self, history: Callable[[], History] | History) -> None:
+    def __init__(self, history: Callable[[], History] | History, tasks: Mapping[str, TaskCore] | None = None) -> None:
         self._history = history
-        self.tasks: Mapping[str, TaskCore] = {}  # of the app recorded
+        self._tasks = {} if tasks is None else tasks  # of the app recorded
 
     def attach(self, app: App) -> Recorder:
         """Record this app from now on, inside its other middleware."""
-        self.tasks = app._core.tasks
+        self._tasks = app._core.tasks
         app.middleware(self)
         app.on("succeeded", "failed", "cancelled")(self.settled)
         return self
@@ -228,7 +228,7 @@ class Recorder(Middleware):
 
     async def run(self, context: Context, proceed: Run) -> Any:
         history, id, version = self.history, context.id, context.version
-        known = self.tasks.get(context.task)
+        known = self._tasks.get(context.task)
         needs = {} if known is None else facts_of_needs(known.needs, known.kind != "batch")
         history.add("began", id, version=version, name=context.task, facts=needs)
         try:
@@ -248,7 +248,7 @@ class Recorder(Middleware):
         parts: Sequence[object] = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(part, Continuation) for part in parts):
             return "composed", None
-        known = self.tasks.get(task)
+        known = self._tasks.get(task)
         try:
             return "returned", None if known is None else known.signature.encode_result(value)
         except TreadleError:

@@ -109,7 +109,7 @@ def borrowed(
         if task.kind == "process":
             raise BadOption("kind", f'{task.name} has kind="process", which a simulation does not support')
     ids, client = count(1), core.client
-    recorder = Recorder(lambda: (ACTOR.get() or loop.root).history)
+    recorder = Recorder(lambda: (ACTOR.get() or loop.root).history, core.tasks)
 
     def on_error(event: Event) -> None:
         if isinstance(event.error, BaseException):
@@ -143,7 +143,6 @@ def borrowed(
         change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")
         change(core.maker, "now", clock)
         change(core.jobs, "_now", clock)
-        recorder.tasks = core.tasks
         core.layers.append(recorder)
         back.callback(core.layers.remove, recorder)
         for name, listener in listeners:

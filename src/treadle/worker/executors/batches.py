@@ -186,10 +186,10 @@ class Batches:
         enter_batch(contexts)
         results: list[Any]
         process_tag = forks.tag
-        capacity, needs, entered = self._state.capacity, task.needs, False
+        use, needs, entered = self._state.resource_use, task.needs, False
         try:
-            if capacity is not None and needs is not None:
-                await capacity.enter(needs.uses)
+            if use is not None and needs is not None:
+                await use.enter(needs.uses)
                 entered = True
             if gathering.left == len(seats):
                 raise asyncio.CancelledError
@@ -206,8 +206,8 @@ class Batches:
             for seat, result in zip(seats, results, strict=True):
                 seat.future.set_result((None, result) if isinstance(result, Exception) else (result, None))
         finally:
-            if entered and capacity is not None and needs is not None:
-                capacity.release(needs.uses)
+            if entered and use is not None and needs is not None:
+                use.release(needs.uses)
             self._state.slots.release()
             self._state.wake.set()
 

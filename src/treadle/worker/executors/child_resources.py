@@ -28,8 +28,10 @@ class ChildResources:
     def site(self, task: TaskCore | None) -> Site | None:
         """Where the jobs of this app run; None if it has no lifespan and the task no dependencies. Raises
         LifespanFailed; then the next call tries again."""
-        resources = None if task is None else task.factory.resources
-        if task is None or resources is None or (resources.lifespan is None and task.injector is None):
+        if task is None:
+            return None
+        resources = task.factory.resources
+        if resources.lifespan is None and task.injector is None:
             return None
         found = self._sites.get(resources)
         if found is None:
