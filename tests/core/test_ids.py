@@ -48,7 +48,7 @@ def test_a_forked_process_makes_other_ids() -> None:
     assert len({before, theirs, new_id()}) == 3
 
 
-def test_threads_are_given_rising_ids_and_none_twice() -> None:
+def test_threads_get_rising_ids_and_none_twice() -> None:
     new_id = UuidV7()
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda _: [new_id() for _ in range(2_000)], range(8)))

@@ -57,7 +57,7 @@ async def test_inside_an_asgi_application(browser: Browser, app: App, host: Call
         await expect(visit.page.get_by_role("button", name="Live")).to_be_visible()
 
 
-async def test_the_user_of_the_host_may_do_what_auth_says(browser: Browser, app: App) -> None:
+async def test_the_user_of_the_host_has_the_rights_of_auth(browser: Browser, app: App) -> None:
     async with uvicorn_of(fastapi_host(app, auth=by_header)) as url:
         async with Visit(browser, url, extra_http_headers={"X-User": "staff"}) as visit:
             await walk(visit)

@@ -57,7 +57,7 @@ async def test_a_worker_without_relay_leaves_them(app: App, data: Data) -> None:
     assert data.run("SELECT count(*) FROM treadle_outbox") == [(1,)]
 
 
-async def test_flows_and_chains_are_handed_over_whole(app: App, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_flows_and_chains_are_delivered_whole(app: App, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of one call go together, also if a page of the relay ends between them."""
     monkeypatch.setattr("treadle.outbox.relay.PAGE", 2)
     task = app.find_task("mail")

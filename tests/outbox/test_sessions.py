@@ -99,7 +99,7 @@ async def test_a_session_with_savepoints(app: App, data: Data) -> None:
 @pytest.mark.parametrize("data", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
 @shows("a process whose app is open delivers its own jobs when SQLAlchemy reports the commit")
-async def test_a_session_hands_over_at_its_commit(
+async def test_a_session_delivers_at_its_commit(
     app: App, data: Data, is_open: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No relay runs here. In a process whose app is not open, nothing happens at the commit."""
@@ -160,7 +160,7 @@ async def refused(app: App, given: Any, words: str) -> None:
         await app.enqueue(mail(app, "ada"), within=given)
 
 
-async def test_connections_that_will_not_do(app: App, data: Data, tmp_path: Path) -> None:
+async def test_unusable_connections_are_refused(app: App, data: Data, tmp_path: Path) -> None:
     db = data.connect()
     db.close()
     await refused(app, db, "closed|Cannot operate")

@@ -209,13 +209,13 @@ async def test_a_database_that_does_not_answer() -> None:
         7,
     ],
 )
-def test_urls_that_will_not_do(url: str) -> None:
+def test_unusable_urls_are_refused(url: str) -> None:
     with pytest.raises(BadUrl) as caught:
         Outbox(url)
     assert "hunter2secret" not in str(caught.value)
 
 
-def test_other_arguments_that_will_not_do() -> None:
+def test_other_invalid_arguments_are_refused() -> None:
     with pytest.raises(BadOption, match="expected Outbox"):
         App("memory://", outbox="postgresql://h/db")  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="poll"):

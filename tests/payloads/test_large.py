@@ -185,7 +185,7 @@ class Away(FolderObjects):
 
 
 @shows("While the blob store is away, jobs that need it wait, and no attempt is counted")
-async def test_a_blob_store_that_is_away(tmp_path: Path) -> None:
+async def test_a_job_waits_while_its_blob_store_is_unavailable(tmp_path: Path) -> None:
     clock, store = HandClock(), Away(tmp_path / "blobs")
     async with App(storage=MemoryStorage(clock), clock=clock, blobs=store, offload=2_000) as app:
 
@@ -209,9 +209,7 @@ async def test_a_blob_store_that_is_away(tmp_path: Path) -> None:
         assert (row.attempt, (await app.jobs.get(job)).attempt) == (0, 1)
 
 
-async def test_an_app_without_the_blob_store_hands_the_job_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_app_without_the_blob_store_releases_the_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     async with App(storage=storage, blobs=tmp_path, offload=2_000) as app, App(storage=storage) as other:
 

@@ -40,7 +40,7 @@ def test_no_sentence_breaks_a_rule() -> None:
         ("names", "a heartbeat tends", "'tends'", "advance due rows"),
     ],
 )
-def test_a_finding_says_where_what_was_found_and_what_to_write(kind: str, text: str, words: str, write: str) -> None:
+def test_a_finding_names_the_place_the_words_and_a_better_wording(kind: str, text: str, words: str, write: str) -> None:
     [finding] = broken(kind, text)
     assert finding.startswith(f"page.md:7: found {words}; write {write}")
     assert finding.endswith(text)

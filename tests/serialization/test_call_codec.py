@@ -324,7 +324,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("hint", "wrap"), [(Any, False), (JobSpec, False), (Any, True), (list[JobSpec[int]], True)])
-def test_a_spec_is_no_data_whatever_is_annotated(hint: Any, wrap: bool) -> None:
+def test_a_spec_is_refused_as_an_argument_of_any_type(hint: Any, wrap: bool) -> None:
     spec = JobSpec[int](NewJob(id="a", task="t"))
     with pytest.raises(BadArgument, match="cannot be stored: pass plain data"):
         one(hint).encode_call(([spec] if wrap else spec,), {})
@@ -501,7 +501,7 @@ def test_results() -> None:
     assert decode_any(one(Mixed).encode_result(Mixed.PAIR)) == "PAIR"
 
 
-def test_exceptions_travel_as_data() -> None:
+def test_exceptions_are_encoded_as_data() -> None:
     back = through(list[int | Exception], [1, ValueError("no")])
     assert back == [1, RemoteError("ValueError", "no")]
     assert str(back[1]) == "no"
@@ -526,7 +526,7 @@ def raised(error: Exception) -> Exception:
 
 
 @shows("an exception that travels as data keeps the text of its traceback")
-def test_the_stack_of_an_exception_travels_too() -> None:
+def test_the_traceback_of_an_exception_is_encoded_as_text() -> None:
     """The stack of an exception that was raised, cut to a limit; also if it is sent on, or if its text cannot be
     made."""
     [back] = through(list[Exception], [raised(ValueError("no"))])
@@ -621,7 +621,7 @@ def test_foreign_texts_that_fit() -> None:
         CallCodec("mail.send", send).decode_call('{"args":["a","b"],"kwargs":{"at":"now"}}')
 
 
-def test_foreign_texts_are_held_to_annotations_that_no_decoder_knows() -> None:
+def test_foreign_texts_are_checked_against_annotations_without_a_decoder() -> None:
     """`Decimal | int` is one. Plain JSON is read in one pass, and each argument is checked all the same."""
 
     def price(net: Decimal | int, gross: Decimal | int = 0) -> None: ...
@@ -635,7 +635,7 @@ def test_foreign_texts_are_held_to_annotations_that_no_decoder_knows() -> None:
             call.decode_call(text)
 
 
-def test_nothing_is_made_that_no_annotation_names() -> None:
+def test_no_object_is_made_without_an_annotation() -> None:
     for text in ('[{"$t":"object","of":"Point","v":{"x":1}}]', '[{"$t":"object","of":"os.system","v":{"x":1}}]'):
         assert one(Any).decode_call(text) == (({"x": 1},), {})
         assert type(one(Any).decode_call(text)[0][0]) is dict
@@ -940,7 +940,7 @@ def test_big_payloads() -> None:
     assert free.decode_call(free.encode_call(([numbers, (1,)],), {}))[0][0][1] == (1,)
 
 
-def test_secrets_are_stored_by_name_however_they_are_passed() -> None:
+def test_secrets_are_stored_by_name_for_each_way_to_pass_them() -> None:
     def charge(order: int, db_password: str = "", times: int = 1) -> None: ...
 
     def tagged(token: str, *more: int) -> None: ...

@@ -85,7 +85,7 @@ async def test_metrics_as_series(site: Site) -> None:
 
 
 @pytest.mark.parametrize("query", ["from=9&to=5", "from=-1", "step=0", "from=x", "from=1e300", "queue="])
-async def test_a_range_that_is_none(site: Site, query: str) -> None:
+async def test_an_invalid_range_is_refused(site: Site, query: str) -> None:
     status, answer = await site.call("GET", f"/v1/metrics?{query}", None, "all")
     assert status == 422, answer
 
@@ -155,7 +155,7 @@ async def test_names_of_any_characters_are_reachable(site: Site, name: str) -> N
     await call("DELETE", f"/v1/schedules/{part}")
 
 
-async def test_a_schedule_says_when_in_words_and_what_ran(site: Site) -> None:
+async def test_a_schedule_has_its_timing_in_words_and_its_last_jobs(site: Site) -> None:
     job = {"task": "mail.send", "args": ["anna"]}
     _, made = await site.call("PUT", "/v1/schedules/s", {"job": job, "cron": "0 3 * * *", "tz": "Europe/Paris"}, "all")
     assert (made["words"], made["cron"], made["tz"], made["every"], made["declared"]) == (

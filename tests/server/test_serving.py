@@ -66,7 +66,7 @@ async def test_a_request_without_room_in_the_storage_gets_503_and_succeeds_later
     assert (await call("GET", "/v1/jobs?count=true"))[1]["total"] == 1
 
 
-async def test_a_storage_that_is_away_is_503_and_the_process_is_well(session: aiohttp.ClientSession) -> None:
+async def test_an_unavailable_storage_is_503_and_the_process_stays_healthy(session: aiohttp.ClientSession) -> None:
     storage = Faulty(MemoryStorage(), [before("get", 1), before("find", 1)])
     call = Client(host().add(App(storage=storage), Settings()), session)
     assert (await call("GET", "/healthz"))[0] == 200

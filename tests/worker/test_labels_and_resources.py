@@ -115,7 +115,7 @@ async def test_labels(app: App, load: Load) -> None:
             await load.until("anywhere", "gpu", "europe", "a100", "both")
 
 
-async def test_no_queue_of_tasks_that_it_cannot_run(app: App, load: Load) -> None:
+async def test_a_worker_serves_no_queue_of_tasks_it_cannot_run(app: App, load: Load) -> None:
     load.task(app, "render", queue="gpu", requires=["gpu"])
     load.task(app, "mail", queue="mail")
     assert Worker(app)._core.queues() == {"mail": 1}

@@ -34,7 +34,7 @@ def an_app(**options: Any) -> App:
 
 
 @shows("OpenTelemetry: without an SDK, tracing is no layer of a call or of a worker, and adds no header")
-async def test_without_an_sdk_it_is_absent() -> None:
+async def test_without_an_sdk_no_tracing_is_added() -> None:
     app = an_app()
     tracing = Tracing(tracer_provider=ProxyTracerProvider(), meter_provider=metrics.NoOpMeterProvider())
     app.middleware(tracing)
@@ -251,7 +251,7 @@ async def test_a_trace_in_the_headers_of_the_caller_is_continued() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "00-zz", "x" * 400, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "\ud800"])
-async def test_headers_that_are_no_trace(text: str) -> None:
+async def test_a_run_with_invalid_trace_headers_starts_its_own_trace(text: str) -> None:
     """Any client may send them. The run begins a trace of its own."""
     recorded, app = Recorded(), an_app()
     if text == "\ud800":

@@ -99,7 +99,7 @@ async def test_connections_that_cannot_be_used(storage: PostgresStorage) -> None
     assert [row and row.id for row in await storage.get(["begun", "prepared"])] == ["begun", None]
 
 
-async def test_a_server_that_is_gone(storage: PostgresStorage) -> None:
+async def test_a_lost_server_is_an_outage(storage: PostgresStorage) -> None:
     with closing(connected()) as raw:
         await storage.within(raw).enqueue([job("a")])
         support.admin().execute("SELECT pg_terminate_backend(%s, 5000)", (raw.info.backend_pid,))

@@ -185,7 +185,7 @@ async def test_a_transaction_whose_end_is_cancelled(tmp_path: Path) -> None:
         await storage.enqueue(jobs(2))
 
 
-async def test_a_store_that_is_no_database(tmp_path: Path) -> None:
+async def test_a_store_in_a_foreign_file_is_refused(tmp_path: Path) -> None:
     make_text(tmp_path / "store.db")
     store = file_store(tmp_path / "store.db")
     for _ in range(2):

@@ -116,7 +116,7 @@ async def test_more_a_glance_equals_the_counts(storage: Storage, clock: HandCloc
     assert not any(each.queued_capped for each in found.queues)
 
 
-async def test_more_a_glance_at_nothing(storage: Storage, clock: HandClock) -> None:
+async def test_more_a_glance_at_an_empty_storage(storage: Storage, clock: HandClock) -> None:
     assert await storage.glance() == Glance(at=clock())
 
 

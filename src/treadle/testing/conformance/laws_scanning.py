@@ -186,7 +186,7 @@ async def test_more_a_bounded_total(storage: Storage) -> None:
 
 
 @shows("the number of jobs queued ahead of a job is counted up to a bound")
-async def test_more_how_many_are_ahead_up_to_a_bound(storage: Storage) -> None:
+async def test_more_ahead_of_counts_up_to_a_bound(storage: Storage) -> None:
     await storage.enqueue([*jobs("a b c d"), job("high", priority=5), job("else", queue="other"), job("late", delay=5)])
     for id, scan, ahead in (("d", 100, 4), ("d", 4, 4), ("d", 3, 3), ("high", 3, 0), ("late", 3, 0), ("none", 3, 0)):
         page = await storage.find(Query(ahead_of=id, order="queue", limit=0, count=True, scan=scan))

@@ -176,7 +176,7 @@ async def test_law16_a_lowered_bound_ends_no_job(storage: Storage, clock: HandCl
     assert await waiting(storage) == 9
 
 
-async def test_law16_a_look_is_bounded(storage: Storage, clock: HandClock) -> None:
+async def test_law16_the_search_for_jobs_to_shed_is_bounded(storage: Storage, clock: HandClock) -> None:
     """Behind more jobs that may not be shed than a call looks at, none is found: the call is refused."""
     count = LOOK
     await storage.enqueue([job(f"r{n:04}") for n in range(count)])
@@ -196,7 +196,7 @@ async def test_law16_a_look_is_bounded(storage: Storage, clock: HandClock) -> No
     await full(storage, job("d"))
 
 
-async def test_law16_of_several_queues(storage: Storage, clock: HandClock) -> None:
+async def test_law16_each_queue_of_a_call_obeys_its_own_bound(storage: Storage, clock: HandClock) -> None:
     """Each queue of a call obeys its own bound; if one refuses, none sheds."""
     await bound(storage, 1, "x", when_full="drop_oldest")
     await bound(storage, 1, "y")
@@ -312,7 +312,9 @@ async def test_law16_shed_outcomes_are_final(storage: Storage) -> None:
     assert await claim_ids(storage, 5) == ["b"]
 
 
-async def test_law16_a_users_transaction(storage: Storage, user_transaction: UserTransaction, clock: HandClock) -> None:
+async def test_law16_a_refusal_leaves_the_users_transaction_usable(
+    storage: Storage, user_transaction: UserTransaction, clock: HandClock
+) -> None:
     """A refusal leaves the transaction usable; its jobs take room from the commit on, and none after a roll-back."""
     await bound(storage, 2)
     async with user_transaction(storage) as user:

@@ -84,7 +84,7 @@ class Backend(TestCase):
             with self.subTest(value), self.assertRaises((TypeError, ValueError)):
                 odd_tasks.echo.enqueue(value)
 
-    def test_names_that_collide_with_ours(self):
+    def test_arguments_with_names_of_our_parameters_reach_the_task(self):
         sent = odd_tasks.echo.enqueue(args=[1], kwargs={}, task="b", name="c", options={"$type": "d"})
         run_due()
         sent.refresh()
@@ -251,7 +251,7 @@ class CommitsInATest(TestCase):
             odd_tasks.echo.using(backend="now").enqueue(1)
         self.assertEqual(run_due(), 1)
 
-    def test_nothing_is_left(self):
+    def test_a_test_leaves_no_jobs(self):
         self.assertEqual(run_due(), 0)
 
 

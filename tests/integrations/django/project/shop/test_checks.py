@@ -134,7 +134,7 @@ class Settings(SimpleTestCase):
         with self.assertRaisesMessage(ImproperlyConfigured, "differ in 'blobs', 'offload', 'keys' or 'redact'"):
             job_store.store_for(options.read("other", {"url": "memory://texts"}))
 
-    def test_an_app_stores_and_shows_texts_as_the_options_say(self):
+    def test_the_options_set_how_an_app_stores_and_shows_texts(self):
         with TemporaryDirectory() as folder:
             given = {
                 "url": f"sqlite:///{folder}/jobs.db",
@@ -186,6 +186,6 @@ class Settings(SimpleTestCase):
             ):
                 schedules.declare(store_of("default"), ["default"])
 
-    def test_an_alias_that_is_not_ours(self):
+    def test_an_alias_of_another_backend_is_refused(self):
         with self.assertRaisesMessage(ImproperlyConfigured, "TASKS['plain'] is no Treadle backend"):
             app_of("plain")

@@ -117,7 +117,7 @@ class Modes(TestCase):
                     odd_tasks.echo.using(backend=alias).enqueue(2)
                 self.assertEqual(run_due(), 1)
 
-    def test_no_run_is_left_behind(self):
+    def test_no_run_outlasts_its_test(self):
         run_due()
         with self.assertRaises(NotRunning):
             current()

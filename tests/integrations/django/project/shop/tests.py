@@ -37,7 +37,7 @@ class Jobs(TestCase):
         self.assertEqual(sent.return_value, "a boat for ada")
         self.assertEqual(run_due(), 0)
 
-    def test_nothing_is_left_of_the_test_before(self):
+    def test_a_test_sees_no_jobs_of_the_one_before(self):
         self.assertEqual(run_due(), 0)
 
     def test_async_tasks_use_the_connection_of_the_test(self):
