@@ -214,7 +214,7 @@ async def test_arguments_can_be_read_with_the_code_and_without(app: App) -> None
     ]
 
 
-async def test_pause_and_resume(app: App, told: Told) -> None:
+async def test_a_paused_queue_starts_no_job_until_it_is_resumed(app: App, told: Told) -> None:
     @app.task(queue="mail")
     async def t() -> None: ...
 
@@ -266,7 +266,7 @@ async def test_wrong_limits_are_refused_and_nothing_is_set(app: App) -> None:
 
 
 @shows("`after=` takes jobs, specs and ids", area="Dependencies and promises")
-async def test_after_in_all_its_forms(app: App) -> None:
+async def test_after_takes_jobs_specs_and_ids(app: App) -> None:
     @app.task
     async def t(n: int = 0) -> int:
         return n
@@ -373,7 +373,7 @@ async def test_replace_waits_for_one_that_runs(app: App) -> None:
 
 
 @shows("a key belongs to its task unless it is shared", area="Keys and ids")
-async def test_the_reach_of_a_key(app: App, clock: HandClock) -> None:
+async def test_a_key_belongs_to_its_task_unless_it_is_shared(app: App, clock: HandClock) -> None:
     @app.task(name="a")
     async def a() -> None: ...
 
@@ -390,7 +390,7 @@ async def test_the_reach_of_a_key(app: App, clock: HandClock) -> None:
     assert await a.options(key=Key("w", window=100)).enqueue() != within
 
 
-async def test_a_key_until_started(app: App) -> None:
+async def test_a_key_until_started_is_free_once_the_job_starts(app: App) -> None:
     began, go = asyncio.Event(), asyncio.Event()
 
     @app.task(key=Key("k", until="started"))

@@ -275,7 +275,7 @@ async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, spy: S
     ],
     ids=lambda found: f"{found.name} {found.slots}" if isinstance(found, Limit) else "",
 )
-async def test_a_rule_of_nothing(app: App, rule: Limit, sentence: str) -> None:
+async def test_explain_names_a_limit_of_zero_and_the_remedy(app: App, rule: Limit, sentence: str) -> None:
     @app.task(name="t", queue="q", limits=["api"])
     async def t() -> None: ...
 

@@ -110,7 +110,7 @@ async def test_lost_leases_are_listed_with_the_worker(app: App, clock: HandClock
     ]
 
 
-async def test_runs_that_ended_otherwise(app: App, told: Told) -> None:
+async def test_the_history_has_runs_that_were_aborted_cancelled_or_released(app: App, told: Told) -> None:
     begun = asyncio.Event()
 
     @app.task(name="aborts")

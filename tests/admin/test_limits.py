@@ -181,7 +181,7 @@ def test_a_hold_of_an_invalid_limit_is_refused(limit: Any) -> None:
 
 
 @shows("a limit that an operator sets wins over the limit that the code declares")
-async def test_limits_in_code(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_a_limit_of_an_operator_wins_over_a_declared_one(app: App, spy: Spy, clock: HandClock) -> None:
     app.limits.declare(Limit("queue:mail", slots=5))
 
     @app.task(name="one", concurrency=1)

@@ -245,7 +245,7 @@ async def test_an_app_opens_at_its_first_use(tmp_path: Path) -> None:
         assert (await other.jobs.get(job)).job.task == "t"
 
 
-async def test_two_apps_on_one_file(tmp_path: Path) -> None:
+async def test_two_apps_share_the_jobs_of_one_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     async with App(url) as one, App(url) as two:
 

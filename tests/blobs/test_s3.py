@@ -52,7 +52,7 @@ async def test_an_unreachable_bucket_raises_after_some_tries(monkeypatch: pytest
     await blobs.close()
 
 
-def test_urls() -> None:
+def test_a_bucket_url_names_endpoint_prefix_and_region() -> None:
     place, who = read_url("s3://bucket/a/b/", {**WHO, "AWS_REGION": "eu-1", "AWS_SESSION_TOKEN": "t"})
     assert place == BucketAddress(
         endpoint="https://s3.eu-1.amazonaws.com", bucket="bucket", prefix="a/b/", region="eu-1", by_path=False

@@ -327,7 +327,7 @@ def test_lists_are_tables_for_people(cli: Run) -> None:
     assert found(cli, "jobs", "list", "--queue", "nobody") == []
 
 
-def test_show_and_explain(cli: Run) -> None:
+def test_show_and_explain_print_the_job(cli: Run) -> None:
     cli("enqueue", "t", "1", "--kw", "b=2", "--id", "one", "--delay", "1h")
     code, out, _ = cli("jobs", "show", "one")
     assert code == 0
@@ -340,7 +340,7 @@ def test_show_and_explain(cli: Run) -> None:
 
 
 @shows("`treadle jobs` cancels, retries and starts jobs by id and reports unknown ids")
-def test_acting_on_ids(cli: Run) -> None:
+def test_acts_on_ids_report_unknown_ids(cli: Run) -> None:
     cli("enqueue", "t", "--id", "one")
     cli("enqueue", "t", "--id", "two", "--delay", "1h")
     code, out, err = cli("jobs", "cancel", "one", "nobody")
@@ -354,7 +354,7 @@ def test_acting_on_ids(cli: Run) -> None:
     assert {row["state"] for row in found(cli, "jobs", "list")} == {"ready"}
 
 
-def test_a_signal(cli: Run) -> None:
+def test_a_job_receives_a_signal_once(cli: Run) -> None:
     cli("enqueue", "t", "--id", "one")
     assert cli("jobs", "signal", "one", "approved", '{"by": "Ada"}') == (0, "", "one received the signal 'approved'\n")
     code, _, err = cli("jobs", "signal", "one", "approved", "again")
@@ -461,7 +461,7 @@ def test_two_commands_at_once_lose_neither_change(cli: Run, here: Path) -> None:
         assert found(cli, "limits", "list")[0]["slots"] == number
 
 
-def test_workers_and_stats(cli: Run) -> None:
+def test_stats_counts_jobs_without_workers(cli: Run) -> None:
     cli("enqueue", "t")
     assert found(cli, "workers") == []
     assert found(cli, "stats")[0]["ready"] == 1
@@ -615,7 +615,7 @@ def test_a_closed_output_is_no_error(here: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_schedules(cli: Run, here: Path) -> None:
+def test_schedules_are_listed_paused_and_triggered(cli: Run, here: Path) -> None:
     (here / "scheduled.py").write_text(
         "from treadle import App\n"
         "app = App('sqlite:///treadle.db')\n"
@@ -657,7 +657,7 @@ def test_schedules(cli: Run, here: Path) -> None:
 
 
 @shows("`treadle top` prints its figures as often as `--times` says")
-def test_top(cli: Run, here: Path) -> None:
+def test_top_prints_its_figures_as_often_as_times(cli: Run, here: Path) -> None:
     assert cli("migrate")[0] == 0
     assert cli("enqueue", "send", '"a@x.org"')[0] == 0
     code, out, _ = cli("top", "--times", "2", "--every", "0.01")

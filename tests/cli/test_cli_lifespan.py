@@ -72,7 +72,7 @@ def test_each_process_enters_and_leaves_the_lifespan(here: Path) -> None:
 
 
 @shows("a worker whose lifespan fails prints the reason once, exits with 1, and is not restarted")
-def test_a_failed_start(here: Path) -> None:
+def test_a_worker_whose_lifespan_fails_exits_with_the_reason(here: Path) -> None:
     (here / "fails").touch()
     with Command("worker", "jobs:app", "--processes", "2", cwd=here) as command:
         assert command.ended() == 1

@@ -174,7 +174,7 @@ def test_a_webhook_without_a_url_is_refused(url: str) -> None:
         deliver(App("memory://"), Delivery(how="webhook", target=(url,)))
 
 
-def test_two_handlers_of_one_app() -> None:
+def test_a_second_handler_of_an_app_is_refused() -> None:
     app = App("memory://")
 
     @app.delayed_handler
@@ -317,7 +317,7 @@ def test_a_command_that_is_not_there(words: tuple[str, ...]) -> None:
 
 
 @shows("a job without a target is printed as a line of JSON")
-async def test_a_line_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_job_without_a_target_is_printed_as_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     async with delivering(Delivery()) as send:
         job = await send({"a": 1})
         await job.result(30)

@@ -303,7 +303,7 @@ async def test_unknown_fields_of_a_body_are_ignored_and_a_large_body_is_refused(
 
 
 @shows("`GET /jobs` lists jobs by state in pages, and a job can be cancelled")
-async def test_list_and_cancel(queue: Queue) -> None:
+async def test_jobs_are_listed_by_state_and_cancelled(queue: Queue) -> None:
     first, second = await queue.create(), await queue.create()
     await queue("POST", f"/jobs/{first['job_id']}/cancel")
     _, page = await queue("GET", "/jobs?status=failed")

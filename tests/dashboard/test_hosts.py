@@ -51,7 +51,9 @@ async def walk(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("host", [fastapi_host, django_host])
-async def test_inside_an_asgi_application(browser: Browser, app: App, host: Callable[..., Any]) -> None:
+async def test_the_dashboard_works_inside_an_asgi_application(
+    browser: Browser, app: App, host: Callable[..., Any]
+) -> None:
     async with uvicorn_of(host(app)) as url, Visit(browser, url) as visit:
         await walk(visit)
         await expect(visit.page.get_by_role("button", name="Live")).to_be_visible()

@@ -206,7 +206,7 @@ async def test_a_storage_that_cannot_be_opened_is_an_error_without_a_stack() -> 
 
 
 @pytest.mark.parametrize("made", [fastapi_host, django_host])
-async def test_inside_an_asgi_application(app: App, made: Callable[..., Any]) -> None:
+async def test_an_asgi_application_serves_the_mounted_dashboard(app: App, made: Callable[..., Any]) -> None:
     async with uvicorn_of(made(app)) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}/dashboard/jobs") as answer:
             assert f'<base href="{PREFIX}/dashboard/">' in await answer.text()
@@ -226,7 +226,7 @@ async def test_open_streams_do_not_keep_the_server_of_the_host_from_stopping(app
         assert b"event: bye" in rest
 
 
-def test_inside_flask() -> None:
+def test_flask_serves_the_mounted_dashboard() -> None:
     import urllib.request
 
     app = App("memory://")

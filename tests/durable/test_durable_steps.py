@@ -155,7 +155,7 @@ async def test_a_loop_numbers_its_steps(app: App, ledger: Ledger) -> None:
     assert [step.name for step in (await app.jobs.history(job)).steps] == ["page", "page#2", "page#3"]
 
 
-async def test_steps_side_by_side(app: App, spy: Spy, ledger: Ledger) -> None:
+async def test_steps_run_side_by_side(app: App, spy: Spy, ledger: Ledger) -> None:
     @app.task(retry=AGAIN)
     async def t() -> list[str]:
         found = await asyncio.gather(*(current().step("part", ledger.do, f"part {n}") for n in range(5)))

@@ -141,7 +141,9 @@ async def test_abort_fails_at_once(app: App, told: Told) -> None:
     [(Retry.now(), "retrying"), (Defer(30), "deferred"), (Abort("no"), "failed"), (None, "retrying")],
 )
 @pytest.mark.parametrize("where", ["task", "app"])
-async def test_on_error_decides(storage: Storage, clock: HandClock, verdict: Any, event: str, where: str) -> None:
+async def test_on_error_decides_whether_an_attempt_is_retried(
+    storage: Storage, clock: HandClock, verdict: Any, event: str, where: str
+) -> None:
     asked: list[Any] = []
 
     def on_error(error: BaseException, info: Any) -> Any:

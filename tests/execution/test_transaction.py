@@ -112,7 +112,7 @@ async def test_the_children_are_of_the_commit(app: App, path: Path, fails: bool)
     assert len((await app.jobs.list()).records) == (2 if fails else 3)
 
 
-async def test_in_a_thread(app: App, path: Path) -> None:
+async def test_a_transaction_of_a_task_in_a_thread_commits_with_the_job(app: App, path: Path) -> None:
     @app.task
     def pay(fails: bool) -> str:
         with current().transaction() as tx:

@@ -106,7 +106,7 @@ async def test_jobs_end_once_although_one_call_fails(
 
 @shows("each step of a durable job runs once during bursts of storage errors")
 @pytest.mark.parametrize("seed", range(8))
-async def test_bursts_of_errors(inner: Storage, seed: int) -> None:
+async def test_steps_run_once_during_bursts_of_errors(inner: Storage, seed: int) -> None:
     it = Scene(inner, bursts(seed, verbs=("heartbeat", "settle_claim", "get")))
     async with asyncio.timeout(30), it.app, it.worker(), it.worker():
         specs = [it.task.job(n) for n in range(6)]

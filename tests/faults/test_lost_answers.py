@@ -160,7 +160,9 @@ async def test_jobs_end_once_although_one_call_fails(
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(("workers", "slots"), [(1, 1), (1, 5), (2, 5)])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
-async def test_bursts_of_errors(scene: Make, seed: int, workers: int, slots: int, fused: bool) -> None:
+async def test_jobs_end_once_during_bursts_of_errors(
+    scene: Make, seed: int, workers: int, slots: int, fused: bool
+) -> None:
     it = scene(bursts(seed), fused=fused)
     async with asyncio.timeout(30), it.app:
         crew = [it.worker(slots) for _ in range(workers)]

@@ -211,7 +211,7 @@ async def test_a_network_that_loses_every_few_packets(
 
 
 @pytest.mark.slow
-async def test_a_fail_over_under_load() -> None:
+async def test_no_job_is_lost_in_a_fail_over_under_load() -> None:
     """Replication is asynchronous: jobs that the replica had are not lost, later ones are enqueued again."""
     sentinels = Sentinels(fsync="always")
     try:

@@ -34,7 +34,7 @@ def a_module(folder: Path, namespace: str, data: Data) -> None:
 
 @pytest.mark.slow
 @shows("`treadle migrate` creates the tables of an outbox, and `--check` says whether it must")
-def test_the_commands(
+def test_migrate_creates_the_tables_of_an_outbox(
     data: Data, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one test, because each part needs the one before."""
@@ -142,7 +142,7 @@ async def test_tables_that_are_there_in_part(app: App, data: Data, lost: str) ->
 
 
 @shows("an app that may only insert writes to an outbox, and another role relays")
-async def test_separate_roles(tmp_path: Path, namespace: str) -> None:
+async def test_one_role_may_insert_and_another_relay(tmp_path: Path, namespace: str) -> None:
     data = a_database("postgresql", tmp_path)
     owner = an_app(data, namespace)
     assert owner.outbox is not None

@@ -143,7 +143,7 @@ async def test_no_interface_shows_a_hidden_value(
         assert json.loads(hidden.job.payload)
 
 
-def test_wrong_names() -> None:
+def test_invalid_names_to_redact_are_refused() -> None:
     for wrong in ("password", ["a..b"], [""], [3], 3):
         with pytest.raises(BadOption, match="redact"):
             App("memory://", redact=wrong)  # type: ignore[arg-type]

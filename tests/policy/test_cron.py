@@ -49,7 +49,7 @@ def utc(*texts: str) -> list[str]:
         ("5/15 * * * *", ["2026-03-01T00:05", "2026-03-01T00:20", "2026-03-01T00:35"]),
     ],
 )
-def test_fields_names_macros(line: str, found: list[str]) -> None:
+def test_a_cron_line_takes_fields_names_and_macros(line: str, found: list[str]) -> None:
     assert first(line, "2026-03-01T00:00+00:00", 3) == utc(*found)
 
 
@@ -175,7 +175,7 @@ def test_an_invalid_time_zone_is_refused(tz: object) -> None:
         cron("@daily", tz)
 
 
-def test_every() -> None:
+def test_every_takes_seconds_or_a_timedelta() -> None:
     assert every(timedelta(minutes=1)) == Every(60.0)
     assert list(islice(Every(60.0).after(100.0), 3)) == [160.0, 220.0, 280.0]
     for wrong in (0, 0.01, -5, "1m", True):
@@ -224,6 +224,6 @@ def test_a_function_computes_the_next_time() -> None:
             next(after(FunctionTiming(), wrong, 0.0))  # type: ignore[arg-type]
 
 
-def test_stamps() -> None:
+def test_a_stamp_names_the_utc_time() -> None:
     assert stamp(at("2026-03-29T01:00+00:00")) == "20260329T010000Z"
     assert stamp(0.25) == "19700101T000000.250Z"

@@ -76,7 +76,7 @@ def clients(path: Path) -> int:
     return found
 
 
-async def test_a_sqlite3_connection(app: App, path: Path) -> None:
+async def test_a_job_is_stored_with_the_commit_of_a_sqlite3_connection(app: App, path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("INSERT INTO client VALUES ('ada')")
         job = await app.enqueue(spec(app, "ada"), within=db)
@@ -163,7 +163,7 @@ async def test_within_a_taken_id_raises_and_created_is_true_for_new_jobs(app: Ap
     assert await stored(app) == ['["ada"]', '["bob"]']
 
 
-async def test_django(app: App, path: Path, django_on: str) -> None:
+async def test_a_view_of_django_stores_a_job_with_its_commit(app: App, path: Path, django_on: str) -> None:
     """A view runs in a plain thread: the connection belongs to that thread, and sqlite3 refuses to use it in any
     other."""
 
@@ -244,7 +244,7 @@ def closed(path: Path) -> Iterator[App]:
     app.sync.close()
 
 
-def test_without_any_loop(closed: App, path: Path) -> None:
+def test_an_enqueue_within_needs_no_loop(closed: App, path: Path) -> None:
     """In a script or a view: nothing is opened, no thread starts, the jobs are stored in this thread."""
     before = set(threading.enumerate())
     with closing(sqlite3.connect(path)) as db:

@@ -180,7 +180,7 @@ def test_the_page_changes_between_its_marks_only(results: Results, tmp_path: Pat
     ElementTree.parse(target.parent / "plots/3.11/drain.svg")
 
 
-def test_each_python_has_its_part_and_the_goals_stand_side_by_side(results: Results, tmp_path: Path) -> None:
+def test_each_python_has_its_part_and_the_goals_are_side_by_side(results: Results, tmp_path: Path) -> None:
     target = tmp_path / "docs/benchmarks.md"
     target.parent.mkdir()
     target.write_text("# By hand\n\n" + "".join(page.GOALS) + "\n\nmore by hand\n")

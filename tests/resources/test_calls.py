@@ -63,7 +63,7 @@ async def test_other_programs_cannot_pass_a_dependency() -> None:
                 await late.result(60)
 
 
-async def test_direct_calls() -> None:
+async def test_a_task_called_directly_takes_its_dependencies_as_arguments() -> None:
     fake: Any = "fake"
     assert await use(1, on=fake) == "1 2 fake"
     assert use_here(1, fake) == "1 fake"

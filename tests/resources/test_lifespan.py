@@ -27,7 +27,7 @@ async def plain() -> AsyncIterator[App]:
 
 
 @shows("the lifespan is entered before the first claim and left after the last run, also when a stop hands jobs back")
-async def test_the_order(app: App) -> None:
+async def test_the_lifespan_surrounds_all_claims_and_runs(app: App) -> None:
     happened: list[str] = []
     begun = asyncio.Event()
 
@@ -132,7 +132,7 @@ async def test_two_loops_have_one_each(tmp_path: Any) -> None:
         ("cancels itself", "cancelled itself"),
     ],
 )
-async def test_a_failed_start(plain: App, wrong: str, words: str) -> None:
+async def test_a_lifespan_that_fails_ends_the_worker_before_a_claim(plain: App, wrong: str, words: str) -> None:
     fails = True
 
     @plain.lifespan
@@ -402,7 +402,7 @@ async def test_inline_jobs_have_the_state_too(plain: App) -> None:
 
 
 @shows("tests enter the lifespan with their first drain and leave it at their end")
-def test_in_tests() -> None:
+def test_a_test_enters_the_lifespan_with_its_first_drain() -> None:
     app, happened = App("memory://"), list[str]()
 
     @app.lifespan

@@ -280,7 +280,7 @@ async def test_a_schedule_function_that_raises_is_called_again(app: App, clock: 
     assert ran
 
 
-async def test_pause_resume_trigger(app: App, clock: HandClock) -> None:
+async def test_a_schedule_is_paused_resumed_and_triggered(app: App, clock: HandClock) -> None:
     ran = []
 
     @app.every(60)

@@ -390,7 +390,7 @@ def test_a_call_that_does_not_bind(args: Any, kwargs: Any, name: str, problem: s
     assert problem in str(caught.value)
 
 
-def test_too_many_and_unknown() -> None:
+def test_too_many_or_unknown_arguments_are_refused() -> None:
     with pytest.raises(BadArgument, match="at most 3 positional arguments, got 4"):
         CallCodec("few", few).encode_call((1, 2, 3, 4), {})
     with pytest.raises(BadArgument, match=r"'d' is not one of its parameters \(a, b, c\)"):
@@ -445,7 +445,7 @@ class Later:
     n: int
 
 
-def test_forward_references() -> None:
+def test_forward_references_are_resolved() -> None:
     text = EARLY.encode_call((Later(1), [Later(2)]), {})
     assert text == '[{"n":1},[{"n":2}]]'
     assert EARLY.decode_call(text) == ((Later(1), [Later(2)]), {})
@@ -470,7 +470,7 @@ class Caller:
         functools.wraps(one)(lambda *a: None),
     ],
 )
-def test_other_callables(function: Any) -> None:
+def test_each_kind_of_callable_has_a_codec(function: Any) -> None:
     task = CallCodec("c", function)
     assert task.decode_call(task.encode_call((1,), {})) == ((1,), {})
 
@@ -482,7 +482,7 @@ def test_a_function_that_cannot_be_read() -> None:
         CallCodec("w", wrong)
 
 
-def test_results() -> None:
+def test_a_result_is_checked_against_its_annotation() -> None:
     task = CallCodec("s", few)
     assert task.decode_result(task.encode_result(None)) is None
     with pytest.raises(BadResult, match=r"^s: the result expected None, got int \(1\)$"):
@@ -546,7 +546,7 @@ def test_the_traceback_of_an_exception_is_encoded_as_text() -> None:
     assert "in raised" in through(list[Exception], [raised(Broken())])[0].stack
 
 
-def test_cycles_and_depth() -> None:
+def test_cycles_and_deep_values_are_refused() -> None:
     cycle: list[Any] = []
     cycle += [cycle, cycle]
     node = Node("a")
@@ -662,7 +662,7 @@ def test_the_same_name_twice() -> None:
 
 
 @pytest.mark.skipif(pydantic is None, reason="pydantic is not installed")
-def test_pydantic_models() -> None:
+def test_pydantic_models_are_encoded_and_decoded() -> None:
     class User(pydantic.BaseModel):
         name: str = pydantic.Field(alias="userName")
         born: date | None = None
@@ -698,7 +698,7 @@ def test_pydantic_models() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is newer")
-def test_type_aliases() -> None:
+def test_type_aliases_are_resolved() -> None:
     made: dict[str, Any] = {}
     exec("type Tree = int | list[Tree]\ntype Label = str", made)
     text = made["Label"]
@@ -736,7 +736,7 @@ class Bare:
         return json.loads(text)
 
 
-def test_probing_a_codec() -> None:
+def test_a_probe_finds_a_codec_that_cannot_encode() -> None:
     probe(TaggedCodec())
     probe(Hex())
 
@@ -929,7 +929,7 @@ def test_foreign_trees_raise_nothing_else(tree: object, data: Any) -> None:
 
 
 @pytest.mark.slow
-def test_big_payloads() -> None:
+def test_big_payloads_are_decoded_unchanged() -> None:
     rows = [{"id": i, "name": f"name {i}", "score": i / 3, "tags": ["a", None]} for i in range(50_000)]
     free = one(Any)
     assert free.decode_call(free.encode_call((rows,), {})) == ((rows,), {})

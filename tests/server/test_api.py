@@ -100,7 +100,7 @@ async def test_a_plain_fail_is_judged_by_the_policy_of_the_row(call: Client, clo
     assert (seen["state"], seen["attempt"], seen["reason"]) == ("failed", 2, "error")
 
 
-async def test_abort_and_defer(call: Client) -> None:
+async def test_a_runner_may_abort_and_defer(call: Client) -> None:
     _, jobs = await call("POST", "/v1/jobs/batch", {"jobs": [{"task": "a"}, {"task": "b"}]})
     first, second = jobs["jobs"]
     rows = {row["job"]["id"]: row["version"] for row in await claim(call, limit=2)}
@@ -196,7 +196,7 @@ async def test_find_cancel_retry_run_now_delete_explain(call: Client) -> None:
     assert await call("DELETE", f"/v1/jobs/{id}") == (200, {"jobs": 1})
 
 
-async def test_queues_and_limits(call: Client) -> None:
+async def test_queues_and_limits_are_read_and_changed(call: Client) -> None:
     await call("POST", "/v1/jobs", {"task": "t", "queue": "mail"})
     _, plan = await call("GET", "/v1/queues/mail/plan")
     assert (plan["queued"], plan["empty"], plan["slots"]) == (1, None, 0)

@@ -175,7 +175,7 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize(("verb", "body"), CALLS)
-async def test_calls_out_of_range(session: aiohttp.ClientSession, verb: str, body: dict[str, Any]) -> None:
+async def test_calls_out_of_range_are_refused(session: aiohttp.ClientSession, verb: str, body: dict[str, Any]) -> None:
     call = Caller(memory_url(None, tokens(*SCOPES)), session)
     status, problem = await call(f"/v1/work/{verb}", body)
     assert (status, problem["error"]) in {(422, "bad_option"), (422, "too_large")}, problem

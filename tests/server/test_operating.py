@@ -71,7 +71,7 @@ async def measure(site: Site) -> float:
     return at
 
 
-async def test_metrics_as_series(site: Site) -> None:
+async def test_metrics_are_returned_as_series(site: Site) -> None:
     at = await measure(site)
     found = await site.get(f"/v1/metrics?from={at}&to={at + 120}&step=60")
     assert (found["from"], found["to"], found["step"], found["at"]) == (at, at + 120, 60, [at, at + 60])
@@ -95,7 +95,7 @@ async def test_series_are_bounded(site: Site) -> None:
     assert len(found["at"]) <= 1_000
 
 
-async def test_tasks_with_their_parameters(site: Site) -> None:
+async def test_tasks_are_listed_with_their_parameters(site: Site) -> None:
     await measure(site)
     found = {each["name"]: each for each in (await site.get("/v1/tasks"))["tasks"]}
     assert list(found) == ["gone.task", "mail.send", "other.task"]

@@ -105,7 +105,7 @@ async def test_each_request_is_a_line_of_the_log(
     assert (second[0], second[2], second[-2:]) == ("GET", "401", ["-", "mine-2"])
 
 
-async def test_tls_by_file(tmp_path: Path) -> None:
+async def test_a_server_serves_tls_with_a_certificate_of_a_file(tmp_path: Path) -> None:
     pair = ("--tls-cert", str(FOLDER / "server.pem"), "--tls-key", str(FOLDER / "server.key"))
     words = ("server", "--url", "memory://", "--port", "0", *pair)
     async with started(tmp_path, Network((LOOPBACK, free_port())), *words) as server:

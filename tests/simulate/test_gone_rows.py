@@ -110,7 +110,7 @@ DAY = 86_400.0
         (True, [*lived(), at(3, "act", "b", name="delete")]),
     ],
 )
-def test_a_missing_row(lost: bool, entries: list[Entry]) -> None:
+def test_an_acknowledged_job_without_a_row_is_a_violation(lost: bool, entries: list[Entry]) -> None:
     assert rules(entries) == ["acknowledged"] * lost
 
 

@@ -133,7 +133,7 @@ def test_a_signal_that_was_sent_is_received_or_stored() -> None:
     assert rules(given, [waits, signal("1")], waiting={"a"}) == ["signal"]
 
 
-def test_limits() -> None:
+def test_more_runs_or_starts_than_a_limit_admits_are_violations() -> None:
     entries = [*lived("a", 1, 5), *lived("b", 2, 6)]
     rows = [row(id, limits=(("l:x", 1),)) for id in "ab"]
     assert rules(entries, rows, LimitUse(key="l", rule=Limit("l", slots=2))) == []
@@ -182,12 +182,12 @@ def test_a_bounded_queue() -> None:
     assert rules(unclaimed, [shed], LimitUse(key="queue:q", rule=rule)) == []
 
 
-def test_kept_counts() -> None:
+def test_wrong_kept_counts_are_a_violation() -> None:
     drift = CountDrift(queue="q", task="t", kind="queued", kept=1, counted=0)
     assert rules(lived(), [row()], drifts=[drift]) == ["counts"]
 
 
-def test_where_jobs_run() -> None:
+def test_a_job_on_a_worker_without_its_labels_or_room_is_a_violation() -> None:
     place = at(0, "worker", "", facts={"labels": {"zone": "a"}, "resources": {"memory": 3}})
 
     def two(**facts: Any) -> list[Entry]:

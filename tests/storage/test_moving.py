@@ -489,5 +489,5 @@ def test_the_command_prints_its_phases(tmp_path: Path) -> None:
         (("sqlite:///a.db",), 2),
     ],
 )
-def test_the_command_refuses(words: tuple[str, ...], code: int) -> None:
+def test_the_command_refuses_wrong_arguments(words: tuple[str, ...], code: int) -> None:
     assert treadle("move", *words).returncode == code

@@ -171,7 +171,7 @@ async def test_a_silence_affects_one_connection(echo: Echo, reads: Signal) -> No
         await client.ask("three")
 
 
-async def test_refused_and_taken_again(echo: Echo) -> None:
+async def test_a_proxy_refuses_connections_and_accepts_them_again(echo: Echo) -> None:
     client = await echo.link()
     assert await client.ask("a") == "A"
     await echo.proxy.refuse()

@@ -263,7 +263,7 @@ def sync_testing(app: App, given: Given) -> Callable[[], Any]:
     return partial(app.sync.testing, storage=given)
 
 
-def test_synchronous_tests(app: App, sync_testing: Callable[[], Any]) -> None:
+def test_a_synchronous_test_uses_a_given_storage(app: App, sync_testing: Callable[[], Any]) -> None:
     @app.task(name="then")
     async def then() -> str:
         return "async"

@@ -275,7 +275,7 @@ async def call(*words: str, folder: Path, given: bytes = b"") -> tuple[int, byte
 
 @pytest.mark.slow
 @shows("`treadle wasi` runs and enqueues modules, stores blobs, and prints results and lists")
-async def test_the_commands(url: str, tmp_path: Path) -> None:
+async def test_the_commands_run_modules_and_print_results(url: str, tmp_path: Path) -> None:
     (tmp_path / "echo.wasm").write_bytes(module("echo"))
     (tmp_path / "fails.wasm").write_bytes(module("fails"))
     (tmp_path / "in.txt").write_bytes(b"hello")

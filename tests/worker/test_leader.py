@@ -148,7 +148,7 @@ async def test_a_pause_of_every_queue_stops_no_leader(app: App, clock: HandClock
     assert await leading(app.storage) == "one"
 
 
-async def test_followers_tick_schedules_that_the_leader_does_not_know(app: App) -> None:
+async def test_followers_tick_schedules_that_the_leader_has_not_declared(app: App) -> None:
     one = Candidate(app.storage, "one", "leader", LeaderDuties(("treadle.schedule:a",), ("a",)))
     two = Candidate(app.storage, "two", "follower", LeaderDuties(("treadle.schedule:a", "treadle.schedule:b")))
     assert not two.ticks("treadle.schedule:b")  # no leader is known yet

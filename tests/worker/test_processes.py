@@ -378,7 +378,7 @@ async def test_failures_are_counted_and_the_row_shows_the_traceback(app: App) ->
 
 @shows("a timeout kills the process of a process task")
 @needs_proc
-async def test_a_timeout_kills(app: App, tmp_path: Path) -> None:
+async def test_a_timeout_kills_the_process(app: App, tmp_path: Path) -> None:
     spins = app.task(kind="process")(work.spins)
     warm = app.task(kind="process")(work.pid)
     async with Worker(app, concurrency=1):

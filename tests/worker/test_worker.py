@@ -916,7 +916,7 @@ async def test_listeners_receive_events_and_their_errors_change_no_run(
     assert "a broken listener" in caplog.text
 
 
-async def test_events_as_a_stream(app: App) -> None:
+async def test_the_events_of_an_app_can_be_read_as_a_stream(app: App) -> None:
     @app.task
     async def t() -> None: ...
 

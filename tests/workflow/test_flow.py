@@ -256,7 +256,7 @@ async def test_a_task_that_returns_a_job_continues_as_that_job(app: App, site: S
 
 @pytest.mark.slow
 @shows("a task may return itself as its next job two hundred times")
-async def test_a_long_loop(app: App) -> None:
+async def test_a_task_may_return_itself_two_hundred_times(app: App) -> None:
     @app.task(name="loop")
     async def loop(n: int) -> int | JobSpec[int]:
         return n if n == 200 else loop.job(n + 1)
@@ -266,7 +266,7 @@ async def test_a_long_loop(app: App) -> None:
 
 
 @shows("`reduce=` folds the contributions of a workflow by a built-in function or by one of the app")
-async def test_reducers(app: App, site: Site) -> None:
+async def test_reduce_folds_the_contributions_of_a_workflow(app: App, site: Site) -> None:
     @app.reducer
     def longest(values: list[Page]) -> Page:
         return max(values, key=lambda page: page.size)

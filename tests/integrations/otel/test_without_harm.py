@@ -162,7 +162,7 @@ async def test_an_exporter_that_raises(caplog: pytest.LogCaptureFixture) -> None
 
 
 @shows("OpenTelemetry: a trace that is sampled out is sampled out in the run, and exports nothing")
-async def test_sampled_out() -> None:
+async def test_a_run_of_a_trace_that_is_sampled_out_exports_nothing() -> None:
     recorded, app = Recorded(sampler=ALWAYS_OFF), an_app(retry=Retry(attempts=2, base=0, jitter=0))
     recorded.on(app)
 
@@ -326,6 +326,6 @@ async def test_the_log_line_of_the_worker(kind: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"traces": "both"}, {"continue_within": -1}, {"continue_within": "soon"}])
-def test_wrong_options(wrong: dict[str, Any]) -> None:
+def test_an_invalid_option_of_tracing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="expected"):
         Tracing(**wrong)

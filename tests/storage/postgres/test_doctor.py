@@ -247,7 +247,7 @@ def test_migrate_creates_the_schema_once(url: str) -> None:
     assert f"already has schema {newest}" in second.stdout
 
 
-def test_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_its_owner_migrates_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner migrates it with its contents; a user without the right gets an error and changes nothing."""
     run("migrate", "--url", url)
     run("enqueue", "greet", "Ada", "--url", url)

@@ -153,7 +153,7 @@ def server() -> Iterator[Postgres]:
         yield made
 
 
-async def test_two_phase_commit(server: Postgres) -> None:
+async def test_a_prepared_commit_sends_its_hint(server: Postgres) -> None:
     """The user's transaction may be prepared; the hint comes after COMMIT PREPARED."""
     url = server.database()
     storage = PostgresStorage(url)

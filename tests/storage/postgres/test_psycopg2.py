@@ -37,7 +37,7 @@ def connected(**options: Any) -> Any:
 
 @shows("a text given to psycopg2 is never read as SQL")
 @pytest.mark.parametrize("strings", ["on", "off"])
-def test_literals(strings: str) -> None:
+def test_no_text_is_read_as_sql(strings: str) -> None:
     """With both meanings of a backslash in an ordinary string."""
     signs = ["'", "\\", "$1", "%s", "a", "ü", '"', "\n", ";--"]
     texts = ["".join(each) for each in itertools.product(signs, repeat=3)]

@@ -233,7 +233,7 @@ async def test_an_unknown_service_is_refused_by_name(sentinels: Sentinels, monke
 # --- TLS
 
 
-async def test_tls() -> None:
+async def test_a_certificate_is_checked_against_its_authority() -> None:
     """With the certificate authority named, the certificate is checked; without it, or under another name, it is
     refused."""
     async with tls.before(valkey.shared().port) as port:

@@ -113,7 +113,7 @@ async def test_a_wrong_password_is_not_shown(own: str) -> None:
     await storage.close()
 
 
-async def test_a_full_server(own: str) -> None:
+async def test_a_full_server_stores_nothing_and_is_readable(own: str) -> None:
     """Nothing of the call is stored; reading still works."""
     storage = RedisStorage(own)
     await storage.open()

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and lim
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_while_writing(tmp_path: Path, seed: int) -> None:
+def test_a_process_killed_while_writing_loses_no_acknowledged_job(tmp_path: Path, seed: int) -> None:
     """Every acknowledged job is stored, the file is whole, and the next process continues."""
     dice, path = random.Random(seed), tmp_path / "jobs.db"
     body = """
@@ -288,7 +288,7 @@ async def test_each_merged_call_gets_its_own_rows(tmp_path: Path) -> None:
         assert len((await storage.claim(ask(1, 500))).records) == 201
 
 
-async def test_large_batches(tmp_path: Path) -> None:
+async def test_large_batches_are_stored_whole(tmp_path: Path) -> None:
     """Batches that need several statements, with plain and other jobs."""
     async with opened(tmp_path / "jobs.db") as storage:
         many = [job(f"j{n:04d}", **({"key": f"k{n}"} if n % 7 == 0 else {})) for n in range(2_000)]

@@ -64,7 +64,7 @@ async def test_an_empty_file_is_used(tmp_path: Path) -> None:
         assert len(await storage.enqueue(jobs(1))) == 1
 
 
-async def test_no_folder(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     await refused(tmp_path / "nowhere" / "jobs.db", NotADatabase, "does not exist")
     assert not (tmp_path / "nowhere").exists()
 
@@ -88,7 +88,7 @@ def test_an_unknown_option_of_a_url_names_those_that_exist(url: str, expected: s
         connect(url)
 
 
-async def test_not_a_database(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("milk, eggs, and a good deal more than a hundred bytes" * 10)
     before = path.read_bytes()
@@ -96,7 +96,7 @@ async def test_not_a_database(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-async def test_not_a_database_and_short(tmp_path: Path) -> None:
+async def test_a_short_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("milk")
     await refused(path, NotADatabase, "not a SQLite database")
@@ -123,7 +123,7 @@ async def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     assert sql(path, "PRAGMA journal_mode") == [("delete",)]
 
 
-async def test_a_newer_schema(tmp_path: Path) -> None:
+async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path):
         pass
@@ -263,7 +263,7 @@ sys.exit()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
-def test_read_only() -> None:
+def test_a_read_only_file_can_be_read() -> None:
     """Reading works; the first write raises with the reason."""
 
     async def fill(storage: SqliteStorage) -> None:

@@ -121,7 +121,9 @@ def make_text(path: Path) -> None:
     [("new", ""), ("used", ""), ("used", "not writable here")],
     ids=["a new one", "to write", "to look"],
 )
-def test_too_many_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, why: str) -> None:
+def test_an_open_without_a_free_descriptor_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, why: str
+) -> None:
     path = tmp_path / "jobs.db"
     if made == "used":
         played(path, lambda storage: storage.enqueue(jobs(2)))

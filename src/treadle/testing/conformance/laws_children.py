@@ -183,7 +183,7 @@ async def test_law07_a_paused_job_waits_for_its_promise(storage: Storage) -> Non
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_law07_two_thousand_children(storage: Storage) -> None:
+async def test_law07_a_parent_ends_after_two_thousand_children(storage: Storage) -> None:
     """One outcome creates all of them, and one call ends nearly all."""
     await storage.enqueue(jobs("a"))
     children = tuple(job(f"c{n:04}", parent="a", root="a") for n in range(2_000))
@@ -199,7 +199,7 @@ async def test_law07_two_thousand_children(storage: Storage) -> None:
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_law07_many_rounds_of_waiting(storage: Storage) -> None:
+async def test_law07_a_job_may_wait_many_times(storage: Storage) -> None:
     """A job may wait repeatedly, each time for other jobs."""
     await storage.enqueue(jobs("a"))
     for n in range(20):

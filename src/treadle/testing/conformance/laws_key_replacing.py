@@ -159,7 +159,7 @@ async def test_law10_a_repeated_call_replaces_no_job(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == ["b"]
 
 
-async def test_law01_replacing_within_a_call(storage: Storage) -> None:
+async def test_law01_a_job_may_replace_another_of_its_call(storage: Storage) -> None:
     """The last job of the call holds the key."""
     await storage.enqueue([job("a", key="k"), job("b", key="k", key_conflict="replace")])
     assert (await row(storage, "a")).reason == "superseded"

@@ -202,7 +202,7 @@ async def test_law01_an_enqueue_that_fails_stores_nothing(storage: Storage) -> N
 
 
 @shows('a key with `until="started"` is free after the first claim, also when the lease expires')
-async def test_law01_a_key_until_started(storage: Storage, clock: HandClock) -> None:
+async def test_law01_a_key_until_started_is_free_after_the_first_claim(storage: Storage, clock: HandClock) -> None:
     """The key is free from the first claim on, and a lost lease does not take it back."""
     await storage.enqueue([job("a", key="k", key_until="started")])
     [answered] = await storage.enqueue([job("b", key="k")])
@@ -220,7 +220,7 @@ async def test_law01_a_key_until_started(storage: Storage, clock: HandClock) -> 
 
 
 @shows("a job that has ended holds its key until the window is over")
-async def test_law01_a_key_with_a_window(storage: Storage, clock: HandClock) -> None:
+async def test_law01_an_ended_job_holds_its_key_until_the_window_is_over(storage: Storage, clock: HandClock) -> None:
     """An ended job still holds it until the window after its creation is over, by the storage's clock."""
     await storage.enqueue([job("a", key="k", key_window=60)])
     clock.advance(20)

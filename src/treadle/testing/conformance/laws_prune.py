@@ -80,7 +80,7 @@ async def test_law09_an_ended_row_stays_for_a_minute_at_least(storage: Storage, 
     assert await storage.prune(9) == 1
 
 
-async def test_law09_deleting_an_ended_job(storage: Storage, clock: HandClock) -> None:
+async def test_law09_a_delete_sets_the_retention_of_an_ended_job(storage: Storage, clock: HandClock) -> None:
     """A delete is a settle in the same state with keep=0, which assigns only `keep`."""
     await storage.enqueue([job("a", keep_failed=9000)])
     await run(storage, "a", to=FAILED, result="1", error="e")
@@ -93,7 +93,7 @@ async def test_law09_deleting_an_ended_job(storage: Storage, clock: HandClock) -
     assert await storage.prune(9) == 1
 
 
-async def test_law09_keeping_an_ended_job_longer(storage: Storage, clock: HandClock) -> None:
+async def test_law09_an_ended_job_can_be_kept_longer(storage: Storage, clock: HandClock) -> None:
     """A longer `keep` also counts from the ending."""
     await storage.enqueue([job("a", keep=100)])
     await run(storage, "a")

@@ -101,7 +101,7 @@ async def test_more_pages_show_each_row_once(storage: Storage, clock: HandClock,
     assert await walk(storage, Query(order=order, limit=size)) == expected[order]
 
 
-async def test_more_the_latest_ending_first(storage: Storage, clock: HandClock) -> None:
+async def test_more_pages_show_the_latest_ending_first(storage: Storage, clock: HandClock) -> None:
     """Order "ended": latest ending first, equal times by id, without unfinished jobs."""
     await storage.enqueue(jobs("a b c d e"))
     await run(storage, "d", "b")
@@ -110,7 +110,7 @@ async def test_more_the_latest_ending_first(storage: Storage, clock: HandClock) 
     assert await find_ids(storage, order="ended") == ["c", "b", "d"]
 
 
-async def test_more_a_page_in_queue_order(storage: Storage, clock: HandClock) -> None:
+async def test_more_pages_show_jobs_in_queue_order(storage: Storage, clock: HandClock) -> None:
     """Order "queue": queue by queue, the queued jobs in claim order; other jobs are left out."""
     await storage.set_limits([Limit("shut", slots=0)])
     await storage.enqueue([job("blocked", limits=(("shut", 1),)), job("later", delay=9), job("p", task="")])
@@ -138,7 +138,7 @@ async def test_more_ahead_of_finds_the_jobs_before_a_job_among_lanes(storage: St
     assert await find_ids(storage, ahead_of="b1", order="queue") == ["a0", "b0", "a1"]
 
 
-async def test_more_filters_narrow(storage: Storage, clock: HandClock) -> None:
+async def test_more_filters_narrow_a_page(storage: Storage, clock: HandClock) -> None:
     """Each field filters by itself, and together all must match."""
     await storage.enqueue(
         [

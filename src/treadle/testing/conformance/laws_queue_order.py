@@ -130,7 +130,7 @@ async def test_law02_a_claim_by_id_takes_queued_jobs_only(storage: Storage) -> N
 
 
 @shows("a job that one worker has claimed is in no claim of another")
-async def test_law02_claimed_by_one_worker(storage: Storage) -> None:
+async def test_law02_a_claimed_job_is_in_no_other_claim(storage: Storage) -> None:
     """A job is queued at most once; a claimed job belongs to one worker."""
     await storage.enqueue(jobs("a"))
     assert await claim_ids(storage, 9, worker="one") == ["a"]

@@ -98,7 +98,9 @@ async def test_law01_one_id_sent_by_many_at_once(storage: Storage, connect: Conn
     assert await claim_ids(storage, 9) == ["a"]
 
 
-async def test_law01_overlapping_calls_of_many(storage: Storage, connect: Connect) -> None:
+async def test_law01_overlapping_calls_do_not_deadlock_and_store_each_job_once(
+    storage: Storage, connect: Connect
+) -> None:
     """Calls that share ids in opposite orders cause no deadlock and store nothing twice."""
     names = [f"j{n:02}" for n in range(30)]
     storages = await peers(storage, connect)
@@ -238,7 +240,7 @@ async def test_more_concurrent_workers_run_each_job_once(storage: Storage, conne
 
 
 @shows("a call that is repeated over another connection has the effect of one call", area="Crashes and outages")
-async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) -> None:
+async def test_law10_a_call_repeated_over_another_connection_acts_once(storage: Storage, connect: Connect) -> None:
     """Each call is made twice, the second time over another connection, with the effect of one call."""
     other, rng = await connect(), random.Random(3)
     specs = [

@@ -200,7 +200,7 @@ async def test_law08_a_denied_check_spends_nothing(storage: Storage) -> None:
     assert (await row(storage, "a")).blocked_on == "global"
 
 
-async def test_law08_slots_and_rate_together(storage: Storage, clock: HandClock) -> None:
+async def test_law08_slots_and_rate_of_a_limit_both_apply(storage: Storage, clock: HandClock) -> None:
     """Both apply."""
     await storage.set_limits([Limit("api", slots=2, rate=3, per=10)])
     await storage.enqueue(jobs(names(0, 9), limits=(("api", 1),)))

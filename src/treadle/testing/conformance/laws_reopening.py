@@ -67,7 +67,7 @@ async def test_law05_reopening_is_fenced(storage: Storage) -> None:
     assert await row(storage, "a") == once
 
 
-async def test_law05_reopening_later(storage: Storage, clock: HandClock) -> None:
+async def test_law05_a_job_reopened_with_a_delay_is_queued_after_it(storage: Storage, clock: HandClock) -> None:
     """With a delay the job is queued after that."""
     await storage.enqueue(jobs("a"))
     await run(storage, "a", to=FAILED)
@@ -265,7 +265,7 @@ async def test_law05_waiting_for_a_reopened_job(storage: Storage) -> None:
     assert await state(storage, "b") is READY
 
 
-async def test_law05_reopened_twice(storage: Storage) -> None:
+async def test_law05_a_job_may_be_reopened_twice(storage: Storage) -> None:
     """`reopenings` counts, and dependents are doomed and reopened each time."""
     await storage.enqueue([job("a"), job("b", after=("a",))])
     for n in range(1, 4):

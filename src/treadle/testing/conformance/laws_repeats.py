@@ -161,7 +161,7 @@ async def test_law10_a_repeat_after_the_next_claim_is_stale(storage: Storage) ->
     assert await state(storage, "a") is RUNNING
 
 
-async def test_law10_a_heartbeat_repeated(storage: Storage) -> None:
+async def test_law10_a_repeated_heartbeat_changes_nothing(storage: Storage) -> None:
     """It leaves the row unchanged."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
@@ -172,7 +172,7 @@ async def test_law10_a_heartbeat_repeated(storage: Storage) -> None:
 
 
 @shows("a repeated prune counts no row twice", area="Retention")
-async def test_law10_a_prune_repeated(storage: Storage, clock: HandClock) -> None:
+async def test_law10_a_repeated_prune_counts_no_row_twice(storage: Storage, clock: HandClock) -> None:
     """Rows deleted by the first call are not counted again."""
     await storage.enqueue(jobs("a b", keep=100))
     await run(storage, "a", "b")

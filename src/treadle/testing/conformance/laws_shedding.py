@@ -220,7 +220,7 @@ async def accepted(storage: Storage, new: list[NewJob]) -> list[Record] | None:
 
 
 @shows("a bound is exact when many producers race for the last places", area="Limits")
-async def test_law16_many_producers_at_once(storage: Storage, connect: Connect, clock: HandClock) -> None:
+async def test_law16_many_producers_do_not_exceed_a_bound(storage: Storage, connect: Connect, clock: HandClock) -> None:
     """As many calls are accepted as fit, no more and no fewer."""
     await bound(storage, 20)
     storages = [storage, *[await connect() for _ in range(PEERS - 1)]]
@@ -236,7 +236,9 @@ async def test_law16_many_producers_at_once(storage: Storage, connect: Connect, 
     await agree(storage, clock)
 
 
-async def test_law16_many_producers_that_shed(storage: Storage, connect: Connect, clock: HandClock) -> None:
+async def test_law16_calls_of_many_producers_that_shed_are_accepted(
+    storage: Storage, connect: Connect, clock: HandClock
+) -> None:
     """Each call is accepted, and as many jobs wait as the bound allows."""
     await bound(storage, 5, when_full="drop_oldest")
     storages = [storage, *[await connect() for _ in range(PEERS - 1)]]
@@ -245,7 +247,9 @@ async def test_law16_many_producers_that_shed(storage: Storage, connect: Connect
     await agree(storage, clock)
 
 
-async def test_law16_producers_and_workers_at_once(storage: Storage, connect: Connect, clock: HandClock) -> None:
+async def test_law16_no_job_is_lost_between_claims_and_sheds(
+    storage: Storage, connect: Connect, clock: HandClock
+) -> None:
     """Nothing is lost between claims and sheds: each job is claimed, waits, or was shed."""
     await bound(storage, 6, when_full="drop_oldest")
     storages = [storage, *[await connect() for _ in range(PEERS - 1)]]
@@ -275,7 +279,7 @@ async def test_law16_producers_and_workers_at_once(storage: Storage, connect: Co
     await agree(storage, clock)
 
 
-async def test_law16_a_repeated_call(storage: Storage) -> None:
+async def test_law16_a_repeated_call_needs_no_room(storage: Storage) -> None:
     """A call whose answer was lost is repeated: it is not refused for the jobs that it stored itself."""
     await bound(storage, 2)
     await storage.enqueue(jobs("a b"))

@@ -131,7 +131,7 @@ async def test_law08_a_run_frees_its_slot_with_any_outcome(storage: Storage, end
     assert len(await claim_ids(storage, 9)) == 1
 
 
-async def test_law08_several_limits_at_once(storage: Storage) -> None:
+async def test_law08_a_job_obeys_each_of_its_limits(storage: Storage) -> None:
     """A job starts when all its limits admit it."""
     await storage.set_limits([Limit("x", slots=1), Limit("y", slots=1)])
     await storage.enqueue(
@@ -329,7 +329,7 @@ async def test_law08_a_cancelled_blocked_job_causes_no_next_time(storage: Storag
 
 
 @shows("a limit with one slot admits two thousand blocked jobs one at a time, in order")
-async def test_law08_many_blocked_jobs(storage: Storage) -> None:
+async def test_law08_two_thousand_blocked_jobs_run_in_order(storage: Storage) -> None:
     """Of two thousand jobs that one slot blocks, each runs in turn, whichever endings come between."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job(f"j{n:04}", limits=(("one", 1),)) for n in range(2_000)])

@@ -91,7 +91,7 @@ async def test_more_every_field_of_a_job_is_stored(storage: Storage) -> None:
     assert (await row(storage, asked.id)).job == asked
 
 
-async def test_more_a_very_large_payload(storage: Storage) -> None:
+async def test_more_a_very_large_payload_is_stored(storage: Storage) -> None:
     """A payload and a result of five megabytes are stored."""
     large = '"' + "x" * 5_000_000 + '"'
     await storage.enqueue([job("a", payload=large)])

@@ -36,7 +36,7 @@ from treadle.testing.shows import shows
 # --- the count-down
 
 
-async def test_law05_a_chain(storage: Storage) -> None:
+async def test_law05_each_job_of_a_chain_starts_after_the_one_before(storage: Storage) -> None:
     """Each job starts when the previous one has succeeded."""
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", after=("b",))])
     for id in "abc":
@@ -46,7 +46,7 @@ async def test_law05_a_chain(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == []
 
 
-async def test_law05_a_fan_in(storage: Storage) -> None:
+async def test_law05_the_last_ending_of_a_fan_in_unblocks_the_job(storage: Storage) -> None:
     """The last ending unblocks it, in the same step; `pending` shows how many endings are missing."""
     await storage.enqueue([*jobs("a b c"), job("join", after=("a", "b", "c"), queue="join")])
     for n, each in enumerate(await claim(storage, 3)):
@@ -58,7 +58,7 @@ async def test_law05_a_fan_in(storage: Storage) -> None:
     assert await claim_ids(storage, 9, "join") == ["join"]
 
 
-async def test_law05_a_whole_fan_in_in_one_settle(storage: Storage) -> None:
+async def test_law05_one_settle_may_end_all_upstreams_of_a_job(storage: Storage) -> None:
     """Twenty endings in one call count as twenty."""
     names = [f"m{n:02}" for n in range(20)]
     await storage.enqueue([*(job(name) for name in names), job("join", after=tuple(names), queue="join")])
@@ -66,7 +66,7 @@ async def test_law05_a_whole_fan_in_in_one_settle(storage: Storage) -> None:
     assert await claim_ids(storage, 9, "join") == ["join"]
 
 
-async def test_law05_a_diamond(storage: Storage) -> None:
+async def test_law05_the_last_job_of_a_diamond_waits_for_both(storage: Storage) -> None:
     """One job waits for two that wait for one."""
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", after=("a",)), job("d", after=("b", "c"))])
     await run(storage, "a")

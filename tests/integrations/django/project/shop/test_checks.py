@@ -28,7 +28,7 @@ class Settings(SimpleTestCase):
         call_command("check", stdout=out)
         self.assertIn("no issues", out.getvalue())
 
-    def test_checks(self):
+    def test_an_invalid_backend_is_found_by_the_checks(self):
         self.assertEqual(found({}), [])
         self.assertEqual(found({"database": "gone"}), ["treadle.E002"])
         self.assertEqual(found({"url": "redis://localhost"}), [])
@@ -77,7 +77,7 @@ class Settings(SimpleTestCase):
         self.assertIn("outbox", error.msg)
         self.assertIn("manage.py treadle migrate", error.hint)
 
-    def test_options(self):
+    def test_an_invalid_option_is_named(self):
         for given, text in (
             ({"schemas": "x"}, "did you mean 'schema'?"),
             ({"commit": "later"}, "expected one of same, after, now, outbox, found 'later'"),
@@ -101,7 +101,7 @@ class Settings(SimpleTestCase):
             with self.subTest(given), self.assertRaisesMessage(ImproperlyConfigured, text):
                 options.read("default", given)
 
-    def test_schedules(self):
+    def test_an_invalid_schedule_is_named(self):
         for given, text in (
             ([], "expected a dict"),
             ({"a": 1}, "expected a dict, found 1"),
@@ -124,7 +124,7 @@ class Settings(SimpleTestCase):
                     schedules.read()
                 self.assertEqual([each.id for each in checks.of_schedules()], ["treadle.E005"])
 
-    def test_texts(self):
+    def test_invalid_options_of_texts_are_found_by_the_checks(self):
         self.assertEqual(found({"blobs": "texts", "offload": 5_000, "keys": Keys.make("a"), "redact": ["iban"]}), [])
         self.assertEqual(found({"blobs": "ftp://x"}), ["treadle.E007"])
         self.assertEqual(found({"offload": 5_000}), ["treadle.E007"])
