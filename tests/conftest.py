@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import left_open
 from tests.fixtures import app, clock, spy, storage, swept, told
 from tests.servers.process import VERSIONS
 
@@ -51,6 +52,7 @@ elif os.environ.get("TEST_EAGER"):  # for programs that set `asyncio.eager_task_
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    left_open.watch()
     config.stash[_stderr] = os.dup(2)  # duplicated before pytest replaces it by the file that captures what tests print
 
 

@@ -106,11 +106,11 @@ async def test_a_worker_without_tasks_opens_nothing(plain: App) -> None:
 
 
 async def test_two_loops_have_one_each(tmp_path: Any) -> None:
-    app, threads = App(f"sqlite:///{tmp_path}/jobs.db"), set[str]()
+    app, loops = App(f"sqlite:///{tmp_path}/jobs.db"), list[asyncio.AbstractEventLoop]()
 
     @app.lifespan
     async def resources() -> AsyncIterator[None]:
-        threads.add(threading.current_thread().name)
+        loops.append(asyncio.get_running_loop())
         yield
 
     async def run() -> None:
@@ -120,7 +120,7 @@ async def test_two_loops_have_one_each(tmp_path: Any) -> None:
     await asyncio.to_thread(asyncio.run, run())
     async with app, Worker(app):
         await asyncio.to_thread(asyncio.run, run())
-    assert len(threads) == 2
+    assert len(loops) == len(set(loops)) == 3
 
 
 @shows("a lifespan that fails ends the worker with the reason, before it claims a job")

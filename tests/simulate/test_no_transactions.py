@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,7 @@ def test_within_names_the_simulation(storage: Literal["memory", "sqlite"], outbo
     async def send(to: str) -> None: ...
 
     async def scenario(sim: Simulation) -> None:
-        with sqlite3.connect(":memory:") as db:
+        with closing(sqlite3.connect(":memory:")) as db:
             db.execute("BEGIN")
             await app.enqueue(send.job("ada"), within=db)
 

@@ -1,0 +1,45 @@
+"""Reports SQLite connections that a test left open, with the test that opened them.
+
+Python reports them itself from 3.13 on, in the test during which the garbage collector happens to run.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import warnings
+from functools import cache
+from typing import Any
+
+_connect = sqlite3.connect
+
+
+class _Watched:
+    opened_in = "no test"
+    process = 0
+
+    def __del__(self) -> None:
+        assert isinstance(self, sqlite3.Connection)
+        try:
+            _ = self.total_changes
+        except sqlite3.ProgrammingError:
+            return  # it is closed
+        if self.process == os.getpid():  # a fork inherits the connections of its parent
+            warnings.warn(f"SQLite connection left open, opened in {self.opened_in}", ResourceWarning, 2, self)
+
+
+@cache
+def _watched(kind: type[sqlite3.Connection]) -> type[sqlite3.Connection]:
+    return type(kind.__name__, (_Watched, kind), {})
+
+
+def _connect_watched(*args: Any, factory: type[sqlite3.Connection] = sqlite3.Connection, **options: Any) -> Any:
+    connection: Any = _connect(*args, factory=_watched(factory), **options)
+    connection.opened_in = os.environ.get("PYTEST_CURRENT_TEST", "no test")
+    connection.process = os.getpid()
+    return connection
+
+
+def watch() -> None:
+    """Watch all connections that `sqlite3.connect` makes from now on in this process."""
+    sqlite3.connect = sqlite3.dbapi2.connect = _connect_watched
