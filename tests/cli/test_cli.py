@@ -473,7 +473,7 @@ def test_stats_counts_jobs_without_workers(cli: Run) -> None:
 # --- migrate and doctor
 
 
-def test_migrate_prints_the_schemas_before_and_after(cli: Run, here: Path) -> None:
+def test_migrate_prints_whether_it_created_the_schema(cli: Run, here: Path) -> None:
     code, out, err = cli("migrate")
     assert code == 0
     assert "created, with schema" in out

@@ -83,7 +83,7 @@ def test_a_worker_whose_lifespan_fails_exits_with_the_reason(here: Path) -> None
     assert "restarting" not in command.stderr
 
 
-async def test_a_process_that_cannot_start_stops_all(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_cannot_start_stops_the_others(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = list[str]()
     (here / "only").touch()
     monkeypatch.chdir(here)

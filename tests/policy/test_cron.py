@@ -76,7 +76,7 @@ def test_two_times_in_the_gap_fire_once() -> None:
     assert first("0,30 2 * * *", "2026-03-28T12:00+00:00", 2, PARIS) == utc("2026-03-29T01:00", "2026-03-30T00:00")
 
 
-def test_an_interval_continues_through_both_clock_changes() -> None:
+def test_a_half_hourly_line_continues_through_both_clock_changes() -> None:
     assert first("*/30 * * * *", "2026-03-29T00:30+00:00", 3, PARIS) == utc(
         "2026-03-29T01:00", "2026-03-29T01:30", "2026-03-29T02:00"
     )
@@ -101,7 +101,7 @@ def test_an_hourly_line_fires_at_each_local_time() -> None:
     )
 
 
-def test_a_line_of_skipped_hours_fires_once() -> None:
+def test_a_line_whose_hours_are_skipped_fires_when_the_gap_ends() -> None:
     """A daily line fires every day. If its hour is skipped, it fires once, when the gap ends; if the hour comes twice,
     at the first."""
     assert first("*/20 2 * * *", "2026-03-07T07:30+00:00", 5, "America/New_York") == utc(

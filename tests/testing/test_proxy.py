@@ -120,7 +120,7 @@ async def test_an_answer_is_cut_in_its_middle(echo: Echo) -> None:
     assert b"ABC".startswith(got)  # a reset may overtake the bytes before it
 
 
-async def test_a_farewell_loses_no_answer(echo: Echo) -> None:
+async def test_a_request_without_an_answer_ends_the_cut(echo: Echo) -> None:
     """A client that says goodbye waits for no answer, so none is lost; a caller that waits for the cut must not wait
     for ever."""
     client = await echo.link()

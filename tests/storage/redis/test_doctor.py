@@ -102,7 +102,7 @@ def test_each_state_of_a_server_has_a_verdict(
     assert found[wrong] in ("warn", "fail")
 
 
-def test_a_cluster_of_which_one_node_does_everything() -> None:
+def test_a_cluster_with_all_shards_on_one_node_is_a_warning() -> None:
     found = doctor_of(cluster.shared().url)["shards"]
     assert found[0] == "warn"
     assert "one node of the cluster" in found[1]

@@ -297,7 +297,7 @@ async def test_a_channel_without_waiters_is_left_and_joined_again(
         assert await watch == {"queue:default"}
 
 
-async def test_endings_without_a_waiter_are_published_once(storage: RedisStorage) -> None:
+async def test_a_worker_without_waiters_leaves_the_channel_of_endings(storage: RedisStorage) -> None:
     """A worker that has just begun gets no message for each job that it settles; a later waiter for one of them is
     notified."""
     notifier = storage._notifier

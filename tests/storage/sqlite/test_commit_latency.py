@@ -21,7 +21,7 @@ def test_a_disk_counts_as_fast_after_enough_fast_commits() -> None:
     assert not it.are_fast(MAX_JOBS + 1)
 
 
-def test_a_slow_commit_in_a_thread_ends_commits_on_the_loop() -> None:
+def test_a_slow_commit_in_a_thread_counts_as_slow_for_a_time() -> None:
     it = CommitLatency()
     for _ in range(WARMUP - 1):
         it.took(FAST / 2, held=False)

@@ -21,7 +21,7 @@ from treadle.testing.clock import HandClock
 
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "each its own"])
 @pytest.mark.parametrize("turned", [slice(None), slice(None, None, -1), slice(None, None, 3), slice(2, 7)])
-async def test_exactly_the_named_leases_end(tmp_path: Path, alike: bool, turned: slice) -> None:
+async def test_a_settle_ends_exactly_its_jobs(tmp_path: Path, alike: bool, turned: slice) -> None:
     storage = SqliteStorage(str(tmp_path / "jobs.db"), synchronous="off")
     await storage.open()
     await storage.enqueue(jobs(10))
